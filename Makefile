@@ -1,0 +1,101 @@
+# make demo    create .venv, install, build, train the example on 4 ranks
+# make test    the same, then all tests          make lint sanitize   style, types, sanitizer run of the C++ core
+# make build   environment and native build      make clean           remove what was built (distclean: .venv too)
+#
+# PYTHON=python3.12                  another interpreter
+# VENV_FLAGS=--system-site-packages  keep the packages that the machine has (a torch that came with it)
+# WHEELS=folder                      install from a folder of wheels, without any index
+# TORCH_INDEX=url                    where CPU builds of torch are, if the configured index has none
+
+PYTHON ?= python3
+VENV ?= .venv
+VENV_FLAGS ?=
+WHEELS ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+RANKS ?= 1 2 3 4
+
+BIN := $(abspath $(VENV))/bin
+STAMPS := $(VENV)/stamps
+export PATH := $(BIN):$(PATH)
+# Several ranks share the cores: one thread each, unless the caller says otherwise.
+export OMP_NUM_THREADS ?= 1
+
+make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)" --torch-index=$(TORCH_INDEX) \
+	$(if $(WHEELS),--wheels=$(WHEELS)) && mkdir -p $(STAMPS) && touch $@
+
+NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp')
+INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
+
+.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts lint format sanitize clean distclean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+all: build
+build: $(STAMPS)/build
+
+$(STAMPS)/run: requirements/build.txt requirements/torch.txt requirements/mpi.txt requirements/run.txt
+	@$(call make_env,run)
+
+$(STAMPS)/test: requirements/test.txt $(STAMPS)/run
+	@$(call make_env,test)
+
+$(STAMPS)/lint: requirements/lint.txt $(STAMPS)/run
+	@$(call make_env,lint)
+
+# The native build first, by itself: its messages, and the one sentence of a failure, come without pip around them.
+$(STAMPS)/native: $(NATIVE) $(STAMPS)/run
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(STAMPS)/build: $(INSTALLED) $(STAMPS)/native
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: build
+	accdp run -n 4 examples/train_digits.py
+
+# -- tests: every suite has a limit of its own, every test one of 120 s (pyproject.toml) --------------------------
+
+PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q
+LIMIT = timeout -k 10
+# The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and
+# more ranks than cores, are meant.
+MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
+MPIEXEC_FLAGS ?= $(if $(shell $(MPIEXEC) --version 2>&1 | grep -i 'open.\?mpi'),--allow-run-as-root --oversubscribe)
+
+test: test-unit test-mpi test-torch test-failure test-hosts
+
+test-unit test-torch test-failure test-hosts: test-%: build $(STAMPS)/test
+	$(LIMIT) 900 $(PYTEST) tests/$*
+
+test-mpi: build $(STAMPS)/test
+	@for ranks in $(RANKS); do \
+	  echo "$(MPIEXEC) -n $$ranks pytest tests/mpi"; \
+	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi tests/mpi || exit 1; \
+	done
+
+# -- checks -------------------------------------------------------------------------------------------------------
+
+CPP_FILES = $(shell find csrc tests/cpp -name '*.?pp')
+
+lint: build $(STAMPS)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+
+format: $(STAMPS)/lint
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+sanitize: $(STAMPS)/run
+	cmake -G Ninja -S . -B build/sanitize -DACCDP_SANITIZE=ON --log-level=WARNING
+	cmake --build build/sanitize --parallel $(shell nproc)
+	$(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+
+clean:
+	rm -rf build *.egg-info accdp_comm/*.so $(STAMPS)/native $(STAMPS)/build
+
+distclean: clean
+	rm -rf $(VENV)

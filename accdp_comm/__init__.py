@@ -1,0 +1,51 @@
+"""accdp: data parallelism with several ranks per GPU and fewer bytes between them.
+
+``torch.distributed.init_process_group("accdp")`` works without importing this package. For use without torch:
+``accdp_comm.Communicator``. Importing this loads neither torch nor MPI and starts no thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from ._core import Error, MismatchError, MpiError, PeerDied, PeerTimeout, SystemCallError, UsageError
+    from .backend import monitored_barrier
+    from .communicator import Communicator
+
+__all__ = [
+    "Communicator",
+    "Error",
+    "MismatchError",
+    "MpiError",
+    "PeerDied",
+    "PeerTimeout",
+    "SystemCallError",
+    "UsageError",
+    "__version__",
+    "monitored_barrier",
+    "settings",
+]
+
+_HOMES = {
+    "Communicator": "communicator",
+    "monitored_barrier": "backend",
+    **dict.fromkeys(
+        ("Error", "MismatchError", "MpiError", "PeerDied", "PeerTimeout", "SystemCallError", "UsageError"), "_core"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "settings":
+        return importlib.import_module(".settings", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,14 @@
+"""Types of the extension module _torch (csrc/bind/torch_module.cpp)."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import Backend
+
+torch_version: str
+
+def ProcessGroupAccdp(
+    rank: int, size: int, group: Any, timeout: timedelta, name: str = "", global_ranks: Sequence[int] = ()
+) -> Backend: ...
+def set_split(make: Callable[..., Backend]) -> None: ...

@@ -1,0 +1,131 @@
+"""Arguments of the collectives, checked before a byte moves; errors say rank, argument, what was expected and given."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ._core import Datatype, ReduceOp, UsageError
+from .buffers import Buffer, describe, new_like
+
+Block = tuple[int, int]  # address, count
+
+_OPS = dict(ReduceOp.__members__)
+_BITWISE = ("band", "bor", "bxor")
+_COMPLEX = ("c64", "c128")
+_FLOATS = ("f16", "bf16", "f32", "f64", *_COMPLEX)
+
+
+class Arguments:
+    """Checks the arguments of one communicator's calls. Methods take the argument's name first or last, for errors."""
+
+    def __init__(self, rank: int, size: int):
+        self.rank, self.size = rank, size
+
+    def wrong(self, name: str, expected: str, got: object) -> UsageError:
+        """Return the error to raise for an argument."""
+        return UsageError(f"rank {self.rank} of {self.size}: {name}: expected {expected}, got {got}")
+
+    def buffer(self, name: str, x: Any, *, writable: bool) -> Buffer:
+        """Return what and where ``x`` is."""
+        try:
+            return describe(x, name, writable=writable)
+        except UsageError as error:
+            raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
+
+    def rank_of(self, name: str, value: int) -> int:
+        """Return a rank that is in range."""
+        return self._number(name, value, self.size, f"a rank from 0 to {self.size - 1}")
+
+    def tag(self, value: int) -> int:
+        """Return a tag a caller may use."""
+        return self._number("tag", value, 1 << 31, "a number from 0 to 2147483647")
+
+    def _number(self, name: str, value: int, limit: int, expected: str) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = -1
+        if not 0 <= number < limit:
+            raise self.wrong(name, expected, repr(value))
+        return number
+
+    def op(self, name: str, data: Buffer) -> ReduceOp:
+        """Return the reduction of that name, if the datatype has it."""
+        if name not in _OPS:
+            raise self.wrong("op", "one of " + ", ".join(_OPS), repr(name))
+        if data.datatype == Datatype.bytes:
+            raise self.wrong("x", "a datatype that can be reduced", getattr(data.owner, "dtype", "bytes"))
+        kind = data.datatype.name
+        if (name in _BITWISE and kind in _FLOATS) or (name in ("min", "max") and kind in _COMPLEX):
+            raise self.wrong("op", f"an operation that {kind} has", repr(name))
+        return _OPS[name]
+
+    def same_kind(self, name: str, data: Buffer, as_in: Buffer) -> None:
+        """Check that two arrays have one datatype."""
+        if data.datatype != as_in.datatype:
+            raise self.wrong(name, f"datatype {as_in.datatype.name}", data.datatype.name)
+
+    def in_and_out(self, x: Any, out: Any) -> tuple[Buffer, Buffer]:
+        """Return the buffers of an operation that replaces ``x`` where ``out`` is None."""
+        data = self.buffer("x", x, writable=out is None)
+        if out is None:
+            return data, data
+        result = self.buffer("out", out, writable=True)
+        self.same_kind("out", result, data)
+        if result.count != data.count:
+            raise self.wrong("out", f"{data.count} elements, as many as x", result.count)
+        return data, result
+
+    def blocks(self, name: str, x: Any, like: Buffer, *, writable: bool) -> list[Block]:
+        """Return one block per rank: of a list of arrays, or of one array in equal parts."""
+        if isinstance(x, (list, tuple)):
+            self.one_per_rank(name, x)
+            parts = [self.buffer(f"{name}[{rank}]", part, writable=writable) for rank, part in enumerate(x)]
+            for rank, part in enumerate(parts):
+                self.same_kind(f"{name}[{rank}]", part, like)
+            return [(part.pointer, part.count) for part in parts]
+        data = self.buffer(name, x, writable=writable)
+        self.same_kind(name, data, like)
+        if data.count != like.count * self.size:
+            raise self.wrong(name, f"{self.size} x {like.count} = {self.size * like.count} elements", data.count)
+        return [data.block(rank * like.count, like.count) for rank in range(self.size)]
+
+    def even(self, name: str, blocks: Sequence[Block], count: int) -> None:
+        """Check that each rank's block has the same count."""
+        for rank, (_, got) in enumerate(blocks):
+            if got != count:
+                raise self.wrong(f"{name}[{rank}]", f"{count} elements", got)
+
+    def one_per_rank(self, name: str, values: Sequence[Any]) -> None:
+        """Check the length of a list."""
+        if len(values) != self.size:
+            raise self.wrong(name, f"a list of {self.size}, one per rank", f"{len(values)}")
+
+    def room(self, out: Any, data: Buffer) -> Any:
+        """Return ``out``, or a new array that holds ``data`` of every rank."""
+        return new_like(data, (self.size, *data.shape)) if out is None else out
+
+    def share(self, name: str, data: Buffer) -> tuple[int, ...]:
+        """Return the shape of one rank's part of an array that is divided along its first dimension."""
+        if not data.shape or data.shape[0] % self.size:
+            raise self.wrong(name, f"a first dimension that is a multiple of {self.size}", f"shape {data.shape}")
+        return (data.shape[0] // self.size, *data.shape[1:])
+
+    def counts(self, name: str, counts: Sequence[int] | None, data: Buffer) -> list[int]:
+        """Return how many rows of ``data`` belong to each rank."""
+        if counts is None:
+            return [self.share("x", data)[0]] * self.size
+        given = self.numbers(name, counts)
+        if not data.shape or sum(given) != data.shape[0]:
+            raise self.wrong(name, f"counts that add up to the rows of x, shape {data.shape}", given)
+        return given
+
+    def numbers(self, name: str, counts: Sequence[int]) -> list[int]:
+        """Return a list of counts, one per rank."""
+        given = [int(count) for count in counts]
+        self.one_per_rank(name, given)
+        if min(given) < 0:
+            raise self.wrong(name, "counts >= 0", given)
+        return given

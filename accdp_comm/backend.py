@@ -1,0 +1,126 @@
+"""The torch.distributed backend "accdp": torch calls create() for every process group it makes with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
+
+from . import _core, _torch, autoload, mpi_world
+from .bootstrap import form_group
+from .exchange import StoreExchange
+
+autoload.register()  # for those who turned torch's autoloading off and import this instead
+
+
+def create(options: Any, pg_options: Any = None) -> C10dBackend:
+    """Make the backend of one process group; torch's creator function (extended API).
+
+    Args:
+        options: torch's DistributedBackendOptions: store, group_rank, group_size, timeout, group_id,
+            global_ranks_in_group (empty for the default group).
+        pg_options: None, or the options that torch itself passes on.
+    Raises:
+        UsageError: ``pg_options`` of another backend, or what form_group() refuses.
+
+    Collective among the group's members only.
+    """
+    # torch's own options carry the time-out and the ranks, which `options` says too.
+    if not (pg_options is None or isinstance(pg_options, C10dBackend.Options)):
+        raise _core.UsageError(
+            f"rank {options.group_rank}: pg_options is a {type(pg_options).__qualname__}, but accdp has no options "
+            "of its own; expected None"
+        )
+    ranks = list(options.global_ranks_in_group)
+    world = (ranks[options.group_rank], _world_size()) if ranks else None
+    return _form(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world)
+
+
+def split(store: dist.Store, ranks: Sequence[int], rank: int, size: int, timeout: timedelta, name: str) -> C10dBackend:
+    """Make the backend of a group split from another; called by ProcessGroupAccdp::split on the new group's members.
+
+    Args:
+        store: Shared by the members; not necessarily theirs alone.
+        ranks: The members, as ranks of the group they come from.
+        rank, size: Place in the new group.
+        timeout: Of its operations.
+        name: Of the new group.
+    """
+    world = (dist.get_rank(), _world_size()) if dist.is_initialized() else None
+    return _form(store, rank, size, timeout, name, [*ranks], world)
+
+
+def _form(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    members: Sequence[int],
+    world: tuple[int, int] | None,
+) -> C10dBackend:
+    # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
+    label = hashlib.sha1(",".join([name, *map(str, members)]).encode()).hexdigest()[:12]
+    exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)
+    group = form_group(exchange, name, world=world)
+    mpi_world.before_exit(_shut_down)
+    return _torch.ProcessGroupAccdp(rank, size, group.capsule(), timeout, name, [*members] or [*range(size)])
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 0
+
+
+def _shut_down() -> None:
+    """Shut the groups down that a script left open at its end; what it has queued is not waited for."""
+    if dist.is_available() and dist.is_initialized():
+        for group in list(dist.distributed_c10d._world.pg_map):
+            for backend in _backends(group):
+                backend.shutdown()
+
+
+def _backends(group: dist.ProcessGroup) -> list[Any]:
+    """Return the accdp backends of a group, taken out of the wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts round."""
+    found = []
+    for device in ("cpu", "cuda"):
+        try:
+            backend: Any = group._get_backend(torch.device(device))
+        except RuntimeError:
+            continue  # the group has no backend for this kind of device
+        backend = getattr(backend, "wrapped_pg", backend)
+        if backend.name() == autoload.NAME and backend not in found:
+            found.append(backend)
+    return found
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Wait until all ranks of a group are here, or raise with the names of those that are not.
+
+    torch.distributed.monitored_barrier() does this for Gloo and refuses every other backend by its name.
+
+    Args:
+        group: Process group with the backend accdp; None is the default group.
+        timeout: How long rank 0 waits for the others; None takes the group's time-out.
+        wait_all_ranks: Name all missing ranks after the time-out instead of the first.
+    Raises:
+        PeerTimeout: Ranks are missing; rank 0's message names them.
+        UsageError: The group has no accdp backend.
+
+    Collective, blocking. A rank that is not in the group returns at once.
+    """
+    if group is not None and dist.get_rank(group) < 0:
+        return
+    chosen = group if group is not None else dist.distributed_c10d._get_default_group()
+    if not _backends(chosen):
+        raise _core.UsageError(f"monitored_barrier: the group's backend is {dist.get_backend(chosen)}, expected accdp")
+    chosen.monitored_barrier(timeout or timedelta(0), wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
+
+
+_torch.set_split(split)

@@ -1,0 +1,98 @@
+"""Forming a group: ranks exchange cards, number their nodes, share a memory segment and, across nodes, join MPI.
+
+MPI is not initialised for a group that lives on one node: such a group starts in milliseconds from any exchange, in
+any order with others, and may be destroyed and made again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from . import _core, mpi_world
+from .cards import Card, card_of_this_process, check_alike, number_nodes
+from .exchange import Alone, Exchange, agree
+from .settings import value_of
+
+
+def form_group(
+    exchange: Exchange, name: str, timeout_s: float | None = None, *, world: tuple[int, int] | None = None
+) -> _core.Group:
+    """Form a group of the ranks behind an exchange.
+
+    Args:
+        exchange: Reaches all members; its rank and size are the group's.
+        name: Appears in error messages; equal on all members.
+        timeout_s: Time-out of the group's operations in seconds; None takes the exchange's.
+        world: Rank and size of the world this group is part of, for ACCDP_TOPOLOGY; None where it is the world.
+    Returns:
+        The group; all ranks of this node have mapped its segment.
+    Raises:
+        UsageError: On all ranks: versions or settings differ, or the group needs an MPI it cannot have.
+        PeerTimeout: Some ranks did not come within the exchange's time-out; they are named.
+
+    Collective among the members, and nobody else takes part.
+    """
+    limit = exchange.timeout_s if timeout_s is None else timeout_s
+    if exchange.size == 1:
+        return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None)
+    memfd = os.memfd_create("accdp", os.MFD_CLOEXEC)
+    segment = -1
+    try:
+        mine = world or (exchange.rank, exchange.size)
+        tables = agree(exchange, lambda: _own_card(memfd, mine).as_dict())
+        check_alike(tables)
+        cards = [Card(**table) for table in tables]
+        nodes = number_nodes(cards, value_of("ACCDP_TOPOLOGY"))
+        wire = None
+        if len(set(nodes)) > 1 or value_of("ACCDP_MPI") == "on":
+            ranks = mpi_world.join(exchange, cards, nodes)
+            wire = mpi_world.load().wire(ranks, name, limit)
+        leader = nodes.index(nodes[exchange.rank])
+        if nodes.count(nodes[exchange.rank]) > 1:
+            segment = _open_segment(cards, leader, exchange.rank, memfd)
+        return _make(exchange, name, limit, cards, nodes, segment, wire)
+    finally:
+        os.close(memfd)
+        if segment >= 0:
+            os.close(segment)
+
+
+def _own_card(memfd: int, world: tuple[int, int]) -> Card:
+    return card_of_this_process(memfd, world, mpi_world.launched(), mpi_world.place())
+
+
+def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> int:
+    """Open the memory that the lowest rank of this node made. It has no name that could be left behind."""
+    card = cards[leader]
+    path = f"/proc/{card.pid}/fd/{card.memfd}" if leader != rank else f"/proc/self/fd/{memfd}"
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise _core.SystemCallError(
+            f"rank {rank} of {len(cards)}: open({path}) failed: {error.strerror}, so it cannot share memory with rank "
+            f"{leader} on {card.host}: ranks of one node must run as the same user and see each other in /proc, "
+            "or be declared to be on different nodes by ACCDP_TOPOLOGY"
+        ) from error
+
+
+def _make(
+    exchange: Exchange,
+    name: str,
+    timeout_s: float,
+    cards: Sequence[Card],
+    nodes: Sequence[int],
+    segment: int,
+    wire: object | None,
+) -> _core.Group:
+    return _core.Group(
+        name=name,
+        rank=exchange.rank,
+        hosts=[card.host for card in cards],
+        pids=[card.pid for card in cards],
+        start_times=[card.start_time for card in cards],
+        nodes=list(nodes),
+        segment_fd=segment,
+        timeout_s=timeout_s,
+        wire=wire,
+    )

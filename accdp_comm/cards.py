@@ -1,0 +1,144 @@
+"""Cards: what ranks tell each other about themselves before they form a group, and what follows from all cards."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import _core
+from ._version import __version__
+
+
+@dataclass(frozen=True)
+class Card:
+    """One rank's card."""
+
+    version: str
+    settings: str
+    host: str
+    node: str  # equal on two ranks exactly if they can share memory through /proc
+    pid: int
+    start_time: int
+    memfd: int
+    world_rank: int
+    world_size: int
+    launched: int  # ranks of the MPI world that a launcher or mpi4py made for this process, 0 if none did
+    universe: str  # which MPI world this process has entered; empty if none
+    mpi_rank: int
+    mpi_size: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def node_key() -> str:
+    """Name what two processes must share to use shared memory: a kernel, a process table and a host name."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    spaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
+    return "/".join([socket.gethostname(), boot, *map(str, spaces)])
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot: with the pid, it names a process for good."""
+    # The command in parentheses may contain blanks and parentheses itself; field 3 follows the last one.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19])
+
+
+def check_alike(cards: Sequence[dict[str, Any]]) -> None:
+    """Refuse ranks that run different versions of accdp or differ in a setting that all must share.
+
+    Raises:
+        UsageError: On every rank alike; names the odd rank, the setting and both values.
+    """
+    _check_one("accdp version", [str(card.get("version")) for card in cards])
+    tables = [dict(row.split("=", 1) for row in card["settings"].split(";") if row) for card in cards]
+    for name in dict.fromkeys(name for table in tables for name in table):
+        _check_one(name, [table.get(name, "(unset)") for table in tables])
+
+
+def _check_one(name: str, values: Sequence[str]) -> None:
+    ranked = Counter(values).most_common()
+    if len(ranked) == 1:
+        return
+    # Most ranks are right; where none has a majority, rank 0 is.
+    usual = ranked[0][0] if ranked[0][1] > ranked[1][1] else values[0]
+    odd = next(rank for rank, value in enumerate(values) if value != usual)
+    other = values.index(usual)
+    raise _core.UsageError(
+        f"rank {odd} of {len(values)} has {name}={values[odd]}, but rank {other} has {name}={usual}: "
+        "it must be the same on all ranks"
+    )
+
+
+def declared_nodes(text: str) -> list[int]:
+    """Read ACCDP_TOPOLOGY: ``2x3`` (two nodes of three ranks each) or ``0,0,1`` (node of each world rank).
+
+    Returns:
+        Node number of each world rank; empty if nothing is declared.
+    """
+    if not text:
+        return []
+    if match := re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text):
+        nodes, ranks = int(match[1]), int(match[2])
+        return [node for node in range(nodes) for _ in range(ranks)]
+    if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text):
+        return [int(word) for word in text.split(",")]
+    raise _core.UsageError(
+        f"ACCDP_TOPOLOGY={text}: expected NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1"
+    )
+
+
+def number_nodes(cards: Sequence[Card], topology: str) -> list[int]:
+    """Give every rank its node's number, 0.. in the order in which nodes first appear among the ranks.
+
+    Args:
+        cards: One per rank of the group.
+        topology: Text of ACCDP_TOPOLOGY; empty to go by where the ranks really are.
+    """
+    declared = declared_nodes(topology)
+    if declared and len(declared) != cards[0].world_size:
+        raise _core.UsageError(
+            f"ACCDP_TOPOLOGY={topology} declares {len(declared)} ranks, but this world has {cards[0].world_size}"
+        )
+    keys: list[str | int] = []
+    homes: dict[int, tuple[int, str, str]] = {}  # declared node -> its first rank, that rank's real node and host
+    for rank, card in enumerate(cards):
+        if not declared:
+            keys.append(card.node)
+            continue
+        node = declared[card.world_rank]
+        first, real, host = homes.setdefault(node, (rank, card.node, card.host))
+        if real != card.node:
+            raise _core.UsageError(
+                f"ACCDP_TOPOLOGY={topology} puts ranks {first} and {rank} on one node, "
+                f"but they run on {host} and {card.host} and share no memory"
+            )
+        keys.append(node)
+    order = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [order[key] for key in keys]
+
+
+def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi: tuple[str, int, int]) -> Card:
+    """Fill in this process's card; ``world`` is its rank and the size there, ``mpi`` the same after the world's id."""
+    return Card(
+        version=__version__,
+        settings=_core.settings_text(),
+        host=socket.gethostname(),
+        node=node_key(),
+        pid=os.getpid(),
+        start_time=start_time(os.getpid()),
+        memfd=memfd,
+        world_rank=world[0],
+        world_size=world[1],
+        launched=launched,
+        universe=mpi[0],
+        mpi_rank=mpi[1],
+        mpi_size=mpi[2],
+    )

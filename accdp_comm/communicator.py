@@ -1,0 +1,323 @@
+"""Communicator: the collectives for NumPy arrays, torch tensors and DLPack objects, without a torch process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import mpi_world, worlds
+from .arguments import Arguments
+from .bootstrap import form_group
+from .buffers import new_like
+from .exchange import Exchange
+
+
+class Communicator:
+    """A set of ranks that communicate.
+
+    Args:
+        comm: An mpi4py communicator to take the ranks from, or None for the whole job: the ranks of the MPI launcher,
+            else those of torch.distributed's world, else torchrun's, else this process alone.
+        timeout_s: How long an operation waits for other ranks, in seconds.
+    Raises:
+        UsageError: Versions or settings differ between ranks, or the ranks cannot be connected here.
+        PeerTimeout: Some ranks did not come.
+
+    Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but send, recv and close
+    are collective, and every rank calls them in the same order. An operation that fails for another reason than a wrong
+    argument breaks the communicator: its later calls raise the first reason, and buffers it was to write are undefined.
+    """
+
+    def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0):
+        exchange = worlds.of_mpi4py(comm, timeout_s) if comm is not None else worlds.whole_job(timeout_s)
+        self._start(exchange, "communicator", (exchange.rank, exchange.size))
+
+    def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
+        self._world, self._name, self._splits = world, name, 0
+        self._group = form_group(exchange, name, world=world)
+        self._args = Arguments(self.rank, self.size)
+        mpi_world.keep_until_exit(self._group)
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process, 0..size-1."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._group.size
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Node of each rank, numbered from 0 in the order in which nodes first appear."""
+        return tuple(self._group.nodes)
+
+    def bcast(self, x: Any, root: int = 0) -> Any:
+        """Copy ``x`` of rank ``root`` into ``x`` of every rank.
+
+        Args:
+            x: Contiguous array or tensor in host memory, any shape and datatype; same count and datatype on all ranks.
+                Read on root, written elsewhere.
+            root: Rank that holds the data, equal on all ranks.
+        Returns:
+            ``x``.
+        Raises:
+            UsageError: Not such an array, or root out of range. Nothing was sent.
+            MismatchError: Ranks disagree on count, datatype or root.
+            PeerTimeout, PeerDied: A rank did not come, or is gone.
+        """
+        self._args.rank_of("root", root)
+        data = self._args.buffer("x", x, writable=self.rank != root)
+        self._group.bcast(data.pointer, data.count, data.datatype, root)
+        return x
+
+    def allreduce(self, x: Any, op: str = "sum", out: Any = None) -> Any:
+        """Combine ``x`` of all ranks element by element; every rank gets the result.
+
+        Args:
+            x: Contiguous array or tensor in host memory; bool, (u)int8..64, float16, bfloat16, float32, float64,
+                complex64, complex128. Same count and datatype on all ranks.
+            op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
+            out: Takes the result: same count and datatype as ``x``. None: the result replaces ``x``.
+        Returns:
+            ``out``, or ``x`` where it is None.
+        Raises:
+            UsageError: Not such an array, unknown op, or an op the datatype does not have. Nothing was sent.
+            MismatchError, PeerTimeout, PeerDied: As in bcast().
+        """
+        data, result = self._args.in_and_out(x, out)
+        self._group.allreduce(data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data))
+        return x if out is None else out
+
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, out: Any = None) -> Any:
+        """Combine ``x`` of all ranks element by element; rank ``root`` gets the result.
+
+        Args:
+            x, op: As in allreduce(); other ranks' ``x`` stays as it is.
+            root: Rank that gets the result, equal on all ranks.
+            out: Takes the result on root, ignored elsewhere. None: the result replaces ``x`` of root.
+        Returns:
+            The result on root, None elsewhere.
+        Raises:
+            As allreduce().
+        """
+        self._args.rank_of("root", root)
+        if self.rank != root:
+            data = self._args.buffer("x", x, writable=False)
+            self._group.reduce(data.pointer, 0, data.count, data.datatype, self._args.op(op, data), root)
+            return None
+        data, result = self._args.in_and_out(x, out)
+        self._group.reduce(data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), root)
+        return x if out is None else out
+
+    def allgather(self, x: Any, out: Any = None) -> Any:
+        """Collect ``x`` of every rank on every rank.
+
+        Args:
+            x: Contiguous array or tensor in host memory, any datatype, same on all ranks.
+            out: size * count elements of ``x``'s datatype in rank order; or a list of one array per rank, whose counts
+                may differ; or None for a new array of shape (size, *x.shape), where all ranks have the same shape.
+        Returns:
+            ``out`` or the new array.
+        Raises:
+            UsageError: Not such arrays, or counts that do not fit. Nothing was sent.
+            MismatchError, PeerTimeout, PeerDied: As in bcast().
+        """
+        data = self._args.buffer("x", x, writable=False)
+        out = self._args.room(out, data)
+        blocks = self._args.blocks("out", out, data, writable=True)
+        own = blocks[self.rank][1]
+        if own != data.count:
+            raise self._args.wrong(f"out[{self.rank}]", f"{data.count} elements, as many as x", own)
+        self._group.allgather(data.pointer, data.count, blocks, data.datatype)
+        return out
+
+    def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
+        """Collect ``x`` of every rank on rank ``root``.
+
+        Args:
+            x: Contiguous array or tensor in host memory, any datatype; same count and datatype on all ranks.
+            root: Rank that collects, equal on all ranks.
+            out: As in allgather(), with equal counts; used on root only.
+        Returns:
+            ``out`` or a new array of shape (size, *x.shape) on root, None elsewhere.
+        Raises:
+            As allgather().
+        """
+        self._args.rank_of("root", root)
+        data = self._args.buffer("x", x, writable=False)
+        if self.rank != root:
+            self._group.gather(data.pointer, data.count, [], data.datatype, root)
+            return None
+        out = self._args.room(out, data)
+        blocks = self._args.blocks("out", out, data, writable=True)
+        self._args.even("out", blocks, data.count)
+        self._group.gather(data.pointer, data.count, blocks, data.datatype, root)
+        return out
+
+    def scatter(self, x: Any, out: Any, root: int = 0) -> Any:
+        """Give every rank its part of ``x`` of rank ``root``.
+
+        Args:
+            x: On root: size * count elements in rank order, or a list of one array per rank. Ignored elsewhere.
+            out: Takes this rank's part; same count and datatype on all ranks.
+            root: Rank that holds the data, equal on all ranks.
+        Returns:
+            ``out``.
+        Raises:
+            As allgather().
+        """
+        self._args.rank_of("root", root)
+        result = self._args.buffer("out", out, writable=True)
+        blocks: list[tuple[int, int]] = []
+        if self.rank == root:
+            blocks = self._args.blocks("x", x, result, writable=False)
+            self._args.even("x", blocks, result.count)
+        self._group.scatter(blocks, result.pointer, result.count, result.datatype, root)
+        return out
+
+    def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None) -> Any:
+        """Combine ``x`` of all ranks element by element; every rank gets its part of the result.
+
+        Args:
+            x: Contiguous array or tensor whose first dimension is a multiple of size, or a list of one array per rank,
+                whose counts may differ; datatypes as in allreduce().
+            op: As in allreduce().
+            out: Takes this rank's part. None: a new array.
+        Returns:
+            ``out`` or the new array.
+        Raises:
+            As allreduce().
+        """
+        if isinstance(x, (list, tuple)):
+            self._args.one_per_rank("x", x)
+            mine = self._args.buffer(f"x[{self.rank}]", x[self.rank], writable=False)
+            shape = mine.shape
+        else:
+            mine = self._args.buffer("x", x, writable=False)
+            shape = self._args.share("x", mine)
+        result = self._args.buffer("out", new_like(mine, shape) if out is None else out, writable=True)
+        blocks = self._args.blocks("x", x, result, writable=False)
+        if blocks[self.rank][1] != result.count:
+            raise self._args.wrong("out", f"{blocks[self.rank][1]} elements, this rank's part of x", result.count)
+        self._group.reduce_scatter(blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine))
+        return result.owner if out is None else out
+
+    def alltoall(
+        self,
+        x: Any,
+        out: Any = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+    ) -> Any:
+        """Send part i of ``x`` to rank i, and collect the parts of all ranks in rank order.
+
+        Args:
+            x: Contiguous array or tensor in host memory, any datatype, same on all ranks.
+            out: Takes the parts received. None: a new array.
+            send_counts: Rows (first dimension) for each rank; None: the rows in equal parts.
+            recv_counts: Rows from each rank; None: the ranks tell each other.
+        Returns:
+            ``out`` or the new array.
+        Raises:
+            UsageError: Not such arrays, or counts that do not fit. Nothing was sent.
+            MismatchError: What a rank sends is not what the other expects.
+            PeerTimeout, PeerDied: As in bcast().
+        """
+        data = self._args.buffer("x", x, writable=False)
+        sent = self._args.counts("send_counts", send_counts, data)
+        if recv_counts is None:
+            got = sent if send_counts is None else self.alltoall(np.array(sent, np.int64)).tolist()
+        else:
+            got = self._args.numbers("recv_counts", recv_counts)
+        shape = (sum(got), *data.shape[1:])
+        result = self._args.buffer("out", new_like(data, shape) if out is None else out, writable=True)
+        self._args.same_kind("out", result, data)
+        width = data.count // data.shape[0] if data.shape[0] else result.count // max(sum(got), 1)
+        if result.count != sum(got) * width:
+            raise self._args.wrong("out", f"{sum(got) * width} elements ({sum(got)} rows)", result.count)
+        starts = [sum(got[:rank]) * width for rank in range(self.size)]
+        blocks = [result.block(start, count * width) for start, count in zip(starts, got, strict=True)]
+        self._group.alltoall(data.rows(sent), blocks, data.datatype)
+        return result.owner if out is None else out
+
+    def send(self, x: Any, dst: int, tag: int = 0) -> None:
+        """Send ``x`` to rank ``dst``; returns when ``x`` may be changed again.
+
+        Args:
+            x: Contiguous array or tensor in host memory, any datatype.
+            dst: Receiving rank.
+            tag: Number >= 0 that the receiver asks for.
+        Raises:
+            UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
+            MismatchError, PeerTimeout, PeerDied: As in bcast().
+        """
+        self._args.rank_of("dst", dst)
+        data = self._args.buffer("x", x, writable=False)
+        self._group.send(data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
+
+    def recv(self, x: Any, src: int = -1, tag: int = 0) -> int:
+        """Receive into ``x``.
+
+        Args:
+            x: Contiguous array or tensor in host memory, with the count and datatype of what is sent.
+            src: Sending rank, or -1 for any.
+            tag: Of the message.
+        Returns:
+            The rank that sent.
+        Raises:
+            As send().
+        """
+        if src != -1:
+            self._args.rank_of("src", src)
+        data = self._args.buffer("x", x, writable=True)
+        return self._group.recv(data.pointer, data.count, data.datatype, src, self._args.tag(tag))
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            PeerTimeout, PeerDied: A rank did not come, or is gone.
+        """
+        self._group.barrier()
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Make one communicator of all ranks that give the same color.
+
+        Args:
+            color: Any integer; None to be in none of the new communicators.
+            key: Orders the ranks of a color; equal keys keep their order.
+        Returns:
+            This rank's new communicator, or None.
+
+        Collective over all ranks of this communicator, with color None too.
+        """
+        mine = np.array([color is not None, color or 0, key], np.int64)
+        table = self.allgather(mine).tolist()
+        self._splits += 1
+        if color is None:
+            return None
+        ranks = [rank for rank, row in enumerate(table) if row[:2] == [1, color]]
+        members = sorted(ranks, key=lambda rank: (table[rank][2], rank))
+        part = object.__new__(Communicator)
+        exchange = worlds.PartExchange(self._group, members, self._splits)
+        part._start(exchange, f"{self._name}.{self._splits}:{color}", self._world)
+        return part
+
+    def close(self) -> None:
+        """Leave. Other ranks that still wait for this one are told so; closing twice does nothing."""
+        self._group.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._group.abort(f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}")
+        self.close()

@@ -1,0 +1,150 @@
+"""Exchange: small byte strings from every rank of a group to every rank of it, before the group exists."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from . import _core
+
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """How the ranks of a group that is being formed reach each other."""
+
+    rank: int
+    size: int
+    timeout_s: float
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Return the data of all ranks, by rank. Collective; raises PeerTimeout naming the ranks that did not come."""
+
+
+class Store(Protocol):
+    """The part of a torch Store that is used here."""
+
+    def set(self, key: str, value: str, /) -> Any: ...
+    def get(self, key: str, /) -> bytes: ...
+    def add(self, key: str, amount: int, /) -> int: ...
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class Alone:
+    """The exchange of a world of one."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self, timeout_s: float):
+        self.timeout_s = timeout_s
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+class StoreExchange:
+    """Exchange through a torch Store: every rank sets its value, rank 0 collects all and publishes the table.
+
+    Args:
+        store: Store that the ranks share; keys begin with ``accdp/``.
+        rank, size: Place of this rank among those that take part.
+        timeout_s: How long a round waits for missing ranks.
+        label: Tells apart groups of different members that use one store and one prefix.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float, label: str = "world"):
+        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._store = store
+        self._rounds = 0
+        # A store may outlive a group (torchrun's agent keeps it) and the group may be made again under the same name:
+        # each round of arrivals gets its own keys, or ranks would read the cards of the group before.
+        prefix = f"accdp/{label}/{size}"
+        arrival = store.add(f"{prefix}/arrivals", 1)
+        self._prefix = f"{prefix}/{(arrival - 1) // size}"
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        prefix = f"{self._prefix}/{self._rounds}"
+        self._rounds += 1
+        self._store.set(f"{prefix}/{self.rank}", data.hex())
+        table = f"{prefix}/all"
+        if self.rank == 0:
+            missing = self._await([f"{prefix}/{rank}" for rank in range(self.size)], self.timeout_s)
+            if missing:
+                self._store.set(table, json.dumps({"missing": missing}))
+                raise self._late(missing)
+            values = [self._store.get(f"{prefix}/{rank}").decode() for rank in range(self.size)]
+            self._store.set(table, json.dumps({"values": values}))
+        else:
+            # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
+            if self._await([table], self.timeout_s):
+                arrived = not self._await([f"{prefix}/0"], 0)
+                if not arrived or self._await([table], self.timeout_s + 5):
+                    raise self._late([0])
+            answer = json.loads(self._store.get(table))
+            if "missing" in answer:
+                raise self._late(answer["missing"])
+            values = answer["values"]
+        return [bytes.fromhex(value) for value in values]
+
+    def _await(self, keys: Sequence[str], timeout_s: float) -> list[int]:
+        """Wait until the store has all keys; return the indices of those it has not got in time."""
+        # Asking again instead of Store.wait(): that cannot be interrupted and each time-out of it logs a warning.
+        deadline = time.monotonic() + timeout_s
+        pause = 0.0002
+        while not self._store.check(list(keys)):
+            if time.monotonic() >= deadline:
+                return [index for index, key in enumerate(keys) if not self._store.check([key])]
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05 + 0.0002 * self.size)
+        return []
+
+    def _late(self, ranks: Sequence[int]) -> Exception:
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+        return _core.PeerTimeout(
+            f"rank {self.rank}: {who} of {self.size} did not come within {self.timeout_s:g} s (forming the group)"
+        )
+
+
+class MpiExchange:
+    """Exchange through MPI: over all ranks of MPI's world, or over the mpi4py communicator with the given handle."""
+
+    def __init__(self, rank: int, size: int, timeout_s: float, handle: int | None = None):
+        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._handle = handle
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        from . import _mpi
+
+        return _mpi.allgather(data, self.timeout_s, self._handle)
+
+
+def agree(exchange: Exchange, step: Callable[[], T]) -> list[T]:
+    """Run a local step on every rank and return the results of all; if it failed somewhere, fail everywhere.
+
+    Without this, a rank that cannot go on (a bad setting, no route to a service) would leave the others waiting for it.
+
+    Args:
+        exchange: Reaches the ranks that take part.
+        step: Returns something JSON can carry.
+    Raises:
+        The error of the lowest rank that failed, with its rank, on every rank.
+    """
+    problem: Exception | None = None
+    try:
+        message: dict[str, Any] = {"value": step()}
+    except Exception as error:  # whatever it is, the other ranks are told, and it is raised below
+        problem = error
+        message = {"error": f"{error}" or type(error).__name__, "type": type(error).__name__}
+    answers = [json.loads(answer) for answer in exchange.allgather(json.dumps(message).encode())]
+    if problem is not None:
+        raise problem
+    for rank, answer in enumerate(answers):
+        if "error" in answer:
+            kind = getattr(_core, answer["type"], _core.Error)
+            if not (isinstance(kind, type) and issubclass(kind, _core.Error)):
+                kind = _core.Error
+            raise kind(f"rank {rank} of {exchange.size}: {answer['error']}")
+    return [answer["value"] for answer in answers]

@@ -1,0 +1,159 @@
+"""What `accdp info` shows: versions, the MPI found, CUDA and nvCOMP, topology, every setting."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from . import _core, settings
+from ._version import __version__
+from .launcher import is_launcher_variable
+
+# MPI is initialised in a process of its own: one that cannot start ends the process it is in.
+_ASK_MPI = """
+import json
+from accdp_comm import _mpi
+known = {"library": " ".join(_mpi.library().split()), "abi": _mpi.abi()}
+print(json.dumps(known), flush=True)
+_mpi.init()
+print(json.dumps(known | {"thread_level": _mpi.thread_level()}), flush=True)
+_mpi.finalize()
+"""
+_ASK_MPI_SECONDS = 20
+
+
+def collect() -> dict[str, Any]:
+    """Return all of it but the topology, as plain data."""
+    return {
+        "accdp": __version__,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("torch", "numpy", "mpi4py")},
+        "reductions": _core.reduce_isa(),
+        "mpi": _mpi(),
+        "cuda": _cuda(),
+        "nvcomp": _nvcomp(),
+        "settings": [asdict(row) for row in settings.table()],
+    }
+
+
+def topology() -> dict[str, Any]:
+    """Return ranks and nodes of this job. Collective over the job; a world of one where nothing started several."""
+    from .communicator import Communicator
+
+    with Communicator() as comm:
+        nodes = list(comm.nodes)
+        return {"rank": comm.rank, "ranks": comm.size, "nodes": len(set(nodes)), "node_of_rank": nodes}
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Lay out what collect() and topology() found for reading."""
+    versions = [(name, version or "not installed") for name, version in found["versions"].items()]
+    place = found["topology"]
+    facts = [
+        ("accdp", found["accdp"]),
+        ("python", found["python"]),
+        *versions,
+        ("reductions", found["reductions"]),
+        *((name.replace("mpi_", "MPI "), text) for name, text in _flat("mpi", found["mpi"])),
+        ("CUDA", _present(found["cuda"])),
+        ("nvCOMP", _present(found["nvcomp"])),
+        ("topology", f"{place['ranks']} ranks on {place['nodes']} nodes, node of rank: {place['node_of_rank']}"),
+    ]
+    lines = [f"{name:<18}{text}" for name, text in facts]
+    lines += ["", f"{'setting':<22}{'value':<10}{'default':<10}{'set by':<13}accepts"]
+    for row in found["settings"]:
+        lines.append(
+            f"{row['env']:<22}{row['value'] or '-':<10}{row['default'] or '-':<10}{row['source']:<13}{row['accepts']}"
+        )
+    return "\n".join(lines)
+
+
+def as_json(found: dict[str, Any]) -> str:
+    """Return the same as JSON."""
+    return json.dumps(found, indent=2)
+
+
+def as_markdown() -> str:
+    """Return docs/environment.md, which is this text: the settings without what this machine sets."""
+    lines = [
+        "# Settings",
+        "",
+        "Environment variables, read once at first use; a wrong value is an error that names it. Where *same* says",
+        "yes, all ranks of a group must have the same value, and forming the group fails with the odd rank's name",
+        "if not. `accdp info` shows the values in force. This page is written by `accdp info --markdown`.",
+        "",
+        "| variable | default | accepts | same | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for row in settings.table():
+        default = f"`{row.default}`" if row.default else "empty"
+        same = "yes" if row.shared else "no"
+        lines.append(f"| `{row.env}` | {default} | {row.accepts} | {same} | {row.meaning} |")
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _flat(prefix: str, facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"{prefix}_{name}", str(value)) for name, value in facts.items()]
+
+
+def _present(found: dict[str, Any]) -> str:
+    return str(found.get("found") or f"no: {found['missing']}")
+
+
+def _mpi() -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_MPI], capture_output=True, text=True, timeout=_ASK_MPI_SECONDS, env=_bare()
+        )
+        answers, trouble = done.stdout, done.stderr
+    except subprocess.TimeoutExpired as error:
+        answers = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        trouble = f"MPI_Init did not finish within {_ASK_MPI_SECONDS} s"
+    lines = [line for line in answers.splitlines() if line.startswith("{")]
+    last = trouble.strip().splitlines()[-1:] or ["no message"]
+    if not lines:
+        return {"library": f"could not be loaded: {last[0]}"}
+    known: dict[str, Any] = json.loads(lines[-1])
+    known.setdefault("thread_level", f"could not be initialised: {last[0]}")
+    return known
+
+
+def _bare() -> dict[str, str]:
+    """Return the environment without a launcher's variables: the question is asked by a process it did not start."""
+    return {name: value for name, value in os.environ.items() if not is_launcher_variable(name)}
+
+
+def _cuda() -> dict[str, Any]:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return {"missing": f"no NVIDIA driver ({error})"}
+    code = driver.cuInit(0)
+    if code != 0:
+        return {"missing": f"cuInit failed with code {code}"}
+    version, devices = ctypes.c_int(), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    driver.cuDeviceGetCount(ctypes.byref(devices))
+    return {"found": f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} devices"}
+
+
+def _nvcomp() -> dict[str, Any]:
+    names = [f"nvidia-libnvcomp-cu{major}" for major in (13, 12)]
+    for name in names:
+        if version := _version(name):
+            return {"found": f"{name} {version}"}
+    return {"missing": f"none of {', '.join(names)} is installed"}

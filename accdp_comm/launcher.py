@@ -1,0 +1,84 @@
+"""Which MPI launcher started this process, read from the environment alone: no MPI is loaded here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from . import _core
+
+# What says that this process is an MPI rank: (variable, who sets it, variable with the number of ranks or "").
+_SIGNS = (
+    ("PMI_FD", "mpiexec (MPICH family) or srun --mpi=pmi2", "PMI_SIZE"),
+    ("PMI_PORT", "mpiexec (MPICH family)", "PMI_SIZE"),
+    ("PMI_RANK", "mpiexec (MPICH family)", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "mpirun (Open MPI)", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "a PMIx launcher", ""),
+)
+# Everything a launcher says to MPI: hidden while ranks that it did not start form a world of their own.
+LAUNCHER_VARIABLES = (
+    *("PMI_FD", "PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE", "PMI_SPAWNED"),
+    *("PMIX_RANK", "PMIX_NAMESPACE"),
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The launcher that started this process as one of its ranks."""
+
+    name: str
+    size: int  # number of ranks; 0 where the environment does not tell
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Whether a launcher tells its ranks something by this variable."""
+    return name in LAUNCHER_VARIABLES or name.startswith(("PMIX_", "OMPI_", "PRTE_"))
+
+
+def find_launcher() -> Launcher | None:
+    """Return the MPI launcher of which this process is a rank, or None.
+
+    A child of a rank (a worker of torchrun under mpiexec, a test's subprocess) inherits the variables without being a
+    rank itself: torchrun says so by its own variable, and MPICH's connection is closed in a child.
+
+    Raises:
+        UsageError: The variables name several ranks, but the connection to the launcher is not open here.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return None
+    for variable, name, size_variable in _SIGNS:
+        if variable not in os.environ:
+            continue
+        size = _number(size_variable) or _number("SLURM_STEP_NUM_TASKS")
+        if "PMI_FD" in os.environ and not _is_socket(os.environ["PMI_FD"]):
+            if "RANK" in os.environ or size <= 1:
+                return None
+            raise _core.UsageError(
+                f"PMI_FD={os.environ['PMI_FD']} is not open in this process, so it cannot reach the launcher that "
+                f"started {size} ranks: start Python directly by mpiexec or srun, or unset PMI_FD, PMI_RANK, PMI_SIZE"
+            )
+        return Launcher(name, size)
+    return None
+
+
+def refuse_srun_without_mpi() -> None:
+    """Raise UsageError in a Slurm step of several tasks without MPI: each task would be a world of its own."""
+    tasks = _number("SLURM_STEP_NUM_TASKS")
+    if tasks > 1 and find_launcher() is None:
+        raise _core.UsageError(
+            f"srun started {tasks} tasks without an MPI plug-in, so they cannot find each other: use srun --mpi=pmi2 "
+            "(MPICH), srun --mpi=pmix (Open MPI), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        )
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def _is_socket(text: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(int(text)).st_mode)
+    except (ValueError, OSError):
+        return False

@@ -1,0 +1,244 @@
+"""MPI's world: initialised once per process and only when it is needed, by the launcher or by our own PMI-1 service."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import secrets
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from . import _core, addresses, pmi1
+from .cards import Card
+from .exchange import Exchange, agree
+from .launcher import LAUNCHER_VARIABLES, find_launcher
+
+_FINALIZE_SECONDS = 5.0
+
+
+class _World:
+    """What this process knows of its MPI world."""
+
+    def __init__(self) -> None:
+        self.universe = ""
+        self.pid = 0
+        self.service: pmi1.Pmi1Service | None = None  # on the rank that serves it
+        self.service_used = False  # this world has no launcher
+        self.lock = threading.RLock()
+
+
+_world = _World()
+# Groups that may still be open when the interpreter ends; closed before MPI is.
+_groups: weakref.WeakSet[_core.Group] = weakref.WeakSet()
+_closers: list[Any] = []
+
+
+def load() -> ModuleType:
+    """Import the MPI module.
+
+    Raises:
+        UsageError: No usable MPI library, or MPI belongs to the process this one was forked from.
+    """
+    try:
+        from . import _mpi
+    except ImportError as error:
+        raise _core.UsageError(f"MPI is needed here but could not be loaded: {error}") from error
+    if _world.pid and _world.pid != os.getpid():
+        raise _core.UsageError(
+            f"MPI was initialised in process {_world.pid} before this one (pid {os.getpid()}) was forked from it; "
+            "fork first, or start processes with the spawn method"
+        )
+    return _mpi
+
+
+def place() -> tuple[str, int, int]:
+    """Return (world's id, rank, size) of this process in MPI's world; ("", -1, 0) if it has not entered it here."""
+    if _world.pid != os.getpid():
+        return "", -1, 0
+    module = load()
+    return _world.universe, module.world_rank(), module.world_size()
+
+
+def enter_launched(timeout_s: float) -> tuple[int, int]:
+    """Initialise MPI in the world the launcher made, unless it is; return rank and size. Collective over that world."""
+    with _world.lock:
+        module = load()
+        _initialise(module, timeout_s)
+        if not _world.universe:
+            mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
+            _world.universe = module.allgather(mine, timeout_s)[0].decode()
+        return module.world_rank(), module.world_size()
+
+
+def join(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> list[int]:
+    """Make all ranks of a group members of one MPI world; return the rank there of each. Collective.
+
+    Raises:
+        UsageError: On all ranks: this MPI cannot be started without its launcher, or the ranks are in different worlds.
+    """
+    inside = [card.mpi_size > 0 for card in cards]
+    with _world.lock:
+        if all(inside):
+            ranks, universes = [card.mpi_rank for card in cards], [card.universe for card in cards]
+        elif any(inside):
+            raise _core.UsageError(
+                f"rank {inside.index(False)} of {len(cards)} has not initialised MPI, but rank {inside.index(True)} "
+                "has: a group that needs MPI must be made of ranks of one MPI world"
+            )
+        elif all(card.launched == exchange.size for card in cards):
+            ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
+            universes = agree(exchange, lambda: _world.universe)
+        else:
+            token = _join_unlaunched(exchange, cards, nodes)
+            ranks, universes = list(range(exchange.size)), [token] * exchange.size
+    odd = next((rank for rank, universe in enumerate(universes) if universe != universes[0]), None)
+    if odd is not None:
+        raise _core.UsageError(
+            f"rank {odd} of {len(cards)} is in another MPI world than rank 0: start all ranks by one mpiexec, "
+            "or by none"
+        )
+    return ranks
+
+
+def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> str:
+    """Form an MPI world of ranks that torchrun or the like started: rank 0 serves PMI-1 to all. Returns its id."""
+
+    def offer() -> dict[str, Any]:
+        if load().is_initialized():
+            raise _core.UsageError(
+                "this group needs MPI, but mpi4py has initialised MPI with other ranks than the group's: make the "
+                "first group of all ranks of MPI.COMM_WORLD, or import mpi4py only after the group is made"
+            )
+        if load().abi() != "mpich":
+            raise _core.UsageError(
+                f"this group spans nodes, and {load().library().splitlines()[0]} can start such a job only under its "
+                "own mpirun: start the script by mpirun, or build accdp with MPICH"
+            )
+        if exchange.rank != 0:
+            return {}
+        several_hosts = len({card.node for card in cards}) > 1
+        service = pmi1.Pmi1Service(nodes, "" if several_hosts else "127.0.0.1", exchange.timeout_s)
+        _world.service = service
+        found = addresses.candidate_addresses() if several_hosts else ["127.0.0.1"]
+        return {"addresses": found, "port": service.port, "token": service.token}
+
+    def reach(service: dict[str, Any]) -> str:
+        for address in service["addresses"]:
+            if pmi1.answers_as(address, service["port"], service["token"]):
+                return str(address)
+        raise _core.Error(
+            f"no route to the PMI-1 service of rank 0 on {cards[0].host} at {', '.join(service['addresses'])}, "
+            f"port {service['port']}: set MASTER_ADDR to an address of {cards[0].host} that all nodes reach"
+        )
+
+    try:
+        service = agree(exchange, offer)[0]
+        address = agree(exchange, lambda: reach(service))[exchange.rank]
+    except BaseException:
+        if _world.service is not None:
+            _world.service.close()
+            _world.service = None
+        raise
+    # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
+    with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
+        _initialise(load(), exchange.timeout_s)
+    _world.universe, _world.service_used = service["token"], True
+    return str(service["token"])
+
+
+def _initialise(module: ModuleType, timeout_s: float) -> None:
+    if _world.pid:
+        return
+
+    def give_up() -> None:
+        sys.stderr.write(
+            f"accdp: MPI_Init in process {os.getpid()} did not finish within {timeout_s:g} s (a rank is missing); "
+            "MPI cannot be interrupted there, so this process ends\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+
+    watch = threading.Timer(timeout_s, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        module.init()
+    finally:
+        watch.cancel()
+    _world.pid = os.getpid()
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for MPI_Init and hide what another launcher said; put back after, so no child inherits them."""
+    before = {name: os.environ.get(name) for name in LAUNCHER_VARIABLES}
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def launched() -> int:
+    """Return how many ranks MPI's world will have where something else than us decides it; 0 if nothing does."""
+    if "mpi4py.MPI" in sys.modules:
+        mpi4py = sys.modules["mpi4py.MPI"]
+        if mpi4py.Is_initialized() and not mpi4py.Is_finalized():
+            return int(mpi4py.COMM_WORLD.Get_size())
+    launcher = find_launcher()
+    return launcher.size if launcher else 0
+
+
+def keep_until_exit(group: _core.Group) -> None:
+    """Close this group at interpreter exit, before MPI, if it is then still open."""
+    _groups.add(group)
+
+
+def before_exit(closer: Any) -> None:
+    """Call ``closer()`` at interpreter exit, before groups are closed and MPI is finalised."""
+    if closer not in _closers:
+        _closers.append(closer)
+
+
+@atexit.register
+def _leave() -> None:
+    for closer in _closers:
+        _attempt(closer)
+    for group in list(_groups):
+        _attempt(group.close)
+    if _world.pid != os.getpid():
+        return
+    module = load()
+    if hasattr(sys, "last_value"):
+        # This rank ends by an exception. Waiting for the others in MPI_Finalize could keep them waiting for this one;
+        # without it the launcher sees that the rank failed and ends the job.
+        module.mark_broken()
+    # A launcher takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
+    _attempt(lambda: module.finalize(_FINALIZE_SECONDS if _world.service_used else math.inf))
+    if _world.service is not None:
+        _world.service.wait_finished(_FINALIZE_SECONDS)
+        _world.service.close()
+
+
+# A forked child must not close what belongs to its parent when it exits.
+os.register_at_fork(after_in_child=_groups.clear)
+os.register_at_fork(after_in_child=_closers.clear)
+
+
+def _attempt(step: Any) -> None:
+    """Run one step of leaving; a failure must not keep the next ones from being tried."""
+    try:
+        step()
+    except Exception as error:
+        sys.stderr.write(f"accdp: while leaving: {error}\n")

@@ -1,0 +1,90 @@
+"""Where a Communicator's ranks come from: the exchange of the whole job, of an mpi4py communicator, of a part."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core, mpi_world
+from .exchange import Alone, Exchange, MpiExchange, StoreExchange
+from .launcher import find_launcher, refuse_srun_without_mpi
+
+# Tags of callers are below 2^31. Those of a part's exchange must not meet them, nor those of another split.
+_TAG = 1 << 40
+_store: list[Any] = []  # torchrun's store, opened once: rank 0 may be the one that serves it
+
+
+def whole_job(timeout_s: float) -> Exchange:
+    """Return the exchange of all ranks of this job, whatever started it."""
+    if find_launcher() is not None:
+        rank, size = mpi_world.enter_launched(timeout_s)
+        return MpiExchange(rank, size, timeout_s)
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        store = dist.PrefixStore("accdp_communicator", dist.distributed_c10d._get_default_store())
+        return StoreExchange(store, dist.get_rank(), dist.get_world_size(), timeout_s)
+    if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):
+        return _of_torchrun(timeout_s)
+    refuse_srun_without_mpi()
+    return Alone(timeout_s)
+
+
+def _of_torchrun(timeout_s: float) -> Exchange:
+    try:
+        import torch.distributed as dist
+    except ImportError as error:
+        raise _core.UsageError(
+            f"RANK and WORLD_SIZE are set, but meeting through them needs torch: {error}; use mpiexec without torch"
+        ) from error
+    if not _store:
+        _store.append(next(iter(dist.rendezvous("env://"))))
+    store, rank, size = _store[0]
+    return StoreExchange(dist.PrefixStore("accdp_communicator", store), rank, size, timeout_s)
+
+
+def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
+    """Return the exchange of the ranks of an mpi4py communicator."""
+    if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "handle")):
+        raise _core.UsageError(f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer")
+    mpi_world.load()
+    return MpiExchange(comm.Get_rank(), comm.Get_size(), timeout_s, int(comm.handle))
+
+
+class PartExchange:
+    """Exchange among some ranks of a group that exists; the others take no part.
+
+    Args:
+        group: The group whose ranks the members are.
+        members: Ranks of the group, in the order of their new ranks; this rank is one of them.
+        number: Tells this exchange's messages from those of others.
+    """
+
+    def __init__(self, group: _core.Group, members: Sequence[int], number: int):
+        self.rank, self.size = list(members).index(group.rank), len(members)
+        self.timeout_s = group.timeout_s
+        self._group, self._members, self._tag = group, list(members), _TAG + number
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        if self.rank == 0:
+            parts = [data, *(self._receive(member) for member in self._members[1:])]
+            for member in self._members[1:]:
+                for part in parts:
+                    self._send(part, member)
+            return parts
+        self._send(data, self._members[0])
+        return [self._receive(self._members[0]) for _ in self._members]
+
+    def _send(self, data: bytes, to: int) -> None:
+        for array in (np.array([len(data)], np.int64), np.frombuffer(data, np.uint8)):
+            self._group.send(array.ctypes.data, array.nbytes, _core.Datatype.bytes, to, self._tag)
+
+    def _receive(self, source: int) -> bytes:
+        length = np.zeros(1, np.int64)
+        self._group.recv(length.ctypes.data, length.nbytes, _core.Datatype.bytes, source, self._tag)
+        data = np.empty(int(length[0]), np.uint8)
+        self._group.recv(data.ctypes.data, data.nbytes, _core.Datatype.bytes, source, self._tag)
+        return data.tobytes()

@@ -1,0 +1,151 @@
+#include "base/settings.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "base/error.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr Setting kRows[] = {
+    {&Settings::chunk_bytes, "ACCDP_CHUNK_BYTES", "bytes from 4k to 64M, k/M/G suffix",
+     "Size of one chunk that a rank hands to its node's other ranks; two per rank are kept in shared memory.", true},
+    {&Settings::flat_bytes, "ACCDP_FLAT_BYTES", "bytes up to ACCDP_CHUNK_BYTES, k/M/G suffix",
+     "Reductions up to this size are done whole by every rank, in one step instead of two.", true},
+    {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k, a power of two, k/M/G suffix",
+     "Size of the shared-memory ring from one rank to another that send and recv use.", true},
+    {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
+     "Messages up to this size are sent before the receiver asked for them.", true},
+    {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds, >= 0",
+     "How long a waiting rank spins before it gives its core away; not at all where ranks outnumber cores.", false},
+    {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds, >= 0",
+     "How long a waiting rank then yields its core to others before it sleeps.", false},
+    {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
+     "How long one operation may wait for other ranks before it fails.", false},
+    {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0",
+     "How often a waiting rank looks whether the processes it waits for still live.", false},
+    {&Settings::mpi, "ACCDP_MPI", "auto or on",
+     "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true},
+    {&Settings::topology, "ACCDP_TOPOLOGY", "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
+     "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
+};
+
+[[noreturn]] void reject(const Setting& row, const std::string& text) {
+  throw UsageError(std::string(row.name) + "=" + text + ": expected " + row.accepts);
+}
+
+template <class T>
+T number(const Setting& row, const std::string& text, const char*& rest) {
+  T value{};
+  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc{} || !(value >= 0) || value > std::numeric_limits<T>::max() / 2) reject(row, text);
+  rest = end;
+  return value;
+}
+
+void parse(Settings& values, const Setting& row, const std::string& text) {
+  const char* rest = "";
+  if (auto integer = std::get_if<std::int64_t Settings::*>(&row.member)) {
+    std::int64_t value = number<std::int64_t>(row, text, rest);
+    int shift = *rest == 'k' ? 10 : *rest == 'M' ? 20 : *rest == 'G' ? 30 : 0;
+    if (rest[shift ? 1 : 0] != '\0' || value > (std::numeric_limits<std::int64_t>::max() >> (shift + 1))) reject(row, text);
+    values.**integer = value << shift;
+  } else if (auto real = std::get_if<double Settings::*>(&row.member)) {
+    values.**real = number<double>(row, text, rest);
+    if (*rest) reject(row, text);
+  } else {
+    values.*std::get<std::string Settings::*>(row.member) = text;
+  }
+}
+
+/// Relations between values, checked after each change of any of them.
+void check(const Settings& values, const Setting& row) {
+  auto fail = [&] { reject(row, text_of(row, values)); };
+  auto is = [&](auto member) { return row.member == Member(member); };
+  auto bad_ring = values.ring_bytes < (4 << 10) || (values.ring_bytes & (values.ring_bytes - 1)) != 0;
+  if (is(&Settings::chunk_bytes) && (values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20))) fail();
+  if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
+  if (is(&Settings::ring_bytes) && bad_ring) fail();
+  if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
+  if (is(&Settings::liveness_s) && values.liveness_s <= 0) fail();
+  if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
+}
+
+struct State {
+  Settings values;
+  const char* sources[std::size(kRows)];
+};
+
+State from_environment() {
+  State state;
+  for (std::size_t i = 0; i < std::size(kRows); ++i) {
+    const char* text = std::getenv(kRows[i].name);
+    state.sources[i] = text ? "environment" : "default";
+    if (text) parse(state.values, kRows[i], text);
+  }
+  // Derived limits follow a chunk or ring made smaller on purpose, unless they were given themselves.
+  auto follow = [&](std::int64_t Settings::*member, std::int64_t most) {
+    for (std::size_t i = 0; i < std::size(kRows); ++i)
+      if (kRows[i].member == Member(member) && std::strcmp(state.sources[i], "default") == 0)
+        state.values.*member = std::min(state.values.*member, most);
+  };
+  follow(&Settings::flat_bytes, state.values.chunk_bytes);
+  follow(&Settings::eager_bytes, state.values.ring_bytes / 4);
+  for (const Setting& row : kRows) check(state.values, row);
+  return state;
+}
+
+State& state() {
+  static State instance = from_environment();
+  return instance;
+}
+
+}  // namespace
+
+std::span<const Setting> setting_rows() noexcept { return kRows; }
+const Settings& settings() { return state().values; }
+
+void set_setting(const std::string& name, const std::string& text) {
+  State& now = state();
+  for (std::size_t i = 0; i < std::size(kRows); ++i) {
+    if (name != kRows[i].name) continue;
+    Settings changed = now.values;
+    parse(changed, kRows[i], text);
+    for (const Setting& row : kRows) check(changed, row);
+    now.values = changed;
+    now.sources[i] = "code";
+    return;
+  }
+  throw UsageError(name + ": no such setting; `accdp info` lists them");
+}
+
+std::string text_of(const Setting& row, const Settings& values) {
+  if (auto integer = std::get_if<std::int64_t Settings::*>(&row.member)) {
+    std::int64_t value = values.**integer;
+    if (value && value % (1 << 30) == 0) return std::to_string(value >> 30) + "G";
+    if (value && value % (1 << 20) == 0) return std::to_string(value >> 20) + "M";
+    if (value && value % (1 << 10) == 0) return std::to_string(value >> 10) + "k";
+    return std::to_string(value);
+  }
+  if (auto real = std::get_if<double Settings::*>(&row.member)) {
+    char text[32];
+    auto end = std::to_chars(text, text + sizeof text, values.**real).ptr;
+    return std::string(text, end);
+  }
+  return values.*std::get<std::string Settings::*>(row.member);
+}
+
+const char* source_of(const Setting& row) { return state().sources[&row - kRows]; }
+
+std::string shared_settings_text() {
+  std::string text;
+  for (const Setting& row : kRows)
+    if (row.shared) text += std::string(row.name) + "=" + text_of(row, settings()) + ";";
+  return text;
+}
+
+}  // namespace accdp

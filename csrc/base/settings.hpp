@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+
+namespace accdp {
+
+/// Every run-time setting. The initialisers are the defaults; nothing else states one.
+struct Settings {
+  std::int64_t chunk_bytes = 1 << 20;
+  std::int64_t flat_bytes = 16 << 10;
+  std::int64_t ring_bytes = 256 << 10;
+  std::int64_t eager_bytes = 8 << 10;
+  double spin_us = 20;
+  double yield_us = 200;
+  double timeout_s = 0;
+  double liveness_s = 0.25;
+  std::string mpi = "auto";
+  std::string topology = "";
+};
+
+using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;
+
+/// One row per member of Settings: the parser, `accdp info` and docs/environment.md read these rows.
+struct Setting {
+  Member member;
+  const char* name;     ///< environment variable
+  const char* accepts;  ///< accepted values, with unit
+  const char* meaning;  ///< one sentence
+  bool shared;          ///< all ranks of a group must have the same value
+};
+
+std::span<const Setting> setting_rows() noexcept;
+
+/// The values in force: defaults, then the environment (read at first use), then set_setting().
+/// Throws UsageError naming variable, value and accepted form.
+const Settings& settings();
+void set_setting(const std::string& name, const std::string& text);
+
+std::string text_of(const Setting& row, const Settings& values);
+const char* source_of(const Setting& row);  ///< "default", "environment" or "code"
+std::string shared_settings_text();         ///< "NAME=value;..." of the rows that ranks must share
+
+}  // namespace accdp

@@ -1,0 +1,24 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace accdp {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+enum class Datatype : std::uint8_t {
+  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64, kC64, kC128,
+  kBytes,  ///< anything else, moved but never reduced; one element is one byte
+};
+
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kProd, kMin, kMax, kBand, kBor, kBxor };
+
+std::size_t element_bytes(Datatype type) noexcept;
+const char* name_of(Datatype type) noexcept;
+const char* name_of(ReduceOp op) noexcept;
+bool is_integer(Datatype type) noexcept;  ///< bool counts as an integer
+bool is_complex(Datatype type) noexcept;
+
+}  // namespace accdp

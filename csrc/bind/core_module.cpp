@@ -1,0 +1,132 @@
+// The module _core: errors, settings, statistics. The class Group is bound in core_group.cpp.
+#include <pybind11/pybind11.h>
+
+#include <thread>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+#include "base/settings.hpp"
+#include "bind/core_group.hpp"
+#include "coll/call.hpp"
+#include "device/reduce.hpp"
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+std::thread::id g_main_thread;
+
+// Only Python's main thread runs signal handlers, so only its waits can be broken by Ctrl-C.
+void check_signals() {
+  if (std::this_thread::get_id() != g_main_thread || !Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw Interrupted();
+}
+
+/// A Python exception that is also of the built-in type that people already catch.
+template <class Cpp>
+void bind_error(py::module_& m, const char* name, py::tuple bases, const char* doc) {
+  py::dict body;
+  body["__doc__"] = doc;
+  body["__module__"] = "accdp_comm";
+  static PyObject* type = nullptr;
+  type = py::module_::import("builtins").attr("type")(name, bases, body).release().ptr();
+  m.attr(name) = py::reinterpret_borrow<py::object>(type);
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Cpp& e) {
+      PyErr_SetString(type, e.what());
+    }
+  });
+}
+
+void bind_errors(py::module_& m) {
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Interrupted&) {  // the signal handler's own exception is pending
+    }
+  });
+  auto builtin = [](PyObject* type) { return py::reinterpret_borrow<py::object>(type); };
+  bind_error<Error>(m, "Error", py::make_tuple(builtin(PyExc_RuntimeError)), "Base of all errors of accdp.");
+  py::object base = m.attr("Error");
+  bind_error<UsageError>(m, "UsageError", py::make_tuple(base, builtin(PyExc_ValueError)),
+                         "The call is wrong. Nothing was sent; fix it and call again.");
+  bind_error<MismatchError>(m, "MismatchError", py::make_tuple(base),
+                            "Ranks disagree about an operation. The group is broken on all of them.");
+  bind_error<PeerTimeout>(m, "PeerTimeout", py::make_tuple(base, builtin(PyExc_TimeoutError)),
+                          "A rank did not come before the deadline. The group is broken.");
+  bind_error<PeerDied>(m, "PeerDied", py::make_tuple(base, builtin(PyExc_ConnectionError)),
+                       "A rank exited or left the group. The group is broken.");
+  bind_error<MpiError>(m, "MpiError", py::make_tuple(base), "An MPI call failed.");
+  bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)), "A system call failed.");
+}
+
+py::list settings_rows() {
+  py::list rows;
+  const Settings defaults;
+  for (const Setting& row : setting_rows()) {
+    py::dict entry;
+    std::string name = row.name + sizeof "ACCDP_" - 1;
+    for (char& c : name) c = static_cast<char>(std::tolower(c));
+    entry["name"] = name;
+    entry["env"] = row.name;
+    entry["value"] = text_of(row, settings());
+    entry["default"] = text_of(row, defaults);
+    entry["source"] = source_of(row);
+    entry["accepts"] = row.accepts;
+    entry["meaning"] = row.meaning;
+    entry["shared"] = row.shared;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+py::list stats_rows() {
+  py::list rows;
+  for (const OpStats& row : op_stats()) {
+    py::dict entry;
+    entry["op"] = name_of(row.kind);
+    entry["calls"] = row.calls;
+    entry["bytes"] = row.bytes;
+    entry["seconds"] = row.seconds;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+}  // namespace
+}  // namespace accdp::bind
+
+PYBIND11_MODULE(_core, m) {
+  using namespace accdp;
+  using namespace accdp::bind;
+  m.doc() = "The core of accdp: groups of ranks and their collectives. Needs neither torch nor MPI.";
+  m.attr("__version__") = ACCDP_VERSION;
+  g_main_thread = std::this_thread::get_id();
+  set_interrupt_check(check_signals);
+  bind_errors(m);
+  py::enum_<Datatype>(m, "Datatype")
+      .value("bool_", Datatype::kBool).value("u8", Datatype::kU8).value("i8", Datatype::kI8)
+      .value("u16", Datatype::kU16).value("i16", Datatype::kI16).value("u32", Datatype::kU32)
+      .value("i32", Datatype::kI32).value("u64", Datatype::kU64).value("i64", Datatype::kI64)
+      .value("f16", Datatype::kF16).value("bf16", Datatype::kBF16).value("f32", Datatype::kF32)
+      .value("f64", Datatype::kF64).value("c64", Datatype::kC64).value("c128", Datatype::kC128)
+      .value("bytes", Datatype::kBytes)
+      .def_property_readonly("itemsize", [](Datatype type) { return element_bytes(type); });
+  py::enum_<ReduceOp>(m, "ReduceOp")
+      .value("sum", ReduceOp::kSum).value("avg", ReduceOp::kAvg).value("prod", ReduceOp::kProd)
+      .value("min", ReduceOp::kMin).value("max", ReduceOp::kMax).value("band", ReduceOp::kBand)
+      .value("bor", ReduceOp::kBor).value("bxor", ReduceOp::kBxor);
+  m.def("settings", settings_rows, "One dict per setting: name, env, value, default, source, accepts, meaning, shared.");
+  m.def("set_setting", &set_setting, py::arg("name"), py::arg("text"), "Set a setting by its environment variable's name.");
+  m.def("settings_text", &shared_settings_text, "The settings that all ranks must share, as one string to compare.");
+  m.def("stats", stats_rows, "One dict per operation that this process did: op, calls, bytes, seconds.");
+  m.def("reset_stats", &reset_op_stats, "Set all counters of stats() to zero.");
+  m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"), "Size of the segment that a node's ranks share.");
+  m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
+  m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
+  bind_group(m);
+}

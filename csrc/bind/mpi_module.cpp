@@ -1,0 +1,70 @@
+// The module _mpi: the only one that links an MPI library; imported when a job needs it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <limits>
+#include <type_traits>
+
+#include "bind/capsule.hpp"
+#include "mpi/world.hpp"
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+// A handle is an int in MPICH and a pointer in Open MPI; mpi4py gives both as an integer.
+template <class Comm>
+Comm comm_from(std::uintptr_t value) {
+  if constexpr (std::is_pointer_v<Comm>)
+    return reinterpret_cast<Comm>(value);
+  else
+    return static_cast<Comm>(value);
+}
+
+MPI_Comm comm_from(const py::object& handle) {
+  return handle.is_none() ? MPI_COMM_NULL : comm_from<MPI_Comm>(handle.cast<std::uintptr_t>());
+}
+
+}  // namespace
+}  // namespace accdp::bind
+
+PYBIND11_MODULE(_mpi, m) {
+  using namespace accdp;
+  using namespace accdp::bind;
+  using namespace py::literals;
+  using nogil = py::call_guard<py::gil_scoped_release>;
+  py::module_::import("accdp_comm._core");  // brings the exception types
+  m.doc() = "MPI, as far as accdp uses it: the world, small exchanges while groups are made, and wires between nodes.";
+  m.def("library", &mpi::library, "MPI_Get_library_version; works before initialisation.");
+  m.def("abi", &mpi::flavour, "'mpich', 'openmpi' or 'other': what this module was built with.");
+  m.def("is_initialized", &mpi::is_initialized);
+  m.def("init", &mpi::init, "Initialise MPI with MPI_THREAD_MULTIPLE unless it is already.", nogil());
+  m.def("thread_level", &mpi::thread_level);
+  m.def("world_rank", &mpi::world_rank);
+  m.def("world_size", &mpi::world_size);
+  m.def("allgather", [](const py::bytes& data, double timeout_s, const py::object& comm) {
+    const std::string mine = data;
+    const MPI_Comm among = comm_from(comm);
+    std::vector<std::string> all;
+    {
+      py::gil_scoped_release release;
+      all = mpi::allgather(mine, timeout_s, among);
+    }
+    py::list result;
+    for (const std::string& part : all) result.append(py::bytes(part));
+    return result;
+  }, "data"_a, "timeout_s"_a, "comm"_a = py::none(), "Everybody's bytes in rank order.");
+  m.def("comm_world_ranks", [](const py::object& comm) { return mpi::world_ranks_of(comm_from(comm)); }, "comm"_a);
+  m.def("wire", [](const std::vector<int>& world_ranks, const std::string& name, double) {
+    std::shared_ptr<Wire> wire;
+    {
+      py::gil_scoped_release release;
+      wire = mpi::make_wire(world_ranks, name);
+    }
+    return make_capsule(std::move(wire), kWireCapsule);
+  }, "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
+  m.def("mark_broken", &mpi::mark_broken, "Leave MPI_Finalize out at the end of the process.");
+  m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), nogil(),
+        "Finalise MPI if init() initialised it; False when other ranks did not come in time.");
+}

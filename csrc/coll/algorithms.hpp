@@ -1,0 +1,33 @@
+#pragma once
+#include <vector>
+
+#include "coll/context.hpp"
+
+namespace accdp {
+
+// The collectives. All ranks of the group call the same one with the same signature; each file tells
+// its phases and its cost in steps (one hand-over between ranks of a node) and bytes on the wire.
+
+void barrier(Context& context);
+void bcast(Context& context, Bytes data, int root);
+/// `out` may be `in`. receiver: the one rank that gets the result, -1 for all.
+void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// outs[r] is rank r's block; sizes may differ between ranks.
+void allgather(Context& context, ConstBytes in, const std::vector<Bytes>& outs);
+void reduce_scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how);
+void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root);
+void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root);
+void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs);
+
+// Parts that several of them use.
+
+/// Copies unless both are the same memory.
+void copy(Bytes to, ConstBytes from);
+/// Hands the bytes of `spans`, one after the other, from one rank of the node to the others.
+void bcast_on_node(Context& context, const std::vector<Bytes>& spans, int source_local_rank);
+/// Reduces over the ranks of the node; receiver: local rank, or -1 for all. Divides if `how` says so.
+void reduce_on_node(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// Reduces `data` of the nodes' leaders in place; receiver: node, or -1 for all. Leaders only.
+void reduce_between_nodes(Context& context, Bytes data, const Reduction& how, int receiver);
+
+}  // namespace accdp

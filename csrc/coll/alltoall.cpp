@@ -1,0 +1,68 @@
+// All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends to
+// the node's ranks, from which all know the number of steps and each receiver checks its own sizes
+// before anything is written; in each step every rank hands every other its next piece. Ranks of other
+// nodes exchange directly, so each byte crosses the wire once.
+// Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
+#include <cstring>
+
+#include "coll/algorithms.hpp"
+
+namespace accdp {
+namespace {
+
+void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  const Topology& t = c.topology();
+  const int k = t.local_size();
+  const std::size_t table_bytes = (k * sizeof(std::uint64_t) + 63) / 64 * 64;
+  const std::size_t most = (c.slot_bytes() - table_bytes) / k / 64 * 64;
+  std::size_t largest = 0, done = 0;
+  do {
+    std::byte* slot = c.open();
+    for (int rank : t.neighbours()) {
+      const int local = t.local_of(rank);
+      const std::uint64_t bytes = ins[rank].size();
+      std::memcpy(slot + local * sizeof bytes, &bytes, sizeof bytes);
+      if (rank == t.rank() || done >= bytes) continue;
+      std::memcpy(slot + table_bytes + local * most, ins[rank].data() + done, std::min(most, bytes - done));
+    }
+    c.publish();
+    c.await_all();
+    if (done == 0) {
+      for (int rank : t.neighbours())
+        for (int other : t.neighbours()) {
+          std::uint64_t bytes;
+          std::memcpy(&bytes, c.slot(t.local_of(rank)) + t.local_of(other) * sizeof bytes, sizeof bytes);
+          largest = std::max<std::size_t>(largest, rank == other ? 0 : bytes);
+          if (other == t.rank() && bytes != outs[rank].size())
+            c.fail_mismatch(c.what() + ": rank " + std::to_string(rank) + " sends " + std::to_string(bytes) +
+                            " bytes to rank " + std::to_string(other) + ", which expects " +
+                            std::to_string(outs[rank].size()));
+        }
+      copy(outs[t.rank()], ins[t.rank()]);
+    }
+    for (int rank : t.neighbours()) {
+      if (rank == t.rank() || done >= outs[rank].size()) continue;
+      std::memcpy(outs[rank].data() + done, c.slot(t.local_of(rank)) + table_bytes + t.local_rank() * most,
+                  std::min(most, outs[rank].size() - done));
+    }
+    done += most;
+  } while (done < largest);
+}
+
+}  // namespace
+
+void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  const Topology& t = c.topology();
+  alltoall_on_node(c, ins, outs);
+  if (t.nodes() == 1) return;
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer
+    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
+    if (!t.is_near(from)) incoming.push_back({from, outs[from]});
+    if (!t.is_near(to)) outgoing.push_back({to, ins[to]});
+  }
+  c.exchange(incoming, outgoing);
+}
+
+}  // namespace accdp

@@ -1,0 +1,13 @@
+// Barrier. Phases: all ranks of a node meet; their leaders exchange signatures, which no leader can
+// finish before every node has met; the leader's next step releases the node.
+// Cost: 1 step on one node; 2 steps and one small message between each two leaders on several.
+#include "coll/algorithms.hpp"
+
+namespace accdp {
+
+void barrier(Context& c) {
+  c.meet();
+  if (c.topology().nodes() > 1) c.meet();
+}
+
+}  // namespace accdp

@@ -1,0 +1,51 @@
+#include "coll/call.hpp"
+
+#include <atomic>
+
+namespace accdp {
+namespace {
+
+constexpr const char* kNames[kOpKinds] = {
+    "barrier", "bcast",   "allreduce", "reduce", "allgather", "reduce_scatter",
+    "gather",  "scatter", "alltoall",  "send",   "recv",      "monitored_barrier",
+};
+
+struct Counters {
+  std::atomic<std::uint64_t> calls{0}, bytes{0}, nanoseconds{0};
+};
+Counters g_counters[kOpKinds];
+
+}  // namespace
+
+const char* name_of(OpKind kind) noexcept { return kNames[static_cast<int>(kind)]; }
+
+std::string describe(const Signature& s) {
+  std::string text = name_of(static_cast<OpKind>(s.kind));
+  if (static_cast<OpKind>(s.kind) == OpKind::kBarrier) return text;
+  if (s.op != 255) text += std::string(" (") + name_of(static_cast<ReduceOp>(s.op)) + ")";
+  text += " of " + std::to_string(s.count) + " " + name_of(s.type);
+  if (s.layout) text += " in blocks with hash " + std::to_string(s.layout % 100000);
+  if (s.root >= 0) text += " with root " + std::to_string(s.root);
+  return text;
+}
+
+std::vector<OpStats> op_stats() {
+  std::vector<OpStats> rows;
+  for (int i = 0; i < kOpKinds; ++i)
+    if (auto calls = g_counters[i].calls.load())
+      rows.push_back({static_cast<OpKind>(i), calls, g_counters[i].bytes.load(), g_counters[i].nanoseconds.load() * 1e-9});
+  return rows;
+}
+
+void reset_op_stats() {
+  for (Counters& c : g_counters) c.calls = c.bytes = c.nanoseconds = 0;
+}
+
+void count_op(OpKind kind, std::uint64_t bytes, Clock::duration time) noexcept {
+  Counters& c = g_counters[static_cast<int>(kind)];
+  c.calls.fetch_add(1, std::memory_order_relaxed);
+  c.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  c.nanoseconds.fetch_add(std::chrono::nanoseconds(time).count(), std::memory_order_relaxed);
+}
+
+}  // namespace accdp

@@ -1,0 +1,130 @@
+#include "coll/context.hpp"
+
+#include <sched.h>
+#include <time.h>
+
+#include "base/error.hpp"
+
+namespace accdp {
+namespace {
+
+// MPI counts are ints; both sides cut alike.
+constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
+
+template <class Parcel, class Post>
+void post_pieces(const Parcel& parcel, std::vector<Wire::Request>& requests, Post post) {
+  for (std::size_t at = 0; at < parcel.data.size(); at += kPieceBytes) {
+    Parcel piece = parcel;
+    piece.data = parcel.data.subspan(at, std::min(kPieceBytes, parcel.data.size() - at));
+    requests.push_back(post(piece));
+  }
+}
+
+}  // namespace
+
+Context::Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step)
+    : Lookout(fabric, deadline), signature_(signature), steps_(fabric.board(), step, fabric.patience(), *this) {}
+
+std::string Context::what() const {
+  return std::string(name_of(static_cast<OpKind>(signature_.kind))) + " #" + std::to_string(signature_.sequence);
+}
+
+bool Context::waits_for(int rank) const {
+  if (wire_peer_ >= 0) return rank == wire_peer_;
+  return topology().is_near(rank) && steps_.waits_for(topology().local_of(rank));
+}
+
+void Context::publish() {
+  if (!arrived_) fabric_.board().mine().signatures[signature_.sequence % 2] = signature_;
+  steps_.publish();
+  if (arrived_) return;
+  arrived_ = true;
+  steps_.await_all();
+  compare_on_node();
+  if (topology().nodes() > 1 && topology().is_leader()) compare_between_nodes();
+}
+
+void Context::meet() {
+  open_unwritten();
+  publish();
+  await_all();
+}
+
+void Context::compare_on_node() {
+  for (int rank : topology().neighbours())
+    compare(fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2], rank);
+}
+
+void Context::compare_between_nodes() {
+  std::vector<Signature> theirs(topology().nodes());
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  for (int node = 0; node < topology().nodes(); ++node) {
+    if (node == topology().node()) continue;
+    const int leader = topology().leader(node);
+    incoming.push_back({leader, std::as_writable_bytes(std::span(&theirs[node], 1))});
+    outgoing.push_back({leader, std::as_bytes(std::span(&signature_, 1))});
+  }
+  exchange(incoming, outgoing);
+  for (int node = 0; node < topology().nodes(); ++node)
+    if (node != topology().node()) compare(theirs[node], topology().leader(node));
+}
+
+void Context::compare(const Signature& other, int rank) {
+  if (other == signature_) return;
+  // Which of two ranks is the odd one? The one whose node mates say something else.
+  const int me = topology().rank();
+  int with_me = 0, with_other = 0;
+  for (int local = 0; local < local_size(); ++local) {
+    const Signature& said = fabric_.board().line(local).signatures[signature_.sequence % 2];
+    with_me += said == signature_;
+    with_other += said == other;
+  }
+  const bool i_am_odd = with_other > with_me || (with_other == with_me && me > rank);
+  auto says = [&](int who, const Signature& what) {
+    return fabric_.describe(who) + " calls " + accdp::describe(what) + " as #" + std::to_string(what.sequence);
+  };
+  const std::string mine = says(me, signature_), its = says(rank, other);
+  fail_mismatch("ranks disagree: " + (i_am_odd ? mine + ", but " + its : its + ", but " + mine));
+}
+
+void Context::fail_mismatch(const std::string& text) {
+  fabric_.fail(FailureKind::kMismatch, text);
+  fabric_.throw_if_failed();
+  throw MismatchError(text);
+}
+
+void Context::wait(Wire::Request& request) {
+  wire_peer_ = request.peer;
+  const auto started = Clock::now();
+  const auto spin_end = started + fabric_.patience().spin;
+  const auto yield_end = spin_end + fabric_.patience().yield;
+  while (!wire().test(request)) {
+    // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
+    const auto now = Clock::now();
+    if (now < spin_end) {
+      pause();
+    } else if (now < yield_end) {
+      sched_yield();
+    } else {
+      look_around();
+      timespec nap{0, 20'000};
+      nanosleep(&nap, nullptr);
+    }
+  }
+  wire_peer_ = -1;
+}
+
+void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {
+  std::vector<Wire::Request> requests;
+  for (const Incoming& parcel : incoming) post_pieces(parcel, requests, [&](const Incoming& p) { return irecv(p); });
+  for (const Outgoing& parcel : outgoing) post_pieces(parcel, requests, [&](const Outgoing& p) { return isend(p); });
+  try {
+    for (Wire::Request& request : requests) wait(request);
+  } catch (...) {
+    for (Wire::Request& request : requests) wire().abandon(request);
+    throw;
+  }
+}
+
+}  // namespace accdp

@@ -1,0 +1,69 @@
+#pragma once
+#include <span>
+
+#include "coll/fabric.hpp"
+#include "device/reduce.hpp"
+#include "node/steps.hpp"
+
+namespace accdp {
+
+struct Outgoing {
+  int to;
+  ConstBytes data;
+};
+struct Incoming {
+  int from;
+  Bytes data;
+};
+
+/// One collective on its way: what an algorithm works with. Algorithms are written in steps of the
+/// node (node/steps.hpp) and exchanges between nodes; the first step of each also carries the
+/// signature, so that ranks that disagree all fail before a byte reaches a caller's buffer.
+class Context : public Lookout {
+ public:
+  Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step);
+  ~Context() { fabric_.release_scratch(); }
+
+  const Topology& topology() const { return fabric_.topology(); }
+  int local_rank() const { return topology().local_rank(); }
+  int local_size() const { return topology().local_size(); }
+  std::size_t slot_bytes() const { return fabric_.board().slot_bytes(); }
+
+  std::byte* open() { return steps_.open(); }
+  void open_unwritten() { steps_.open_unwritten(); }
+  void publish();  ///< the first one waits for all ranks of the node and compares signatures
+  void await(int local_rank) { steps_.await(local_rank); }
+  void await_all() { steps_.await_all(); }
+  const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
+  void meet();     ///< a step in which nothing is handed over
+
+  /// Begin and end of messages to and from ranks of other nodes.
+  Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }
+  Wire::Request irecv(const Incoming& parcel) { return wire().irecv(parcel.data, parcel.from, Wire::kCollective); }
+  void wait(Wire::Request& request);
+  void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
+  /// Sends and receives all of it; empty parcels are skipped. Pieces keep their order per pair of ranks.
+  void exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing);
+
+  /// Memory until the end of the collective; after a failure it stays, because MPI may still write there.
+  Bytes scratch(std::size_t bytes) { return fabric_.scratch(bytes); }
+
+  [[noreturn]] void fail_mismatch(const std::string& text);
+  std::string what() const override;
+
+ protected:
+  bool waits_for(int rank) const override;
+
+ private:
+  Wire& wire() { return *fabric_.wire(); }
+  void compare_on_node();
+  void compare_between_nodes();
+  void compare(const Signature& other, int rank);
+
+  Signature signature_;
+  Steps steps_;
+  bool arrived_ = false;
+  int wire_peer_ = -1;
+};
+
+}  // namespace accdp

@@ -1,0 +1,79 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "coll/call.hpp"
+#include "coll/topology.hpp"
+#include "mpi/wire.hpp"
+#include "node/waiter.hpp"
+
+namespace accdp {
+
+struct Peer {
+  std::string host;
+  int pid;
+  std::uint64_t start_time;  ///< ticks since boot, so that a reused pid is not mistaken for the peer
+  int node;
+};
+
+/// What the operations of one group share: the node's board, the wire to other nodes, who the peers
+/// are, and whether the group has failed.
+class Fabric {
+ public:
+  Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s, std::shared_ptr<Wire> wire);
+
+  const std::string& name() const { return name_; }
+  const Topology& topology() const { return topology_; }
+  const Peer& peer(int rank) const { return peers_[rank]; }
+  std::string describe(int rank) const;  ///< "rank 3 (pid 4242, host n1)"
+  Board& board() { return board_; }
+  Wire* wire() { return wire_.get(); }
+  const Patience& patience() const { return patience_; }
+
+  double timeout_s;  ///< of operations that give none
+
+  /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
+  void fail(FailureKind kind, const std::string& text) noexcept;
+  void throw_if_failed();            ///< also takes notice of failures on other nodes
+  void leave() noexcept;
+  bool has_gone(int rank) const;     ///< a rank of this node that exited or left
+  std::string how_it_went(int rank) const;
+
+  Bytes scratch(std::size_t bytes);
+  void release_scratch() noexcept;
+
+ private:
+  std::string name_;
+  std::vector<Peer> peers_;
+  Topology topology_;
+  Board board_;
+  std::shared_ptr<Wire> wire_;
+  Patience patience_;
+  std::mutex failure_mutex_;
+  bool told_others_ = false;
+  std::vector<std::vector<std::byte>> scratch_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> told_;  // failure notices still on their way
+};
+
+/// Watches one wait: failure, deadline, dead peers, Ctrl-C.
+class Lookout : public Watch {
+ public:
+  Lookout(Fabric& fabric, const Deadline& deadline) : fabric_(fabric), deadline_(deadline) {}
+  void look_around() override;
+
+ protected:
+  virtual bool waits_for(int rank) const = 0;  ///< group rank
+  virtual std::string what() const = 0;        ///< "allreduce #17"
+  ~Lookout() = default;
+
+  Fabric& fabric_;
+  Deadline deadline_;
+
+ private:
+  Clock::time_point next_census_{};
+  int suspect_ = -1;
+};
+
+}  // namespace accdp

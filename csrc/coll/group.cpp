@@ -1,0 +1,199 @@
+#include "coll/group.hpp"
+
+#include "base/error.hpp"
+#include "base/settings.hpp"
+
+namespace accdp {
+namespace {
+
+/// What all ranks must agree on where blocks may differ in size: a hash of the sizes, in rank order.
+template <class Blocks>
+std::uint64_t layout_of(const Blocks& blocks) {
+  std::uint64_t hash = 1469598103934665603u;  // FNV-1a
+  for (const auto& block : blocks) hash = (hash ^ block.size()) * 1099511628211u;
+  return hash;
+}
+
+template <class Blocks>
+std::size_t total_bytes(const Blocks& blocks) {
+  std::size_t bytes = 0;
+  for (const auto& block : blocks) bytes += block.size();
+  return bytes;
+}
+
+[[noreturn]] void usage(int rank, const std::string& text) {
+  throw UsageError("rank " + std::to_string(rank) + ": " + text);
+}
+
+}  // namespace
+
+Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
+             std::shared_ptr<Wire> wire)
+    : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)), post_office_(fabric_) {}
+
+Group::~Group() { close(); }
+
+double Group::seconds(double timeout_s) const {
+  if (timeout_s >= 0) return timeout_s;
+  return settings().timeout_s > 0 ? settings().timeout_s : fabric_.timeout_s;
+}
+
+void Group::check_root(int root) const {
+  if (root < 0 || root >= size()) usage(rank(), "root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
+}
+
+template <class Algorithm>
+void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
+  std::lock_guard lock(collective_mutex_);
+  fabric_.throw_if_failed();
+  const auto started = Clock::now();
+  signature.kind = static_cast<std::uint8_t>(kind);
+  signature.sequence = ++sequence_;
+  // Sizes of an alltoall differ between ranks; they are compared pair by pair.
+  if (kind != OpKind::kAlltoall) signature.count = bytes / element_bytes(signature.type);
+  Context context(fabric_, signature, Deadline(seconds(timeout_s)), step_);
+  try {
+    algorithm(context);
+  } catch (const Error& error) {
+    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
+    throw;
+  } catch (...) {  // Ctrl-C
+    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
+    throw;
+  }
+  count_op(kind, bytes, Clock::now() - started);
+}
+
+void Group::barrier(double timeout_s) {
+  collective(OpKind::kBarrier, {}, 0, timeout_s, [](Context& c) { accdp::barrier(c); });
+}
+
+void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
+  check_root(root);
+  collective(OpKind::kBcast, {.root = root, .type = type}, data.size(), timeout_s,
+             [&](Context& c) { accdp::bcast(c, data, root); });
+}
+
+void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s) {
+  check_reducible(type, op);
+  if (out.size() != in.size())
+    usage(rank(), "out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
+  collective(OpKind::kAllreduce, {.type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
+             [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, -1); });
+}
+
+void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s) {
+  check_root(root);
+  check_reducible(type, op);
+  if (rank() == root && out.size() != in.size())
+    usage(rank(), "out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
+  collective(OpKind::kReduce, {.root = root, .type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
+             [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, root); });
+}
+
+void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
+  if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
+    usage(rank(), "outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
+  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type}, total_bytes(outs), timeout_s,
+             [&](Context& c) { accdp::allgather(c, in, outs); });
+}
+
+void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s) {
+  check_reducible(type, op);
+  if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
+    usage(rank(), "ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
+  collective(OpKind::kReduceScatter, {.layout = layout_of(ins), .type = type, .op = static_cast<std::uint8_t>(op)},
+             total_bytes(ins), timeout_s, [&](Context& c) { accdp::reduce_scatter(c, ins, out, {type, op, size()}); });
+}
+
+void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s) {
+  check_root(root);
+  if (rank() == root) {
+    if (outs.size() != std::size_t(size())) usage(rank(), "outs: expected one block per rank");
+    for (const Bytes& block : outs)
+      if (block.size() != in.size())
+        usage(rank(), "outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
+  }
+  collective(OpKind::kGather, {.root = root, .type = type}, in.size(), timeout_s,
+             [&](Context& c) { accdp::gather(c, in, outs, root); });
+}
+
+void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s) {
+  check_root(root);
+  if (rank() == root) {
+    if (ins.size() != std::size_t(size())) usage(rank(), "ins: expected one block per rank");
+    for (const ConstBytes& block : ins)
+      if (block.size() != out.size())
+        usage(rank(), "ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
+  }
+  collective(OpKind::kScatter, {.root = root, .type = type}, out.size(), timeout_s,
+             [&](Context& c) { accdp::scatter(c, ins, out, root); });
+}
+
+void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
+  if (ins.size() != std::size_t(size()) || outs.size() != std::size_t(size()))
+    usage(rank(), "ins, outs: expected one block per rank each");
+  if (ins[rank()].size() != outs[rank()].size())
+    usage(rank(), "the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
+                      std::to_string(outs[rank()].size()) + " out");
+  collective(OpKind::kAlltoall, {.type = type}, total_bytes(ins), timeout_s,
+             [&](Context& c) { accdp::alltoall(c, ins, outs); });
+}
+
+MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
+  if (to < 0 || to >= size()) usage(rank(), "dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
+  return post_office_.send(data, to, tag, seconds(timeout_s));
+}
+
+MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
+  if (from < -1 || from >= size())
+    usage(rank(), "src=" + std::to_string(from) + ": expected 0 to " + std::to_string(size() - 1) + ", or -1 for any");
+  return post_office_.receive(data, from, tag, seconds(timeout_s));
+}
+
+void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
+  // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.
+  constexpr std::int64_t kReport = -2, kRelease = -3;
+  const auto started = Clock::now();
+  const double most = seconds(timeout_s);
+  std::byte token{1};
+  const Bytes payload(&token, 1);
+  const std::string who = "Rank " + std::to_string(rank());
+  if (rank() != 0) {
+    try {
+      post_office_.wait(post_office_.send(payload, 0, kReport, most));
+      post_office_.wait(post_office_.receive(payload, 0, kRelease, most));
+    } catch (const Error& error) {
+      throw PeerTimeout(who + " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+                              "Please check rank 0 logs for faulty rank.\n Original exception: " + error.what());
+    }
+  } else {
+    const Deadline deadline(most);
+    std::string late;
+    for (int other = 1; other < size(); ++other) {
+      const double left = std::max(0.0, std::chrono::duration<double>(deadline.at() - Clock::now()).count());
+      try {
+        post_office_.wait(post_office_.receive(payload, other, kReport, left));
+      } catch (const Error&) {
+        late += (late.empty() ? "" : ", ") + std::to_string(other);
+        if (!wait_all_ranks) break;
+      }
+    }
+    if (!late.empty()) {
+      const std::string text = "[Rank 0]: Ranks " + late + " failed to pass monitoredBarrier in " +
+                               std::to_string(static_cast<long>(most * 1000)) + " ms";
+      fabric_.fail(FailureKind::kTimeout, text);
+      throw PeerTimeout("Rank 0 timed out in monitoredBarrier: " + text);
+    }
+    for (int other = 1; other < size(); ++other) post_office_.wait(post_office_.send(payload, other, kRelease, most));
+  }
+  count_op(OpKind::kMonitoredBarrier, 0, Clock::now() - started);
+}
+
+void Group::abort(const std::string& reason) {
+  fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " aborted the group: " + reason);
+}
+
+void Group::close() noexcept { fabric_.leave(); }
+
+}  // namespace accdp

@@ -1,0 +1,65 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "coll/algorithms.hpp"
+#include "coll/post_office.hpp"
+
+namespace accdp {
+
+/// A set of ranks that communicate. All collectives are called by all ranks in the same order; one
+/// thread at a time is in a collective, sends and receives go on beside it. timeout_s < 0: the group's.
+/// After a failure (anything but UsageError) every later call throws the first reason.
+class Group {
+ public:
+  Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s, std::shared_ptr<Wire> wire);
+  ~Group();
+
+  int rank() const { return fabric_.topology().rank(); }
+  int size() const { return fabric_.topology().size(); }
+  const std::string& name() const { return fabric_.name(); }
+  double timeout_s() const { return fabric_.timeout_s; }
+  void set_timeout_s(double seconds) { fabric_.timeout_s = seconds; }
+  std::uint64_t sequence() const { return sequence_; }  ///< collectives begun
+  const Topology& topology() const { return fabric_.topology(); }
+
+  void barrier(double timeout_s = -1);
+  void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
+  void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
+  void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
+  void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
+  void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
+  void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1);
+  void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1);
+  void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
+
+  /// Tags are >= 0. from = -1: any rank.
+  MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
+  MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s = -1);
+  PostOffice& post_office() { return post_office_; }
+
+  /// A barrier that names the ranks that did not come: rank 0 the first, or all of them.
+  void monitored_barrier(bool wait_all_ranks, double timeout_s = -1);
+
+  void throw_if_failed() { fabric_.throw_if_failed(); }
+  /// Fails the group on every rank that can be reached; wakes all waiters.
+  void abort(const std::string& reason);
+  /// Leaves in order. Ranks that still need this one are told so.
+  void close() noexcept;
+
+ private:
+  double seconds(double timeout_s) const;
+  void check_root(int root) const;
+  template <class Algorithm>
+  void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
+
+  Fabric fabric_;
+  PostOffice post_office_;
+  std::mutex collective_mutex_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace accdp

@@ -1,0 +1,113 @@
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "coll/fabric.hpp"
+#include "node/ring.hpp"
+
+namespace accdp {
+
+/// One send or receive. Its buffer belongs to the caller and stays valid until it is done.
+struct Message {
+  Message(bool sends, int other, std::int64_t with_tag, std::byte* buffer, std::size_t count, double timeout_s)
+      : is_send(sends), peer(other), tag(with_tag), data(buffer), bytes(count), deadline(timeout_s) {}
+
+  bool is_send;
+  int peer;  ///< a receive from anybody has -1 until it is matched, then the sender
+  std::int64_t tag;
+  std::byte* data;
+  std::size_t bytes;
+  Deadline deadline;
+  Clock::time_point started = Clock::now();
+
+  std::size_t moved = 0;      ///< payload bytes pushed or received so far
+  std::uint64_t id = 0;       ///< of a long message, unique per sender
+  bool matched = false;       ///< from then on the peer counts on it
+  bool done = false;
+  std::exception_ptr error;
+  std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish
+};
+using MessageHandle = std::shared_ptr<Message>;
+
+/// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
+///
+/// Short messages travel at once and wait at the receiver if nobody asked for them yet. Long ones ask
+/// first (kAsk), so that they are copied once, into the buffer of the receive that matches (kGrant, kData).
+/// Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records.
+/// Whoever waits drives all messages of the group; a background thread does where nobody waits.
+class PostOffice {
+ public:
+  explicit PostOffice(Fabric& fabric);
+  ~PostOffice();
+
+  MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s);
+  MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s);
+  /// Returns when it is done; throws its error. timeout_s < 0: only the message's own deadline counts.
+  void wait(const MessageHandle& message, double timeout_s = -1);
+  bool is_done(const MessageHandle& message);
+  void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
+
+ private:
+  struct Unexpected {
+    int from;
+    MessageHead head;
+    std::vector<std::byte> payload;
+  };
+  struct Parcel {  // on the wire
+    Wire::Request request;
+    std::vector<std::byte> mail;
+    MessageHandle message;  // finished by this parcel, if any
+    bool last = false;
+  };
+  struct Route {
+    std::deque<std::pair<MessageHead, MessageHandle>> outbox;  // heads in order; with the message whose payload follows
+    std::deque<MessageHandle> streaming;                       // granted sends
+    std::map<std::uint64_t, MessageHandle> asked, arriving;
+  };
+  class Watcher;
+  friend class Watcher;
+
+  void post(const MessageHandle& message);
+  bool progress();
+  bool progress_ring(int peer);
+  bool progress_wire();
+  bool flush_ring(int peer);
+  void flush_wire(int peer);
+  void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
+  void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);
+  void accept(const MessageHandle& receive, int from, const MessageHead& head);
+  void grant(const MessageHandle& receive, int from, const MessageHead& head);
+  void check_size(const Message& receive, int from, const MessageHead& head);
+  void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
+  void expire();
+  void give_up(std::exception_ptr error);
+  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
+  void attend();  // the background thread
+  void run_callbacks(std::unique_lock<std::mutex>& lock);
+  bool is_near(int peer) const { return fabric_.topology().is_near(peer); }
+
+  Fabric& fabric_;
+  std::mutex mutex_;
+  std::condition_variable done_, attention_;
+  std::vector<Route> routes_;
+  std::list<MessageHandle> receives_;    // posted, not matched
+  std::list<Unexpected> unexpected_;
+  std::list<MessageHandle> open_;        // everything not done
+  std::list<Parcel> parcels_;
+  std::vector<std::function<void()>> callbacks_;
+  std::uint64_t next_id_ = 1;
+  std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again
+  bool driving_ = false;
+  bool resting_ = false;  // the background thread sleeps until told
+  std::atomic<bool> stop_{false};
+  std::thread attendant_;
+};
+
+}  // namespace accdp

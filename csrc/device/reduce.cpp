@@ -1,0 +1,49 @@
+#include "device/reduce.hpp"
+
+#include <complex>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "base/error.hpp"
+
+#define ACCDP_ISA portable
+#include "device/reduce_kernels.hpp"
+
+namespace accdp {
+
+using portable::Kernel;
+
+#if defined(__x86_64__)
+Kernel kernel_avx2(Datatype type, ReduceOp op);
+namespace {
+const bool kHasAvx2 =
+    __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+Kernel choose(Datatype type, ReduceOp op) {
+  return kHasAvx2 ? kernel_avx2(type, op) : portable::kernel(type, op);
+}
+}  // namespace
+const char* reduce_isa() { return kHasAvx2 ? "avx2" : "x86-64"; }
+#else
+namespace {
+Kernel choose(Datatype type, ReduceOp op) { return portable::kernel(type, op); }
+}  // namespace
+const char* reduce_isa() { return "portable"; }
+#endif
+
+void check_reducible(Datatype type, ReduceOp op) {
+  if (!portable::kernel(type, op))
+    throw UsageError(std::string("op=") + name_of(op) + " is not defined for " + name_of(type) +
+                     "; expected " +
+                     (type == Datatype::kBytes  ? "a numeric datatype"
+                      : type == Datatype::kBool ? "any operation but avg"
+                      : is_complex(type)        ? "sum, avg or prod"
+                                                : "sum, avg, prod, min or max"));
+}
+
+void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) {
+  choose(how.type, how.op)(dst, srcs, count, how.op == ReduceOp::kAvg ? how.divisor : 0);
+}
+
+}  // namespace accdp

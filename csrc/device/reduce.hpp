@@ -1,0 +1,29 @@
+#pragma once
+#include <cstddef>
+#include <span>
+
+#include "base/types.hpp"
+
+namespace accdp {
+
+/// What an elementwise reduction does: the type, the operation and, for an average, by how many
+/// contributions the final sum is divided (0 while the sum is still partial).
+struct Reduction {
+  Datatype type;
+  ReduceOp op;
+  int divisor = 0;
+
+  Reduction partial() const { return {type, op, 0}; }
+};
+
+/// Throws UsageError when `op` means nothing for `type` (bit operations on floats, order of complex
+/// numbers, average of bools).
+void check_reducible(Datatype type, ReduceOp op);
+
+/// dst[i] = srcs[0][i] op srcs[1][i] op ..., in that order. `dst` may be one of `srcs`.
+/// float16 and bfloat16 accumulate in float32 and round once. Buffers may have any alignment.
+void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how);
+
+const char* reduce_isa();  ///< instruction set chosen for this processor
+
+}  // namespace accdp

@@ -1,0 +1,112 @@
+#include <cstring>
+
+#include "mpi/world.hpp"
+
+namespace accdp::mpi {
+namespace {
+
+class MpiWire : public Wire {
+ public:
+  explicit MpiWire(MPI_Comm comm) : comm_(comm) {}
+
+  Request isend(ConstBytes data, int to, Tag tag) override {
+    MPI_Request raw;
+    auto lock = turn();
+    ACCDP_MPI(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &raw));
+    return keep(raw, to, data.size(), false);
+  }
+
+  Request irecv(Bytes data, int from, Tag tag) override {
+    MPI_Request raw;
+    auto lock = turn();
+    ACCDP_MPI(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm_, &raw));
+    return keep(raw, from, data.size(), true);
+  }
+
+  bool test(Request& request) override {
+    if (!request.pending) return true;
+    MPI_Request raw = unpack(request);
+    MPI_Status status;
+    int done = 0;
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Test(&raw, &done, &status));
+    }
+    pack(request, raw);
+    if (!done) return false;
+    request.pending = false;
+    if (request.is_receive) {
+      int bytes = 0;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      if (static_cast<std::size_t>(bytes) != request.expected_bytes)
+        throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) + " bytes, expected " +
+                            std::to_string(request.expected_bytes));
+    }
+    return true;
+  }
+
+  bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
+    int found = 0, bytes = 0;
+    MPI_Message matched;
+    MPI_Status status;
+    auto lock = turn();
+    ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &found, &matched, &status));
+    if (!found) return false;
+    ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    message.resize(bytes);
+    from = status.MPI_SOURCE;
+    ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
+    return true;
+  }
+
+  void abandon(Request& request) noexcept override {
+    if (!request.pending) return;
+    request.pending = false;
+    MPI_Request raw = unpack(request);
+    auto lock = turn();
+    if (request.is_receive) MPI_Cancel(&raw);
+    MPI_Request_free(&raw);
+  }
+
+  void mark_broken() noexcept override { mpi::mark_broken(); }
+
+ private:
+  static void pack(Request& request, MPI_Request raw) {
+    static_assert(sizeof raw <= sizeof request.raw);
+    std::memcpy(&request.raw, &raw, sizeof raw);
+  }
+  static MPI_Request unpack(const Request& request) {
+    MPI_Request raw;
+    std::memcpy(&raw, &request.raw, sizeof raw);
+    return raw;
+  }
+  static Request keep(MPI_Request raw, int peer, std::size_t bytes, bool is_receive) {
+    Request request{0, bytes, peer, true, is_receive};
+    pack(request, raw);
+    return request;
+  }
+
+  // Not freed: that is collective, and the others may be gone. It lasts until MPI_Finalize.
+  MPI_Comm comm_;
+};
+
+}  // namespace
+
+std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name) {
+  // Groups may be made by disjoint sets of ranks at one time; the tag keeps overlapping ones apart.
+  std::uint32_t hash = 2166136261u;
+  for (unsigned char c : name) hash = (hash ^ c) * 16777619u;
+  MPI_Group all, some;
+  const MPI_Comm world = world_comm();
+  MPI_Comm made = MPI_COMM_NULL;
+  ACCDP_MPI(MPI_Comm_group(world, &all));
+  ACCDP_MPI(MPI_Group_incl(all, static_cast<int>(world_ranks.size()), world_ranks.data(), &some));
+  const int code = MPI_Comm_create_group(world, some, static_cast<int>(hash % 32768), &made);
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  ACCDP_MPI(code);
+  ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
+  return std::make_shared<MpiWire>(made);
+}
+
+}  // namespace accdp::mpi

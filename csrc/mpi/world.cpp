@@ -1,0 +1,200 @@
+#include "mpi/world.hpp"
+
+#include <time.h>
+
+#include <atomic>
+#include <climits>
+#include <cstring>
+
+#include "base/deadline.hpp"
+
+namespace accdp::mpi {
+namespace {
+
+struct State {
+  MPI_Comm world = MPI_COMM_NULL;  // our duplicate; errors are returned, not fatal
+  bool ours = false;               // we called MPI_Init_thread
+  bool one_at_a_time = false;
+  std::atomic<bool> broken{false};
+  std::mutex mutex;
+};
+State& state() {
+  static State instance;
+  return instance;
+}
+
+bool finalized() {
+  int yes = 0;
+  MPI_Finalized(&yes);
+  return yes != 0;
+}
+
+/// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not.
+void complete(MPI_Request& request, const Deadline& deadline, const char* what) {
+  for (int polls = 0;; ++polls) {
+    int done = 0;
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    if (done) return;
+    if (polls < 1000) continue;
+    timespec nap{0, 100'000};
+    nanosleep(&nap, nullptr);
+    check_interrupt();
+    if (deadline.passed()) {
+      mark_broken();
+      throw PeerTimeout(std::string(what) + " Timed out (timeout) waiting for other MPI ranks");
+    }
+  }
+}
+
+}  // namespace
+
+void throw_mpi(int code, const char* call, const char* file, int line) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  const char* base = std::strstr(file, "csrc/");
+  throw MpiError(std::string(call) + " failed: " + std::string(text, length) + " (" + (base ? base + 5 : file) + ":" +
+                 std::to_string(line) + ")");
+}
+
+std::unique_lock<std::mutex> turn() {
+  if (!state().one_at_a_time) return {};
+  return std::unique_lock(state().mutex);
+}
+
+std::string library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  ACCDP_MPI(MPI_Get_library_version(text, &length));
+  return std::string(text, length);
+}
+
+const char* flavour() {
+#if defined(OPEN_MPI)
+  return "openmpi";
+#elif defined(MPICH_VERSION)
+  return "mpich";
+#else
+  return "other";
+#endif
+}
+
+MPI_Comm world_comm() {
+  if (state().world == MPI_COMM_NULL) throw UsageError("MPI is not initialised: expected a call of init() before");
+  return state().world;
+}
+
+bool is_initialized() {
+  int yes = 0;
+  MPI_Initialized(&yes);
+  return yes && !finalized();
+}
+
+std::string thread_level() {
+  int level = MPI_THREAD_SINGLE;
+  ACCDP_MPI(MPI_Query_thread(&level));
+  return level == MPI_THREAD_MULTIPLE     ? "multiple"
+         : level == MPI_THREAD_SERIALIZED ? "serialized"
+         : level == MPI_THREAD_FUNNELED   ? "funneled"
+                                          : "single";
+}
+
+void init() {
+  if (state().world != MPI_COMM_NULL) return;
+  if (finalized()) throw UsageError("MPI was finalised in this process already: expected no MPI_Finalize before the end");
+  int level = MPI_THREAD_SINGLE;
+  if (!is_initialized()) {
+    ACCDP_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level));
+    state().ours = true;
+  }
+  ACCDP_MPI(MPI_Query_thread(&level));
+  if (level < MPI_THREAD_SERIALIZED)
+    throw UsageError("MPI was initialised with thread level " + thread_level() + ": expected multiple or serialized");
+  state().one_at_a_time = level < MPI_THREAD_MULTIPLE;
+  MPI_Comm dup;
+  ACCDP_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &dup));
+  ACCDP_MPI(MPI_Comm_set_errhandler(dup, MPI_ERRORS_RETURN));
+  state().world = dup;
+}
+
+int world_rank() {
+  int rank;
+  ACCDP_MPI(MPI_Comm_rank(world_comm(), &rank));
+  return rank;
+}
+
+int world_size() {
+  int size;
+  ACCDP_MPI(MPI_Comm_size(world_comm(), &size));
+  return size;
+}
+
+std::vector<std::string> allgather(const std::string& mine, double timeout_s, MPI_Comm comm) {
+  if (comm == MPI_COMM_NULL) comm = world_comm();
+  if (mine.size() > INT_MAX) throw UsageError("data has " + std::to_string(mine.size()) + " bytes: expected less than 2 GiB");
+  const Deadline deadline(timeout_s);
+  int size;
+  ACCDP_MPI(MPI_Comm_size(comm, &size));
+  MPI_Request request;
+  int count = static_cast<int>(mine.size());
+  std::vector<int> counts(size), offsets(size);
+  {
+    auto lock = turn();
+    ACCDP_MPI(MPI_Iallgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, comm, &request));
+  }
+  complete(request, deadline, "exchange of sizes");
+  long total = 0;
+  for (int i = 0; i < size; total += counts[i++]) offsets[i] = static_cast<int>(total);
+  if (total > INT_MAX) throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
+  std::string all(total, '\0');
+  {
+    auto lock = turn();
+    ACCDP_MPI(MPI_Iallgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, comm, &request));
+  }
+  complete(request, deadline, "exchange of cards");
+  std::vector<std::string> parts;
+  for (int i = 0; i < size; ++i) parts.push_back(all.substr(offsets[i], counts[i]));
+  return parts;
+}
+
+std::vector<int> world_ranks_of(MPI_Comm comm) {
+  MPI_Group group, world_group;
+  int size;
+  ACCDP_MPI(MPI_Comm_size(comm, &size));
+  ACCDP_MPI(MPI_Comm_group(comm, &group));
+  ACCDP_MPI(MPI_Comm_group(world_comm(), &world_group));
+  std::vector<int> ranks(size), in_world(size);
+  for (int i = 0; i < size; ++i) ranks[i] = i;
+  ACCDP_MPI(MPI_Group_translate_ranks(group, size, ranks.data(), world_group, in_world.data()));
+  MPI_Group_free(&group);
+  MPI_Group_free(&world_group);
+  for (int i = 0; i < size; ++i)
+    if (in_world[i] == MPI_UNDEFINED)
+      throw UsageError("comm: rank " + std::to_string(i) + " is not in MPI_COMM_WORLD; expected a communicator within it");
+  return in_world;
+}
+
+void mark_broken() noexcept { state().broken = true; }
+
+bool finalize(double timeout_s) {
+  State& s = state();
+  if (!s.ours || s.broken || !is_initialized()) return true;
+  if (s.world != MPI_COMM_NULL) {
+    // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
+    MPI_Request request;
+    ACCDP_MPI(MPI_Ibarrier(s.world, &request));
+    try {
+      complete(request, Deadline(timeout_s), "MPI_Finalize");
+    } catch (const PeerTimeout&) {
+      return false;
+    }
+  }
+  ACCDP_MPI(MPI_Finalize());
+  s.world = MPI_COMM_NULL;
+  return true;
+}
+
+}  // namespace accdp::mpi

@@ -1,0 +1,47 @@
+#pragma once
+#include <mpi.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "mpi/wire.hpp"
+
+namespace accdp::mpi {
+
+[[noreturn]] void throw_mpi(int code, const char* call, const char* file, int line);
+
+/// Held around each MPI call where the library was initialised for one thread at a time.
+std::unique_lock<std::mutex> turn();
+
+std::string library();  ///< version text; works before initialisation
+const char* flavour();  ///< "mpich", "openmpi" or "other"
+bool is_initialized();
+/// Initialises MPI for many threads unless it is already (by mpi4py); then only joins in. Collective
+/// over MPI_COMM_WORLD the first time.
+void init();
+std::string thread_level();
+MPI_Comm world_comm();  ///< our duplicate of MPI_COMM_WORLD; throws before init()
+int world_rank();
+int world_size();
+
+/// Everybody's bytes in rank order, over our duplicate of MPI_COMM_WORLD or over `comm` (MPI_COMM_NULL: ours).
+std::vector<std::string> allgather(const std::string& mine, double timeout_s, MPI_Comm comm);
+std::vector<int> world_ranks_of(MPI_Comm comm);
+
+/// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
+std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
+
+/// After a failure MPI_Finalize could wait for the dead for ever; it is left out then.
+void mark_broken() noexcept;
+/// Finalises if init() initialised and nothing is broken. False when others did not come within timeout_s.
+bool finalize(double timeout_s);
+
+}  // namespace accdp::mpi
+
+#define ACCDP_MPI(call)                                                                        \
+  do {                                                                                         \
+    if (int code_ = (call); code_ != MPI_SUCCESS) ::accdp::mpi::throw_mpi(code_, #call, __FILE__, __LINE__); \
+  } while (0)

@@ -1,0 +1,151 @@
+#include "node/board.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.hpp"
+#include "base/settings.hpp"
+
+namespace accdp {
+
+struct alignas(128) Board::Head {
+  enum : std::uint32_t { kNone, kBeingWritten, kReady };
+  std::atomic<std::uint32_t> failure;
+  FailureKind kind;
+  char text[1000];
+};
+
+namespace {
+
+struct Layout {
+  std::size_t lines, ring_lines, slots, rings, bytes;
+};
+
+constexpr std::size_t kHeadBytes = 4096;
+
+Layout layout(std::size_t ranks) {
+  auto page = [](std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; };
+  Layout at;
+  at.lines = kHeadBytes;
+  at.ring_lines = page(at.lines + ranks * sizeof(RankLine));
+  at.slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
+  at.rings = page(at.slots + ranks * 2 * settings().chunk_bytes);
+  at.bytes = page(at.rings + ranks * ranks * settings().ring_bytes);
+  return at;
+}
+
+}  // namespace
+
+void throw_failure(FailureKind kind, const std::string& text) {
+  switch (kind) {
+    case FailureKind::kMismatch: throw MismatchError(text);
+    case FailureKind::kTimeout: throw PeerTimeout(text);
+    case FailureKind::kDied: throw PeerDied(text);
+    case FailureKind::kOther: break;
+  }
+  throw Error(text);
+}
+
+void Bell::ring() noexcept {
+  // The sleeper announces itself, then looks once more, then sleeps; we store, then look for it: with
+  // a full fence on both sides one of the two must see the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleeping.load(std::memory_order_relaxed) == 0) return;
+  rung.fetch_add(1, std::memory_order_release);
+  syscall(SYS_futex, &rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Board::MappingTraits::close(Raw raw) noexcept { munmap(raw.data, raw.bytes); }
+
+std::size_t Board::segment_bytes(int local_size) { return layout(local_size).bytes; }
+
+Board::Board(int fd, int local_size, int local_rank)
+    : local_size_(local_size),
+      local_rank_(local_rank),
+      slot_bytes_(settings().chunk_bytes),
+      ring_bytes_(settings().ring_bytes) {
+  static_assert(sizeof(Head) <= kHeadBytes);
+  const std::size_t bytes = segment_bytes(local_size);
+  int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
+  // Every rank sets the same size, so none has to wait for another to have done it.
+  if (fd >= 0) ACCDP_SYSTEM(ftruncate(fd, static_cast<off_t>(bytes)));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) throw_system("mmap of the node's shared segment", errno, __FILE__, __LINE__);
+  mapping_ = Handle<MappingTraits>({static_cast<std::byte*>(memory), bytes});
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) std::memcpy(mine().cores, &set, sizeof mine().cores);
+  mine().mapped.store(1, std::memory_order_release);
+}
+
+Board::Head& Board::head() const { return *reinterpret_cast<Head*>(mapping_.get().data); }
+
+RankLine& Board::line(int rank) const {
+  return reinterpret_cast<RankLine*>(mapping_.get().data + layout(local_size_).lines)[rank];
+}
+RingLine& Board::ring_line(int from, int to) const {
+  return reinterpret_cast<RingLine*>(mapping_.get().data + layout(local_size_).ring_lines)[from * local_size_ + to];
+}
+std::byte* Board::ring_data(int from, int to) const {
+  return mapping_.get().data + layout(local_size_).rings + (std::size_t(from) * local_size_ + to) * ring_bytes_;
+}
+std::byte* Board::slot(int rank, std::uint64_t step) const {
+  return mapping_.get().data + layout(local_size_).slots + (std::size_t(rank) * 2 + step % 2) * slot_bytes_;
+}
+
+bool Board::has_failed() const { return head().failure.load(std::memory_order_acquire) == Head::kReady; }
+
+void Board::fail(FailureKind kind, const std::string& text) noexcept {
+  std::uint32_t none = Head::kNone;
+  if (head().failure.compare_exchange_strong(none, Head::kBeingWritten)) {
+    head().kind = kind;
+    std::strncpy(head().text, text.c_str(), sizeof head().text - 1);
+    head().failure.store(Head::kReady, std::memory_order_release);
+  }
+  for (int channel = 0; channel < kChannels; ++channel) ring_others(static_cast<Channel>(channel));
+  for (Bell& bell : mine().bells) bell.ring();
+}
+
+std::pair<FailureKind, std::string> Board::failure() const { return {head().kind, head().text}; }
+
+void Board::ring_others(Channel channel) const noexcept {
+  for (int rank = 0; rank < local_size_; ++rank)
+    if (rank != local_rank_) line(rank).bells[channel].ring();
+}
+
+int Board::usable_cores() const {
+  int cores = 0;
+  for (std::size_t byte = 0; byte < sizeof(RankLine::cores); ++byte) {
+    unsigned together = 0;
+    for (int rank = 0; rank < local_size_; ++rank) together |= line(rank).cores[byte];
+    cores += __builtin_popcount(together);
+  }
+  return cores;
+}
+
+bool process_lives(int pid, std::uint64_t start_time) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  // The second field is the program's name in parentheses and may contain anything.
+  auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return false;
+  const char* at = text.c_str() + name_end + 2;
+  char state = *at;
+  if (state == 'Z' || state == 'X') return false;
+  for (int field = 3; field < 22; ++field) {
+    at = std::strchr(at, ' ');
+    if (!at++) return true;
+  }
+  return start_time == 0 || std::strtoull(at, nullptr, 10) == start_time;
+}
+
+}  // namespace accdp

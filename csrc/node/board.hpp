@@ -1,0 +1,109 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/handle.hpp"
+#include "base/types.hpp"
+
+namespace accdp {
+
+/// What a rank says about the collective it enters; equal on all ranks, or the group fails.
+struct Signature {
+  std::uint64_t sequence = 0;
+  std::uint64_t count = 0;   ///< elements
+  std::uint64_t layout = 0;  ///< hash of per-rank counts where they may differ, else 0
+  std::int32_t root = -1;    ///< -1 where the operation has none
+  std::uint8_t kind = 0;     ///< coll/call.hpp
+  Datatype type = Datatype::kBytes;
+  std::uint8_t op = 255;  ///< ReduceOp, 255 where the operation has none
+  std::uint8_t padding = 0;
+
+  bool operator==(const Signature&) const = default;
+};
+static_assert(sizeof(Signature) == 32);
+
+/// Why a group cannot go on. Written once by the first rank that notices, read by all of its node.
+enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther };
+[[noreturn]] void throw_failure(FailureKind kind, const std::string& text);
+
+/// What one waiting thread sleeps on.
+struct Bell {
+  std::atomic<std::uint32_t> rung{0};
+  std::atomic<std::uint32_t> sleeping{0};
+
+  /// To be called after the change that a sleeper may wait for was stored.
+  void ring() noexcept;
+};
+
+enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
+
+/// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
+struct alignas(128) RankLine {
+  std::atomic<std::uint64_t> step{0};
+  Signature signatures[2];
+  alignas(64) Bell bells[kChannels];
+  std::atomic<std::uint32_t> mapped{0};
+  std::atomic<std::uint32_t> left{0};
+  std::uint8_t cores[128];  ///< affinity mask
+};
+
+/// One direction of a pair of ranks; data lies in the segment's ring area.
+struct alignas(128) RingLine {
+  std::atomic<std::uint64_t> written{0};
+  alignas(64) std::atomic<std::uint64_t> taken{0};
+};
+
+/// The memory that the ranks of one node share: counters, slots for collectives, rings for messages.
+/// Made of zero bytes, which is its valid first state, so nobody has to initialise it for the others.
+class Board {
+ public:
+  static std::size_t segment_bytes(int local_size);
+
+  /// `fd`: the node's memfd, or -1 for a rank alone on its node (private memory).
+  Board(int fd, int local_size, int local_rank);
+  Board(const Board&) = delete;
+
+  int local_size() const { return local_size_; }
+  int local_rank() const { return local_rank_; }
+  RankLine& line(int rank) const;
+  RankLine& mine() const { return line(local_rank_); }
+  RingLine& ring_line(int from, int to) const;
+  std::byte* ring_data(int from, int to) const;
+  std::byte* slot(int rank, std::uint64_t step) const;
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  std::size_t ring_bytes() const { return ring_bytes_; }
+
+  bool has_failed() const;
+  void fail(FailureKind kind, const std::string& text) noexcept;  ///< the first call counts; wakes everybody
+  std::pair<FailureKind, std::string> failure() const;
+  void ring_others(Channel channel) const noexcept;
+  /// Cores that the ranks of this node may use together (the union of their affinity masks).
+  int usable_cores() const;
+
+ private:
+  struct Head;
+  struct MappingTraits {
+    struct Raw {
+      std::byte* data;
+      std::size_t bytes;
+      bool operator==(const Raw&) const = default;
+    };
+    static Raw none() noexcept { return {nullptr, 0}; }
+    static void close(Raw raw) noexcept;
+  };
+  Head& head() const;
+
+  int local_size_;
+  int local_rank_;
+  std::size_t slot_bytes_;
+  std::size_t ring_bytes_;
+  Handle<MappingTraits> mapping_;
+};
+
+/// True while the process that had this pid and start time (ticks since boot; 0 = unknown) runs.
+bool process_lives(int pid, std::uint64_t start_time);
+
+}  // namespace accdp

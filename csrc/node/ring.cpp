@@ -1,0 +1,48 @@
+#include "node/ring.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace accdp {
+
+std::size_t Ring::space() const {
+  std::uint64_t used = line_->written.load(std::memory_order_relaxed) - line_->taken.load(std::memory_order_acquire);
+  std::size_t free = capacity_ - used;
+  return free > sizeof(MessageHead) ? free - sizeof(MessageHead) : 0;
+}
+
+void Ring::put(const MessageHead& head, const std::byte* payload) {
+  std::uint64_t at = line_->written.load(std::memory_order_relaxed);
+  copy_in(at, &head, sizeof head);
+  if (head.piece) copy_in(at + sizeof head, payload, head.piece);
+  line_->written.store(at + sizeof head + head.piece, std::memory_order_release);
+}
+
+bool Ring::peek(MessageHead& head) const {
+  std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
+  if (line_->written.load(std::memory_order_acquire) == at) return false;
+  copy_out(at, &head, sizeof head);
+  return true;
+}
+
+void Ring::take(const MessageHead& head, std::byte* payload) {
+  std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
+  if (head.piece) copy_out(at + sizeof head, payload, head.piece);
+  line_->taken.store(at + sizeof head + head.piece, std::memory_order_release);
+}
+
+void Ring::copy_in(std::uint64_t at, const void* from, std::size_t bytes) {
+  const std::size_t offset = at & (capacity_ - 1);
+  const std::size_t first = std::min(bytes, capacity_ - offset);
+  std::memcpy(data_ + offset, from, first);
+  std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
+}
+
+void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes) const {
+  const std::size_t offset = at & (capacity_ - 1);
+  const std::size_t first = std::min(bytes, capacity_ - offset);
+  std::memcpy(to, data_ + offset, first);
+  std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
+}
+
+}  // namespace accdp

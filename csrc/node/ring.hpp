@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+
+#include "node/board.hpp"
+
+namespace accdp {
+
+/// Starts every record in a ring and every mail between nodes.
+struct MessageHead {
+  enum Kind : std::uint32_t {
+    kEager = 1,  ///< the whole message follows
+    kAsk = 2,    ///< a long message is ready; `id` names it
+    kGrant = 3,  ///< the receiver has a place for message `id`
+    kData = 4,   ///< the next `piece` bytes of message `id`
+  };
+  std::uint32_t kind;
+  std::uint32_t piece;  ///< bytes that follow this head in its record
+  std::int64_t tag;
+  std::uint64_t id;
+  std::uint64_t bytes;  ///< of the whole message
+};
+static_assert(sizeof(MessageHead) == 32);
+
+/// A first-in first-out queue of records from one rank of a node to another: one writer, one reader.
+/// Positions only grow; a record may wrap around the end.
+class Ring {
+ public:
+  Ring(const Board& board, int from, int to)
+      : line_(&board.ring_line(from, to)), data_(board.ring_data(from, to)), capacity_(board.ring_bytes()) {}
+
+  std::size_t space() const;  ///< payload bytes that one record could carry now (0: not even a head)
+  void put(const MessageHead& head, const std::byte* payload);  ///< needs space() >= head.piece
+
+  bool peek(MessageHead& head) const;             ///< the oldest record, if there is one
+  void take(const MessageHead& head, std::byte* payload);  ///< removes it, copying its payload
+
+ private:
+  void copy_in(std::uint64_t at, const void* from, std::size_t bytes);
+  void copy_out(std::uint64_t at, void* to, std::size_t bytes) const;
+
+  RingLine* line_;
+  std::byte* data_;
+  std::size_t capacity_;
+};
+
+}  // namespace accdp

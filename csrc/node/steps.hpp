@@ -1,0 +1,70 @@
+#pragma once
+#include "node/waiter.hpp"
+
+namespace accdp {
+
+/// The rhythm in which the ranks of a node hand each other chunks.
+///
+/// Every rank of the node goes through the same sequence of steps. In a step a rank may write its
+/// slot, publishes the step, and then reads the slots of ranks that have published it too. Slots
+/// alternate between two halves, so a slot may be written again two steps later, once every rank has
+/// published the step in between: by publishing it a rank says that it no longer reads the step before.
+class Steps {
+ public:
+  /// `counter` outlives this object: steps are counted over the whole life of the group.
+  Steps(Board& board, std::uint64_t& counter, const Patience& patience, Watch& watch)
+      : board_(board), step_(counter), patience_(patience), watch_(watch) {}
+
+  /// Begins the next step and gives the slot to write; `open_unwritten` for ranks that only read.
+  std::byte* open() {
+    ++step_;
+    wait_for_all(step_ - 1);
+    return board_.slot(board_.local_rank(), step_);
+  }
+  void open_unwritten() { ++step_; }
+
+  void publish() {
+    board_.mine().step.store(step_, std::memory_order_release);
+    board_.ring_others(kCollective);
+  }
+  void await(int rank) {
+    awaited_step_ = step_;
+    awaited_rank_ = rank;
+    wait([&] { return published(rank, awaited_step_); });
+  }
+  void await_all() { wait_for_all(step_); }
+
+  const std::byte* slot(int rank) const { return board_.slot(rank, step_); }
+
+  /// Whether the wait going on needs something from that rank.
+  bool waits_for(int rank) const {
+    return rank != board_.local_rank() && (awaited_rank_ < 0 || awaited_rank_ == rank) && !published(rank, awaited_step_);
+  }
+
+ private:
+  bool published(int rank, std::uint64_t step) const {
+    return board_.line(rank).step.load(std::memory_order_acquire) >= step;
+  }
+  void wait_for_all(std::uint64_t step) {
+    awaited_step_ = step;
+    awaited_rank_ = -1;
+    wait([&] {
+      for (int rank = 0; rank < board_.local_size(); ++rank)
+        if (rank != board_.local_rank() && !published(rank, step)) return false;
+      return true;
+    });
+  }
+  template <class Ready>
+  void wait(Ready ready) {
+    wait_until(board_, kCollective, patience_, ready, watch_);
+  }
+
+  Board& board_;
+  std::uint64_t& step_;
+  Patience patience_;
+  Watch& watch_;
+  std::uint64_t awaited_step_ = 0;
+  int awaited_rank_ = -1;  // -1: all
+};
+
+}  // namespace accdp

@@ -1,0 +1,177 @@
+#include "torch/process_group.hpp"
+
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
+
+#include "base/error.hpp"
+
+namespace accdp::torch_backend {
+namespace {
+
+constexpr std::chrono::seconds kDrain{5};
+
+ProcessGroupAccdp::Splitter& splitter() {
+  static ProcessGroupAccdp::Splitter instance;
+  return instance;
+}
+
+std::int64_t elements(const Tensors& tensors) {
+  std::int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) count += tensor.numel();
+  return count;
+}
+
+}  // namespace
+
+ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), group_(std::move(group)), options_(std::move(options)) {
+  init();
+}
+
+ProcessGroupAccdp::~ProcessGroupAccdp() { shutdown(); }
+
+void ProcessGroupAccdp::set_splitter(Splitter made) { splitter() = std::move(made); }
+
+void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
+  options_->timeout = timeout;
+  group_->set_timeout_s(timeout.count() * 1e-3);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                           const std::vector<int>& ranks,
+                                                           const c10::intrusive_ptr<Options>& options) {
+  auto me = std::find(ranks.begin(), ranks.end(), rank_);
+  if (me == ranks.end()) return nullptr;
+  return splitter()(store, ranks, static_cast<int>(me - ranks.begin()), options);
+}
+
+c10d::ErrorType ProcessGroupAccdp::getError() {
+  try {
+    group_->throw_if_failed();
+  } catch (const PeerTimeout&) {
+    return c10d::ErrorType::TIMEOUT;
+  } catch (const PeerDied&) {
+    return c10d::ErrorType::REMOTE_ERROR;
+  } catch (const Error&) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
+  return c10d::ErrorType::SUCCESS;
+}
+
+void ProcessGroupAccdp::abort() {
+  group_->abort("abort() was called");
+  queue_.stop();
+}
+
+void ProcessGroupAccdp::shutdown() {
+  // Work that nobody waited for may finish, if the others are there; they may as well have left.
+  if (!queue_.drain(kDrain)) group_->abort("left while operations were under way");
+  queue_.stop();
+  group_->close();
+}
+
+void ProcessGroupAccdp::startCoalescing() {
+  std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = true;
+  coalesced_.clear();
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {
+  std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = false;
+  return c10::make_intrusive<BatchWork>(rank_, std::exchange(coalesced_, {}));
+}
+
+void ProcessGroupAccdp::record(const Plan& plan) {
+  if (!at::hasCallbacks()) return;
+  const auto& any = plan.inputs.empty() ? plan.outputs : plan.inputs;
+  RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(sequence_.load()), false), std::make_tuple(pg_uid_, pg_desc_),
+                          plan.inputs, plan.outputs, rank_, std::string(plan.title + sizeof "accdp:" - 1),
+                          elements(plan.inputs), elements(plan.outputs), any.empty() ? at::kByte : any[0].scalar_type(),
+                          std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<void(Group&, double)> run) {
+  const std::uint64_t sequence = ++sequence_;
+  record(plan);
+  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, std::move(plan.outputs), sequence);
+  if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
+  const double timeout_s = plan.timeout == c10d::kUnsetTimeout ? -1 : plan.timeout.count() * 1e-3;
+  Task task{work, [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s); }};
+  if (plan.is_async)
+    queue_.run_later(std::move(task));
+  else
+    queue_.run_now(task);
+  std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions& options) {
+  return launch({c10d::OpType::BARRIER, "accdp:barrier", {}, {}, options.timeout, options.asyncOp},
+                [](Group& group, double timeout_s) { group.barrier(timeout_s); });
+}
+
+void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  const auto started = Clock::now();
+  if (!queue_.drain(timeout)) TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
+  const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();
+  try {
+    group_->monitored_barrier(wait_all_ranks, std::max(0.0, left));
+  } catch (...) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
+                                                     std::vector<Operand> operands) {
+  MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message), std::move(operands));
+  std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int tag) {
+  const Checks checks{"send"};
+  checks.single(tensors, "tensor list");
+  checks.on_host(tensors);
+  checks.dense(tensors);
+  record({c10d::OpType::SEND, "accdp:send", tensors, {}, c10d::kUnsetTimeout, true});
+  auto work = c10::make_intrusive<MessageWork>(rank_, c10d::OpType::SEND, "accdp:send", tensors, tensors, 0);
+  auto reads = operands(tensors, Operand::kRead);
+  try {
+    MessageHandle message = group_->send(reads[0].bytes(), to, tag);
+    return follow(work, std::move(message), std::move(reads));
+  } catch (...) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title) {
+  const Checks checks{title + sizeof "accdp:" - 1};
+  checks.single(tensors, "tensor list");
+  checks.on_host(tensors);
+  checks.dense(tensors);
+  record({type, title, {}, tensors, c10d::kUnsetTimeout, true});
+  auto work = c10::make_intrusive<MessageWork>(rank_, type, title, tensors, tensors, 0);
+  auto writes = operands(tensors, Operand::kWrite);
+  try {
+    MessageHandle message = group_->receive(writes[0].bytes(), from, tag);
+    return follow(work, std::move(message), std::move(writes));
+  } catch (...) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::recv(Tensors& tensors, int from, int tag) {
+  Checks{"recv"}.root(from, size_);
+  return receive(tensors, from, tag, c10d::OpType::RECV, "accdp:recv");
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, -1, tag, c10d::OpType::RECVANYSOURCE, "accdp:recvAnySource");
+}
+
+}  // namespace accdp::torch_backend

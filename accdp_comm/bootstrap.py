@@ -52,6 +52,9 @@ def form_group(
         if nodes.count(nodes[exchange.rank]) > 1:
             segment = _open_segment(cards, leader, exchange.rank, memfd)
         return _make(exchange, name, limit, cards, nodes, segment, wire)
+    except _core.Error:
+        exchange.settle()
+        raise
     finally:
         os.close(memfd)
         if segment >= 0:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from . import _core
 
 T = TypeVar("T")
+
+_SETTLE_SECONDS = 3.0
 
 
 class Exchange(Protocol):
@@ -21,6 +24,9 @@ class Exchange(Protocol):
 
     def allgather(self, data: bytes) -> list[bytes]:
         """Return the data of all ranks, by rank. Collective; raises PeerTimeout naming the ranks that did not come."""
+
+    def settle(self) -> None:
+        """Before this rank gives up: wait a moment until the others have got what it knows."""
 
 
 class Store(Protocol):
@@ -44,6 +50,9 @@ class Alone:
     def allgather(self, data: bytes) -> list[bytes]:
         return [data]
 
+    def settle(self) -> None:
+        pass  # nobody else is there
+
 
 class StoreExchange:
     """Exchange through a torch Store: every rank sets its value, rank 0 collects all and publishes the table.
@@ -59,19 +68,34 @@ class StoreExchange:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._store = store
         self._rounds = 0
+        self._unread = (0, "")  # on rank 0: how many others will read the last table, and where they say that they did
         # A store may outlive a group (torchrun's agent keeps it) and the group may be made again under the same name:
         # each round of arrivals gets its own keys, or ranks would read the cards of the group before.
         prefix = f"accdp/{label}/{size}"
-        arrival = store.add(f"{prefix}/arrivals", 1)
+        with self._store_errors():
+            arrival = store.add(f"{prefix}/arrivals", 1)
         self._prefix = f"{prefix}/{(arrival - 1) // size}"
 
     def allgather(self, data: bytes) -> list[bytes]:
+        with self._store_errors():
+            return self._allgather(data)
+
+    def settle(self) -> None:
+        # Rank 0 may serve the store, and takes it along when it ends: the others would never learn why.
+        readers, key = self._unread
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        with self._store_errors():
+            while readers and self._store.add(key, 0) < readers and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    def _allgather(self, data: bytes) -> list[bytes]:
         prefix = f"{self._prefix}/{self._rounds}"
         self._rounds += 1
         self._store.set(f"{prefix}/{self.rank}", data.hex())
         table = f"{prefix}/all"
         if self.rank == 0:
             missing = self._await([f"{prefix}/{rank}" for rank in range(self.size)], self.timeout_s)
+            self._unread = (self.size - 1 - len(missing), f"{prefix}/read")
             if missing:
                 self._store.set(table, json.dumps({"missing": missing}))
                 raise self._late(missing)
@@ -84,6 +108,7 @@ class StoreExchange:
                 if not arrived or self._await([table], self.timeout_s + 5):
                     raise self._late([0])
             answer = json.loads(self._store.get(table))
+            self._store.add(f"{prefix}/read", 1)
             if "missing" in answer:
                 raise self._late(answer["missing"])
             values = answer["values"]
@@ -101,6 +126,19 @@ class StoreExchange:
             pause = min(pause * 1.5, 0.05 + 0.0002 * self.size)
         return []
 
+    @contextlib.contextmanager
+    def _store_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except _core.Error:
+            raise
+        except RuntimeError as error:  # torch's store errors all are
+            text = (f"{error}".splitlines() or ["no reason given"])[0]
+            raise _core.PeerDied(
+                f"rank {self.rank} of {self.size}: the store through which the group is formed is gone ({text}); "
+                "rank 0, which usually serves it, may have ended"
+            ) from error
+
     def _late(self, ranks: Sequence[int]) -> Exception:
         who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
         return _core.PeerTimeout(
@@ -114,6 +152,9 @@ class MpiExchange:
     def __init__(self, rank: int, size: int, timeout_s: float, handle: int | None = None):
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._handle = handle
+
+    def settle(self) -> None:
+        pass  # MPI has delivered what it collected
 
     def allgather(self, data: bytes) -> list[bytes]:
         from . import _mpi

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import math
 import os
 import secrets
+import subprocess
 import sys
 import threading
 import weakref
@@ -28,8 +30,8 @@ class _World:
     def __init__(self) -> None:
         self.universe = ""
         self.pid = 0
-        self.service: pmi1.Pmi1Service | None = None  # on the rank that serves it
-        self.service_used = False  # this world has no launcher
+        self.service: subprocess.Popen[str] | None = None  # on the rank that started it
+        self.has_launcher = True
         self.lock = threading.RLock()
 
 
@@ -123,10 +125,8 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
         if exchange.rank != 0:
             return {}
         several_hosts = len({card.node for card in cards}) > 1
-        service = pmi1.Pmi1Service(nodes, "" if several_hosts else "127.0.0.1", exchange.timeout_s)
-        _world.service = service
         found = addresses.candidate_addresses() if several_hosts else ["127.0.0.1"]
-        return {"addresses": found, "port": service.port, "token": service.token}
+        return {"addresses": found, **_serve(nodes, "" if several_hosts else "127.0.0.1", exchange.timeout_s)}
 
     def reach(service: dict[str, Any]) -> str:
         for address in service["addresses"]:
@@ -141,15 +141,35 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
         service = agree(exchange, offer)[0]
         address = agree(exchange, lambda: reach(service))[exchange.rank]
     except BaseException:
-        if _world.service is not None:
-            _world.service.close()
+        if _world.service is not None and _world.service.stdin is not None:
+            _world.service.stdin.close()  # tells it to end
             _world.service = None
         raise
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
     with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
         _initialise(load(), exchange.timeout_s)
-    _world.universe, _world.service_used = service["token"], True
+    _world.universe, _world.has_launcher = service["token"], False
     return str(service["token"])
+
+
+def _serve(nodes: Sequence[int], bind: str, timeout_s: float) -> dict[str, Any]:
+    """Start the PMI-1 service in a process of its own; return its port and token."""
+    # By file and isolated, so that it starts in milliseconds and depends on nothing this process has changed.
+    service = subprocess.Popen(
+        [sys.executable, "-I", "-S", pmi1.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert service.stdin is not None and service.stdout is not None
+    service.stdin.write(json.dumps({"nodes": list(nodes), "bind": bind, "timeout_s": timeout_s}) + "\n")
+    service.stdin.flush()
+    answer = service.stdout.readline()
+    if not answer:
+        raise _core.Error("the PMI-1 service could not be started; its own message stands above")
+    _world.service = service
+    return dict(json.loads(answer))
 
 
 def _initialise(module: ModuleType, timeout_s: float) -> None:
@@ -225,10 +245,7 @@ def _leave() -> None:
         # without it the launcher sees that the rank failed and ends the job.
         module.mark_broken()
     # A launcher takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
-    _attempt(lambda: module.finalize(_FINALIZE_SECONDS if _world.service_used else math.inf))
-    if _world.service is not None:
-        _world.service.wait_finished(_FINALIZE_SECONDS)
-        _world.service.close()
+    _attempt(lambda: module.finalize(math.inf if _world.has_launcher else _FINALIZE_SECONDS))
 
 
 # A forked child must not close what belongs to its parent when it exits.

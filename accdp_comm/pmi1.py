@@ -2,13 +2,19 @@
 
 MPICH and its relatives ask a process manager for their peers over a line protocol (``cmd=... key=value``) when PMI_PORT
 and PMI_ID are set. Under torchrun, ``multiprocessing`` and the like there is no such manager, so one rank serves the
-protocol to all, from daemon threads. The service knows no MPI itself.
+protocol to all. The service knows no MPI itself.
+
+It runs as a process of its own (this file, run as a script): MPICH says good-bye to it from an exit handler of the C
+library, when no Python thread of any rank runs any more, and crashes where nobody answers.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -58,7 +64,7 @@ def answers_as(address: str, port: int, token: str) -> bool:
 
 
 class Pmi1Service:
-    """Serves PMI-1 to the ranks of one world until all have finalised or close() is called.
+    """Serves PMI-1 to the ranks of one world from daemon threads, until all have finalised or close() is called.
 
     Args:
         nodes: Node index of each rank; its length is the size of the world.
@@ -90,10 +96,16 @@ class Pmi1Service:
         """Why the world can no longer form or meet; empty while all is well."""
         return self._broken
 
-    def wait_finished(self, timeout_s: float) -> bool:
-        """Wait until every rank has finalised or is gone; False if some rank is still there after ``timeout_s``."""
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has come."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._finished) == self.size, timeout_s)
+            return len(self._joined) == self.size
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Wait until close(), or until every rank has come and gone; False if neither happened within ``timeout_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, timeout_s)
 
     def close(self) -> None:
         """Stop listening and drop all connections. May be called twice."""
@@ -143,7 +155,8 @@ class Pmi1Service:
             self._connections.discard(connection)
             if client.rank is not None and client.rank not in self._finished:
                 self._finished.add(client.rank)
-                self._fail(f"rank {client.rank} of {self.size} left the PMI-1 service without MPI_Finalize")
+                if not client.has_finalised:
+                    self._fail(f"rank {client.rank} of {self.size} left the PMI-1 service without MPI_Finalize")
             everyone = len(self._finished) == self.size
             self._changed.notify_all()
         if everyone:
@@ -192,10 +205,7 @@ class Pmi1Service:
             case "barrier_in":
                 return self._barrier(client, client.rank)
             case "finalize":
-                with self._changed:
-                    self._finished.add(client.rank)
-                    self._changed.notify_all()
-                client.leaves = True
+                client.has_finalised = client.leaves = True
                 return ["cmd=finalize_ack rc=0"]
             case "abort":
                 with self._changed:
@@ -252,6 +262,7 @@ class _Client:
     def __init__(self) -> None:
         self.rank: int | None = None
         self.in_spawn = False
+        self.has_finalised = False
         self.leaves = False
 
 
@@ -260,3 +271,25 @@ def _shut(link: socket.socket) -> None:
         link.shutdown(socket.SHUT_RDWR)
     except OSError:
         pass  # not connected, or closed already
+
+
+def main() -> None:
+    """Serve one world: read what from stdin (one line of JSON), write where to stdout, end when all ranks are gone."""
+    # Ctrl-C and a scheduler's SIGTERM go to the ranks too; they still need answers while they leave.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    order = json.loads(sys.stdin.readline())
+    service = Pmi1Service(order["nodes"], order["bind"], order["timeout_s"])
+    print(json.dumps({"port": service.port, "token": service.token}), flush=True)
+
+    def follow_owner() -> None:
+        sys.stdin.read()  # ends when the rank that started this gave up or is gone
+        if not service.is_complete:
+            service.close()
+
+    threading.Thread(target=follow_owner, daemon=True).start()
+    service.wait_closed()
+
+
+if __name__ == "__main__":
+    main()

@@ -105,6 +105,6 @@ def test_mpi_sees_one_node_per_host(two_hosts, mpich_launcher):
         "os.write(1, (report + chr(10)).encode())"
     )
     result = two_hosts.mpiexec([2, 1], [sys.executable, "-c", script])
-    assert result.returncode == 0, result
+    assert result.returncode == 0, str(result)
     seen = [tuple(report.values()) for report in sorted(result.reports, key=lambda report: report["rank"])]
     assert seen == [(0, 3, 2, "node0"), (1, 3, 2, "node0"), (2, 3, 1, "node1")]

@@ -22,9 +22,9 @@ def start(hosts, launcher: str, ranks, script: str, *args: str) -> jobs.Result:
 
 def check_reports(result: jobs.Result, placed: list[str]) -> None:
     """Every rank reported once, and all saw the ranks on the hosts where they were put."""
-    assert result.returncode == 0, result
-    assert sorted(report["rank"] for report in result.reports) == list(range(len(placed))), result
-    assert all(report["hosts"] == placed for report in result.reports), result
+    assert result.returncode == 0, str(result)
+    assert sorted(report["rank"] for report in result.reports) == list(range(len(placed))), str(result)
+    assert all(report["hosts"] == placed for report in result.reports), str(result)
 
 
 @pytest.fixture(params=["mpiexec", "torchrun"])
@@ -63,7 +63,7 @@ def test_killed_rank_on_the_other_host(two_hosts):
 
     result = jobs.finish(ranks, two_hosts.processes, SECONDS)
     reports = {report["rank"]: report for report in result.reports}
-    assert sorted(reports) == [0, 1, 2], result
+    assert sorted(reports) == [0, 1, 2], str(result)
     for report in reports.values():
         assert report["seconds"] < GROUP_TIMEOUT_S + 5, (report, time.monotonic() - began)
         assert report["said"][0] == report["said"][1], report
@@ -73,4 +73,4 @@ def test_killed_rank_on_the_other_host(two_hosts):
 
 def test_mpiexec_ends_a_job_that_lost_a_rank(two_hosts, mpich_launcher):
     result = two_hosts.mpiexec(1, [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S)], timeout=SECONDS)
-    assert result.returncode != 0, result
+    assert result.returncode != 0, str(result)

@@ -18,10 +18,10 @@ OPEN_MPI_ENV = "ACCDP_TEST_OPENMPI_ENV"
 
 def check(result: jobs.Result, size: int) -> None:
     """Every rank passed its checks and said so exactly once."""
-    assert result.returncode == 0, result
-    assert sorted(report["rank"] for report in result.reports) == list(range(size)), result
-    assert {(report["size"], report["backend"]) for report in result.reports} == {(size, "accdp")}, result
-    assert len({report["pid"] for report in result.reports}) == size, result
+    assert result.returncode == 0, str(result)
+    assert sorted(report["rank"] for report in result.reports) == list(range(size)), str(result)
+    assert {(report["size"], report["backend"]) for report in result.reports} == {(size, "accdp")}, str(result)
+    assert len({report["pid"] for report in result.reports}) == size, str(result)
 
 
 @pytest.fixture

@@ -77,11 +77,15 @@ def _world_size() -> int:
 
 
 def _shut_down() -> None:
-    """Shut the groups down that a script left open at its end; what it has queued is not waited for."""
+    """Leave the groups that a script left open at its end."""
     if dist.is_available() and dist.is_initialized():
         for group in list(dist.distributed_c10d._world.pg_map):
             for backend in _backends(group):
-                backend.shutdown()
+                # On this node the others see that this rank left; on other nodes they only hear of an abort.
+                if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
+                    backend.abort()
+                else:
+                    backend.shutdown()
 
 
 def _backends(group: dist.ProcessGroup) -> list[Any]:

@@ -231,16 +231,23 @@ def before_exit(closer: Any) -> None:
         _closers.append(closer)
 
 
+def ends_by_exception() -> bool:
+    """Whether the interpreter ends because of an exception that nobody caught."""
+    return hasattr(sys, "last_value")
+
+
 @atexit.register
 def _leave() -> None:
     for closer in _closers:
         _attempt(closer)
     for group in list(_groups):
+        if ends_by_exception():
+            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
         _attempt(group.close)
     if _world.pid != os.getpid():
         return
     module = load()
-    if hasattr(sys, "last_value"):
+    if ends_by_exception():
         # This rank ends by an exception. Waiting for the others in MPI_Finalize could keep them waiting for this one;
         # without it the launcher sees that the rank failed and ends the job.
         module.mark_broken()

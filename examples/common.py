@@ -6,6 +6,7 @@ Nothing here depends on the backend, except that ``Report.operations`` asks accd
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # otherwise loaded by the first optimizer: its functions keep the group that is there then
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -64,6 +66,9 @@ def process_group(args: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     finally:
+        # DistributedDataParallel is part of a reference cycle. Left to the end of the interpreter it would keep the
+        # group's threads until then, and one that wants Python at that moment aborts the process (seen with gloo).
+        gc.collect()
         dist.destroy_process_group()
 
 

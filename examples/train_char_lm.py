@@ -9,6 +9,7 @@ Rank 0 reads it for all: hosts with different versions of Python still train on 
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import math
 from pathlib import Path
@@ -56,12 +57,13 @@ class CharTransformer(nn.Module):
         )
         self.norm = nn.LayerNorm(WIDTH)
         self.scores = nn.Linear(WIDTH, ALPHABET)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, codes: Tensor) -> Tensor:
         hidden = self.character(codes) + self.position
+        # Made anew each time: as a buffer of the module, DistributedDataParallel would broadcast it in each step.
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=codes.device)
         for layer in self.layers:
-            hidden = layer(hidden, src_mask=self.mask, is_causal=True)
+            hidden = layer(hidden, src_mask=mask, is_causal=True)
         return self.scores(self.norm(hidden))
 
 
@@ -80,42 +82,47 @@ def evaluate(model: nn.Module, windows: Tensor) -> tuple[float, float]:
     return right / count, loss / count
 
 
+def train(args: argparse.Namespace) -> None:
+    """Train and report. The model, which holds on to the process group, is gone when this returns."""
+    # Every tenth window is kept for the test: all modules have their part in both.
+    windows = common.from_rank_0(load)[: args.data_limit]
+    test = torch.arange(len(windows)) % 10 == 9
+    loader, sampler = common.batches(args, windows[~test])
+    model = DistributedDataParallel(CharTransformer())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    per_epoch = min(args.steps or len(loader), len(loader))
+    steps = args.epochs * per_epoch
+    warm_up = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+    )
+
+    with common.Report(args, steps) as report:
+        for epoch in range(args.epochs):
+            sampler.set_epoch(epoch)
+            loss_sum = 0.0
+            for _, (window,) in zip(range(per_epoch), loader, strict=False):
+                loss = F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                loss_sum += loss.item()
+                report.step(loss.item())
+            report.epoch(epoch, loss_sum, per_epoch)
+
+    accuracy, test_loss = evaluate(model.module, windows[test])
+    bits = test_loss / math.log(2)
+    measured = {"test_accuracy": accuracy, "test_loss": test_loss, "bits_per_character": bits}
+    report.result("train_char_lm", model.module, **measured)
+
+
 def main() -> None:
     parser = common.options(__doc__.splitlines()[0], epochs=5, batch_size=32, lr=1e-2, data="windows of 64 characters")
     parser.add_argument("--steps", type=common.positive, help="take at most so many steps in an epoch")
     args = parser.parse_args()
     with common.process_group(args):
-        # Every tenth window is kept for the test: all modules have their part in both.
-        windows = common.from_rank_0(load)[: args.data_limit]
-        test = torch.arange(len(windows)) % 10 == 9
-        loader, sampler = common.batches(args, windows[~test])
-        model = DistributedDataParallel(CharTransformer())
-        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-        per_epoch = min(args.steps or len(loader), len(loader))
-        steps = args.epochs * per_epoch
-        warm_up = max(1, steps // 20)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: min((step + 1) / warm_up, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-        )
-
-        with common.Report(args, steps) as report:
-            for epoch in range(args.epochs):
-                sampler.set_epoch(epoch)
-                loss_sum = 0.0
-                for _, (window,) in zip(range(per_epoch), loader, strict=False):
-                    loss = F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                    schedule.step()
-                    loss_sum += loss.item()
-                    report.step(loss.item())
-                report.epoch(epoch, loss_sum, per_epoch)
-
-        accuracy, test_loss = evaluate(model.module, windows[test])
-        bits = test_loss / math.log(2)
-        measured = {"test_accuracy": accuracy, "test_loss": test_loss, "bits_per_character": bits}
-        report.result("train_char_lm", model.module, **measured)
+        train(args)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ same for any number of ranks, so 1, 2 and 4 ranks reach the same accuracy from t
 
 from __future__ import annotations
 
+import argparse
+
 import common
 import torch
 import torch.distributed as dist
@@ -52,34 +54,39 @@ def evaluate(model: nn.Module, images: Tensor, digits: Tensor) -> tuple[float, f
     return right / count, loss / count
 
 
+def train(args: argparse.Namespace) -> None:
+    """Train and report. The model, which holds on to the process group, is gone when this returns."""
+    train_images, train_digits, test_images, test_digits = common.from_rank_0(load)
+    limit = args.data_limit
+    loader, sampler = common.batches(args, train_images[:limit], train_digits[:limit])
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    steps = args.epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    with common.Report(args, steps) as report:
+        for epoch in range(args.epochs):
+            sampler.set_epoch(epoch)
+            loss_sum = 0.0
+            for images, digits in loader:
+                # Smoothed labels: 1437 images are few, and a network too sure of them errs more on new ones.
+                loss = F.cross_entropy(model(images), digits, label_smoothing=0.1)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                loss_sum += loss.item()
+                report.step(loss.item())
+            report.epoch(epoch, loss_sum, len(loader))
+
+    accuracy, test_loss = evaluate(model.module, test_images[:limit], test_digits[:limit])
+    report.result("train_digits", model.module, test_accuracy=accuracy, test_loss=test_loss)
+
+
 def main() -> None:
     args = common.options(__doc__.splitlines()[0], epochs=15, batch_size=64, lr=8e-3, data="images").parse_args()
     with common.process_group(args):
-        train_images, train_digits, test_images, test_digits = common.from_rank_0(load)
-        limit = args.data_limit
-        loader, sampler = common.batches(args, train_images[:limit], train_digits[:limit])
-        model = DistributedDataParallel(network())
-        optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-        steps = args.epochs * len(loader)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-
-        with common.Report(args, steps) as report:
-            for epoch in range(args.epochs):
-                sampler.set_epoch(epoch)
-                loss_sum = 0.0
-                for images, digits in loader:
-                    # Smoothed labels: 1437 images are few, and a network too sure of them errs more on new ones.
-                    loss = F.cross_entropy(model(images), digits, label_smoothing=0.1)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                    schedule.step()
-                    loss_sum += loss.item()
-                    report.step(loss.item())
-                report.epoch(epoch, loss_sum, len(loader))
-
-        accuracy, test_loss = evaluate(model.module, test_images[:limit], test_digits[:limit])
-        report.result("train_digits", model.module, test_accuracy=accuracy, test_loss=test_loss)
+        train(args)
 
 
 if __name__ == "__main__":

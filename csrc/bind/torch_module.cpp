@@ -12,9 +12,10 @@ using accdp::torch_backend::ProcessGroupAccdp;
 namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using AccdpPtr = c10::intrusive_ptr<ProcessGroupAccdp>;
 using OptionsPtr = c10::intrusive_ptr<c10d::Backend::Options>;
 
-BackendPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
+AccdpPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
                               const std::string& name, const std::vector<uint64_t>& global_ranks) {
   auto options = c10::make_intrusive<c10d::Backend::Options>("accdp", timeout);
   options->group_name = name;
@@ -39,9 +40,10 @@ PYBIND11_MODULE(_torch, m) {
   m.doc() = "The torch.distributed backend of accdp.";
   m.attr("torch_version") = ACCDP_TORCH_VERSION;
   py::module_::import("torch.distributed");
-  m.def("ProcessGroupAccdp", &make_process_group, py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
-        py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>(),
-        "A c10d Backend over the group in the capsule.");
+  py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp", "A c10d Backend over the group in the capsule.")
+      .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
+           py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
+      .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions);
   m.def("set_split", &set_split, py::arg("make"),
         "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");
 }

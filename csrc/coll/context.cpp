@@ -1,6 +1,5 @@
 #include "coll/context.hpp"
 
-#include <sched.h>
 #include <time.h>
 
 #include "base/error.hpp"
@@ -23,7 +22,7 @@ void post_pieces(const Parcel& parcel, std::vector<Wire::Request>& requests, Pos
 }  // namespace
 
 Context::Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step)
-    : Lookout(fabric, deadline), signature_(signature), steps_(fabric.board(), step, fabric.patience(), *this) {}
+    : Lookout(fabric, deadline), signature_(signature), steps_(fabric.board(), step, fabric.patience(kCollective), *this) {}
 
 std::string Context::what() const {
   return std::string(name_of(static_cast<OpKind>(signature_.kind))) + " #" + std::to_string(signature_.sequence);
@@ -96,21 +95,16 @@ void Context::fail_mismatch(const std::string& text) {
 
 void Context::wait(Wire::Request& request) {
   wire_peer_ = request.peer;
-  const auto started = Clock::now();
-  const auto spin_end = started + fabric_.patience().spin;
-  const auto yield_end = spin_end + fabric_.patience().yield;
+  // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
+  const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin();
   while (!wire().test(request)) {
-    // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
-    const auto now = Clock::now();
-    if (now < spin_end) {
+    if (Clock::now() < spin_end) {
       pause();
-    } else if (now < yield_end) {
-      sched_yield();
-    } else {
-      look_around();
-      timespec nap{0, 20'000};
-      nanosleep(&nap, nullptr);
+      continue;
     }
+    look_around();
+    timespec nap{0, 20'000};
+    nanosleep(&nap, nullptr);
   }
   wire_peer_ = -1;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
@@ -14,6 +15,8 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) nodes.push_back(peer.node);
   return nodes;
 }
+
+constexpr std::chrono::seconds kInFlight{2};
 
 std::chrono::nanoseconds microseconds(double us) { return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)); }
 
@@ -45,12 +48,14 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       topology_(rank, nodes_of(peers_)),
       board_(segment_fd, topology_.local_size(), topology_.local_rank()),
       wire_(std::move(wire)),
-      patience_{microseconds(settings().spin_us), microseconds(settings().yield_us)} {
+      said_farewell_(topology_.size()),
+      patience_{Patience(microseconds(settings().spin_us)), Patience(microseconds(settings().spin_us))} {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
   board_.ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
-  wait_until(board_, kCollective, patience_, [&] { return mapped.all(); }, mapped);
-  if (board_.usable_cores() < board_.local_size()) patience_.spin = patience_.spin.zero();
+  wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
+  if (board_.usable_cores() < board_.local_size())
+    for (Patience& patience : patience_) patience = Patience(std::chrono::nanoseconds::zero());
 }
 
 std::string Fabric::describe(int rank) const {
@@ -63,18 +68,23 @@ void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
   if (!wire_ || told_others_) return;
   told_others_ = true;
   wire_->mark_broken();
+  std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
+  notice += text;
+  tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
+}
+
+void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept {
   try {
     for (int rank = 0; rank < topology_.size(); ++rank) {
       if (topology_.is_near(rank)) continue;
-      auto notice = std::make_unique<std::vector<std::byte>>(sizeof kind + text.size());
-      std::memcpy(notice->data(), &kind, sizeof kind);
-      std::memcpy(notice->data() + sizeof kind, text.data(), text.size());
-      wire_->isend(*notice, rank, Wire::kFailure);
+      auto notice = std::make_unique<std::vector<std::byte>>(bytes);
+      if (bytes) std::memcpy(notice->data(), data, bytes);
+      wire_->isend(*notice, rank, tag);
       told_.push_back(std::move(notice));
     }
   } catch (const std::exception& error) {
-    // The group has failed already; that others hear of it only through their deadline changes nothing here.
-    std::fprintf(stderr, "accdp: rank %d of group %s could not tell other nodes of a failure: %s\n", topology_.rank(),
+    // Others then hear of it only through their deadline; here there is nothing left to do.
+    std::fprintf(stderr, "accdp: rank %d of group %s could not tell other nodes that it stops: %s\n", topology_.rank(),
                  name_.c_str(), error.what());
   }
 }
@@ -83,6 +93,7 @@ void Fabric::throw_if_failed() {
   if (wire_ && !board_.has_failed()) {
     int from;
     std::vector<std::byte> notice;
+    while (wire_->take(Wire::kFarewell, from, notice)) said_farewell_[from] = true;
     if (wire_->take(Wire::kFailure, from, notice) && notice.size() >= sizeof(FailureKind)) {
       FailureKind kind;
       std::memcpy(&kind, notice.data(), sizeof kind);
@@ -100,16 +111,19 @@ void Fabric::leave() noexcept {
   board_.mine().left.store(1, std::memory_order_release);
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
+  std::lock_guard lock(failure_mutex_);
+  if (wire_ && !std::exchange(told_others_, true)) tell_other_nodes(Wire::kFarewell, nullptr, 0);
 }
 
 bool Fabric::has_gone(int rank) const {
-  if (!topology_.is_near(rank) || rank == topology_.rank()) return false;
+  if (rank == topology_.rank()) return false;
+  if (!topology_.is_near(rank)) return said_farewell_[rank];
   if (board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire)) return true;
   return !process_lives(peers_[rank].pid, peers_[rank].start_time);
 }
 
 std::string Fabric::how_it_went(int rank) const {
-  bool left = board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
+  const bool left = !topology_.is_near(rank) || board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
   return describe(rank) + (left ? " left the group" : " exited");
 }
 
@@ -131,7 +145,7 @@ void Lookout::look_around() {
     const bool first = next_census_ == Clock::time_point{};
     next_census_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings().liveness_s));
     if (!first || deadline_.passed())
-      for (int rank : t.neighbours()) {
+      for (int rank = 0; rank < t.size(); ++rank) {
         if (!waits_for(rank) || !fabric_.has_gone(rank)) continue;
         // It may have done its part just before it went: only believe it when a second look still misses something.
         if (suspect_ == rank) {
@@ -139,7 +153,8 @@ void Lookout::look_around() {
           fabric_.throw_if_failed();
         }
         suspect_ = rank;
-        next_census_ = now;
+        // What it sent to another node before it left may still be on the wire.
+        next_census_ = t.is_near(rank) ? now : now + kInFlight;
         return;
       }
   }

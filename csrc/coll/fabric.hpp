@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,7 +31,7 @@ class Fabric {
   std::string describe(int rank) const;  ///< "rank 3 (pid 4242, host n1)"
   Board& board() { return board_; }
   Wire* wire() { return wire_.get(); }
-  const Patience& patience() const { return patience_; }
+  Patience& patience(Channel channel) { return patience_[channel]; }
 
   double timeout_s;  ///< of operations that give none
 
@@ -38,7 +39,7 @@ class Fabric {
   void fail(FailureKind kind, const std::string& text) noexcept;
   void throw_if_failed();            ///< also takes notice of failures on other nodes
   void leave() noexcept;
-  bool has_gone(int rank) const;     ///< a rank of this node that exited or left
+  bool has_gone(int rank) const;     ///< exited, or left the group; of other nodes' ranks only the latter is known
   std::string how_it_went(int rank) const;
 
   Bytes scratch(std::size_t bytes);
@@ -50,7 +51,10 @@ class Fabric {
   Topology topology_;
   Board board_;
   std::shared_ptr<Wire> wire_;
-  Patience patience_;
+  std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes
+  Patience patience_[kChannels];
+  void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
+
   std::mutex failure_mutex_;
   bool told_others_ = false;
   std::vector<std::vector<std::byte>> scratch_;

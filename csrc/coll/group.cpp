@@ -170,17 +170,18 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   } else {
     const Deadline deadline(most);
     std::string late;
+    int missing = 0;
     for (int other = 1; other < size(); ++other) {
       const double left = std::max(0.0, std::chrono::duration<double>(deadline.at() - Clock::now()).count());
       try {
         post_office_.wait(post_office_.receive(payload, other, kReport, left));
       } catch (const Error&) {
-        late += (late.empty() ? "" : ", ") + std::to_string(other);
+        late += (missing++ ? ", " : "") + std::to_string(other);
         if (!wait_all_ranks) break;
       }
     }
     if (!late.empty()) {
-      const std::string text = "[Rank 0]: Ranks " + late + " failed to pass monitoredBarrier in " +
+      const std::string text = std::string("[Rank 0]: ") + (missing > 1 ? "Ranks " : "Rank ") + late + " failed to pass monitoredBarrier in " +
                                std::to_string(static_cast<long>(most * 1000)) + " ms";
       fabric_.fail(FailureKind::kTimeout, text);
       throw PeerTimeout("Rank 0 timed out in monitoredBarrier: " + text);

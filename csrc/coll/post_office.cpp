@@ -1,6 +1,5 @@
 #include "coll/post_office.hpp"
 
-#include <sched.h>
 #include <time.h>
 
 #include <cstring>
@@ -398,7 +397,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
           timespec nap{0, 20'000};
           nanosleep(&nap, nullptr);
         } else {
-          wait_until(board, kPointToPoint, fabric_.patience(), news, watcher);
+          wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
           fabric_.throw_if_failed();
         }
       } catch (...) {

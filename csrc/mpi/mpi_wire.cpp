@@ -10,6 +10,7 @@ class MpiWire : public Wire {
   explicit MpiWire(MPI_Comm comm) : comm_(comm) {}
 
   Request isend(ConstBytes data, int to, Tag tag) override {
+    if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
     MPI_Request raw;
     auto lock = turn();
     ACCDP_MPI(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &raw));

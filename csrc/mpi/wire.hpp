@@ -11,7 +11,7 @@ namespace accdp {
 /// module that links it; nothing else sees MPI. Ranks are the group's. No call blocks.
 class Wire {
  public:
-  enum Tag { kCollective = 1, kMail = 2, kData = 3, kFailure = 4 };
+  enum Tag { kCollective = 1, kMail = 2, kData = 3, kFailure = 4, kFarewell = 5 };
   struct Request {
     std::uint64_t raw = 0;          ///< the library's handle
     std::size_t expected_bytes = 0; ///< of a receive

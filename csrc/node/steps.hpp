@@ -12,7 +12,7 @@ namespace accdp {
 class Steps {
  public:
   /// `counter` outlives this object: steps are counted over the whole life of the group.
-  Steps(Board& board, std::uint64_t& counter, const Patience& patience, Watch& watch)
+  Steps(Board& board, std::uint64_t& counter, Patience& patience, Watch& watch)
       : board_(board), step_(counter), patience_(patience), watch_(watch) {}
 
   /// Begins the next step and gives the slot to write; `open_unwritten` for ranks that only read.
@@ -61,7 +61,7 @@ class Steps {
 
   Board& board_;
   std::uint64_t& step_;
-  Patience patience_;
+  Patience& patience_;
   Watch& watch_;
   std::uint64_t awaited_step_ = 0;
   int awaited_rank_ = -1;  // -1: all

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/deadline.hpp"
@@ -11,11 +12,26 @@
 
 namespace accdp {
 
-/// How a rank waits: spin while the answer is a cache line away, yield while its peer may need the
-/// core, then sleep. Ranks often outnumber cores; then spinning only keeps the awaited rank away.
-struct Patience {
-  std::chrono::nanoseconds spin;
-  std::chrono::nanoseconds yield;
+/// How long a waiting rank spins before it sleeps. Spinning pays where the awaited rank runs on another
+/// core; where ranks (or anybody else's work) outnumber the cores it only keeps that rank from running.
+/// No count of cores tells which is the case now, so each wait learns from those before it.
+class Patience {
+ public:
+  explicit Patience(std::chrono::nanoseconds most) : most_(most) {}
+
+  std::chrono::nanoseconds spin() {
+    if (confidence_ > 0) return most_;
+    return ++refrained_ % kTryAgain == 0 ? most_ : most_.zero();
+  }
+  void spun(bool answered) {
+    confidence_ = answered ? std::min(confidence_ + 1, kMostConfidence) : std::max(confidence_ - 1, 0);
+  }
+
+ private:
+  static constexpr int kMostConfidence = 4, kTryAgain = 32;
+  std::chrono::nanoseconds most_;
+  int confidence_ = kMostConfidence;
+  unsigned refrained_ = 0;
 };
 
 /// Looks now and then, during a long wait, whether there is still something to wait for.
@@ -40,25 +56,18 @@ constexpr std::chrono::milliseconds kLongestSleep{50};
 
 /// Returns once `ready()`.
 template <class Ready>
-void wait_until(const Board& board, Channel channel, const Patience& patience, Ready&& ready, Watch& watch) {
+void wait_until(const Board& board, Channel channel, Patience& patience, Ready&& ready, Watch& watch) {
   if (ready()) return;
-  constexpr int kLooksPerClock = 32;
-  const auto started = Clock::now();
-  const auto spin_end = started + patience.spin;
-  const auto yield_end = spin_end + patience.yield;
-  auto now = started;
-  while (now < spin_end) {
-    for (int i = 0; i < kLooksPerClock; ++i) {
-      if (ready()) return;
-      pause();
-    }
-    now = Clock::now();
-  }
-  while (now < yield_end) {
-    sched_yield();
-    if (ready()) return;
-    if (board.has_failed()) watch.look_around();
-    now = Clock::now();
+  if (const auto spin = patience.spin(); spin.count() > 0) {
+    constexpr int kLooksPerClock = 32;
+    const auto end = Clock::now() + spin;
+    do {
+      for (int i = 0; i < kLooksPerClock; ++i) {
+        if (ready()) return patience.spun(true);
+        pause();
+      }
+    } while (Clock::now() < end);
+    patience.spun(false);
   }
   Bell& bell = board.mine().bells[channel];
   struct Announced {

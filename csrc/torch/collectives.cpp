@@ -2,6 +2,8 @@
 // the rest runs in order (queue.hpp).
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include <set>
+
 #include "device/reduce.hpp"
 #include "torch/process_group.hpp"
 
@@ -153,7 +155,13 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
   for (const at::Tensor& tensor : tensors) check_reducible(checks, tensor, options.reduceOp);
   auto outs = operands(tensors, Operand::kReadWrite);
   auto ins = std::vector<Operand>();
-  for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
+  std::set<void*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor mine = scaled(tensor, options.reduceOp);
+    // A tensor that is listed twice contributes the same value twice, not its own result.
+    if (mine.nbytes() && !seen.insert(mine.data_ptr()).second) mine = mine.clone();
+    ins.emplace_back(mine, Operand::kRead);
+  }
   return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
                 [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
                   for (std::size_t i = 0; i < outs.size(); ++i)

@@ -79,7 +79,7 @@ void give_back(const std::vector<Operand>& operands) {
   for (const Operand& operand : operands) operand.give_back();
 }
 
-void Checks::fail(const std::string& text) const { TORCH_CHECK_VALUE(false, "ProcessGroupAccdp::", where, ": ", text); }
+void Checks::fail(const std::string& text) const { TORCH_CHECK(false, "ProcessGroupAccdp::", where, ": ", text); }
 
 void Checks::non_empty(const Tensors& tensors) const {
   if (tensors.empty()) fail("requires non-empty tensor list");

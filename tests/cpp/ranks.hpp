@@ -5,24 +5,49 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
 #include "check.hpp"
 #include "coll/group.hpp"
+#include "thread_wire.hpp"
 
-/// Runs `body` in `size` child processes that form one group on one node; true if all ended well.
-inline bool run_ranks(int size, const std::function<void(accdp::Group&)>& body) {
-  struct Meeting {
-    std::atomic<int> arrived;
-    std::atomic<int> pids[16];
-  };
-  auto* meeting =
-      static_cast<Meeting*>(mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  CHECK(meeting != MAP_FAILED);
-  const int segment = memfd_create("accdp-test", MFD_CLOEXEC);
-  CHECK(segment >= 0);
-  CHECK(ftruncate(segment, static_cast<off_t>(accdp::Board::segment_bytes(size))) == 0);
+/// The memory that the ranks of one node share.
+class Segment {
+ public:
+  explicit Segment(int ranks) : fd_(memfd_create("accdp-test", MFD_CLOEXEC)) {
+    CHECK(fd_ >= 0);
+    CHECK(ftruncate(fd_, static_cast<off_t>(accdp::Board::segment_bytes(ranks))) == 0);
+  }
+  Segment(const Segment&) = delete;
+  ~Segment() { close(fd_); }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Memory that is shared with the processes forked after it was made.
+template <class T>
+class Shared {
+ public:
+  Shared() {
+    void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    value_ = new (memory) T();
+  }
+  Shared(const Shared&) = delete;
+  ~Shared() { munmap(value_, sizeof(T)); }
+  T* operator->() const { return value_; }
+
+ private:
+  T* value_;
+};
+
+/// Runs `body` in `size` child processes; true if all of them ended well.
+inline bool fork_ranks(int size, const std::function<void(int rank)>& body) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child = fork();
@@ -32,13 +57,7 @@ inline bool run_ranks(int size, const std::function<void(accdp::Group&)>& body) 
       continue;
     }
     try {
-      meeting->pids[rank] = getpid();
-      meeting->arrived++;
-      while (meeting->arrived < size) usleep(100);
-      std::vector<accdp::Peer> peers;
-      for (int r = 0; r < size; ++r) peers.push_back({"host", meeting->pids[r], 0, 0});
-      accdp::Group group("test", rank, peers, size > 1 ? segment : -1, 30, nullptr);
-      body(group);
+      body(rank);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d of %d: %s\n", rank, size, error.what());
       std::_Exit(1);
@@ -51,7 +70,53 @@ inline bool run_ranks(int size, const std::function<void(accdp::Group&)>& body) 
     CHECK(waitpid(child, &status, 0) == child);
     good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
-  close(segment);
-  munmap(meeting, sizeof(Meeting));
   return good;
+}
+
+using Body = std::function<void(accdp::Group&)>;
+
+/// Runs `body` in processes that form one group on one node; true if all ended well.
+inline bool run_ranks(int size, const Body& body) {
+  struct Meeting {
+    std::atomic<int> arrived{0};
+    std::atomic<int> pids[16];
+  };
+  Shared<Meeting> meeting;
+  Segment segment(size);
+  return fork_ranks(size, [&](int rank) {
+    meeting->pids[rank] = getpid();
+    meeting->arrived++;
+    while (meeting->arrived < size) usleep(100);
+    std::vector<accdp::Peer> peers;
+    for (int r = 0; r < size; ++r) peers.push_back({"host", meeting->pids[r], 0, 0});
+    accdp::Group group("test", rank, peers, size > 1 ? segment.fd() : -1, 30, nullptr);
+    body(group);
+  });
+}
+
+/// Runs `body` in threads that form one group over several nodes: nodes[r] is rank r's. An exception ends the test.
+inline void run_nodes(const std::vector<int>& nodes, const Body& body) {
+  const int size = static_cast<int>(nodes.size());
+  std::map<int, int> members;
+  for (int node : nodes) ++members[node];
+  std::map<int, Segment> segments;
+  for (auto [node, ranks] : members)
+    if (ranks > 1) segments.try_emplace(node, ranks);
+  const auto mail = std::make_shared<Mail>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        std::vector<accdp::Peer> peers;
+        for (int node : nodes) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
+        const auto segment = segments.find(nodes[rank]);
+        const int fd = segment == segments.end() ? -1 : segment->second.fd();
+        accdp::Group group("test", rank, peers, fd, 30, std::make_shared<ThreadWire>(mail, rank, size));
+        body(group);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d of %d: %s\n", rank, size, error.what());
+        std::_Exit(1);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
 }

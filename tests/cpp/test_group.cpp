@@ -1,112 +1,13 @@
-// Collectives and messages between processes of one node, at counts around the chunk size.
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <numeric>
-#include <string>
+// Collectives and messages at counts around the chunk size: between processes of one node, and between threads that
+// play ranks of several nodes. Failures and wrong arguments.
+#include "group_checks.hpp"
 
-#include "base/settings.hpp"
-#include "ranks.hpp"
-
-using namespace accdp;
-
-using Ints = std::vector<std::int32_t>;
-constexpr Datatype kType = Datatype::kI32;
-constexpr std::size_t kChunk = (4 << 10) / sizeof(std::int32_t);
-constexpr std::size_t kCounts[] = {0, 1, kChunk - 1, kChunk, kChunk + 1, 3 * kChunk + 7, 40 * kChunk};
-
-Bytes bytes(Ints& data) { return std::as_writable_bytes(std::span(data)); }
-
-/// What rank `rank` gives; element i differs from its neighbours and from other ranks' elements.
-Ints input(int rank, std::size_t count) {
-  Ints data(count);
-  std::iota(data.begin(), data.end(), 1000 * (rank + 1));
-  return data;
-}
-
-Ints sum_of_inputs(int size, std::size_t count) {
-  Ints sum(count);
-  for (int rank = 0; rank < size; ++rank) {
-    const Ints one = input(rank, count);
-    std::transform(sum.begin(), sum.end(), one.begin(), sum.begin(), std::plus<>());
-  }
-  return sum;
-}
-
-void one_block(Group& group, std::size_t count) {
-  for (int root = 0; root < group.size(); ++root) {
-    Ints data = group.rank() == root ? input(root, count) : Ints(count);
-    group.bcast(bytes(data), kType, root);
-    CHECK(data == input(root, count));
-    Ints mine = input(group.rank(), count), result(count);
-    group.reduce(bytes(mine), bytes(result), kType, ReduceOp::kSum, root);
-    if (group.rank() == root) CHECK(result == sum_of_inputs(group.size(), count));
-    CHECK(mine == input(group.rank(), count));
-  }
-  Ints mine = input(group.rank(), count), result(count);
-  group.allreduce(bytes(mine), bytes(result), kType, ReduceOp::kSum);
-  CHECK(result == sum_of_inputs(group.size(), count));
-  group.allreduce(bytes(mine), bytes(mine), kType, ReduceOp::kSum);
-  CHECK(mine == result);
-}
-
-void many_blocks(Group& group, std::size_t count) {
-  const int size = group.size(), rank = group.rank();
-  auto blocks = [&](auto make) {
-    std::vector<Ints> made;
-    for (int r = 0; r < size; ++r) made.push_back(make(r));
-    return made;
-  };
-  auto spans = [](std::vector<Ints>& data) {
-    std::vector<Bytes> result;
-    for (Ints& block : data) result.push_back(bytes(block));
-    return result;
-  };
-  auto readable = [&](std::vector<Ints>& data) {
-    const std::vector<Bytes> all = spans(data);
-    return std::vector<ConstBytes>(all.begin(), all.end());
-  };
-  // Uneven: rank r has count + r elements.
-  auto from = [&](int r) { return input(r, count + r); };
-  Ints mine = from(rank);
-  std::vector<Ints> gathered = blocks([&](int r) { return Ints(count + r); });
-  group.allgather(bytes(mine), spans(gathered), kType);
-  CHECK(gathered == blocks(from));
-
-  std::vector<Ints> parts = blocks(from);
-  Ints part(count + rank);
-  group.reduce_scatter(readable(parts), bytes(part), kType, ReduceOp::kSum);
-  Ints wanted = from(rank);
-  for (std::int32_t& value : wanted) value *= size;
-  CHECK(part == wanted);
-
-  // Rank r sends count + r + q elements to rank q.
-  std::vector<Ints> outgoing = blocks([&](int q) { return input(10 * rank + q, count + rank + q); });
-  std::vector<Ints> incoming = blocks([&](int q) { return Ints(count + rank + q); });
-  group.alltoall(readable(outgoing), spans(incoming), kType);
-  CHECK(incoming == blocks([&](int q) { return input(10 * q + rank, count + rank + q); }));
-
-  for (int root = 0; root < size; ++root) {
-    Ints own = input(rank, count), received(count);
-    std::vector<Ints> all = blocks([&](int) { return Ints(count); });
-    group.gather(bytes(own), rank == root ? spans(all) : std::vector<Bytes>{}, kType, root);
-    if (rank == root) CHECK(all == blocks([&](int r) { return input(r, count); }));
-    std::vector<Ints> given = blocks([&](int r) { return input(r, count); });
-    group.scatter(rank == root ? readable(given) : std::vector<ConstBytes>{}, bytes(received), kType, root);
-    CHECK(received == own);
-  }
-}
-
-void messages(Group& group, std::size_t count) {
-  const int size = group.size(), next = (group.rank() + 1) % size, previous = (group.rank() + size - 1) % size;
-  Ints out = input(group.rank(), count), back = input(group.rank() + 50, count), in(count), any(count);
-  // Posted in the other order than they are sent, and to itself where the group is one rank.
-  MessageHandle second = group.receive(bytes(in), previous, 2);
-  MessageHandle first = group.receive(bytes(any), -1, 1);
-  MessageHandle sent_first = group.send(bytes(out), next, 1), sent_second = group.send(bytes(back), next, 2);
-  for (const MessageHandle& message : {second, first, sent_first, sent_second}) group.post_office().wait(message);
-  CHECK(first->peer == previous);
-  CHECK(any == input(previous, count) && in == input(previous + 50, count));
+/// More than leaders exchange in one go.
+void long_reduction(Group& group) {
+  const std::size_t count = (8 << 20) / sizeof(std::int32_t) + 5;
+  Ints data = input(group.rank(), count);
+  group.allreduce(bytes(data), bytes(data), kType, ReduceOp::kMax);
+  CHECK(data == input(group.size() - 1, count));
 }
 
 void disagreement(Group& group) {
@@ -129,21 +30,43 @@ void departure(Group& group) {
   CHECK_THROWS(group.barrier(), PeerDied, "rank 1");
 }
 
-int main() {
-  set_setting("ACCDP_FLAT_BYTES", "1k");
-  set_setting("ACCDP_CHUNK_BYTES", "4k");
-  for (int size : {1, 2, 3, 4}) {
-    CHECK(run_ranks(size, [](Group& group) {
-      for (std::size_t count : kCounts) {
-        one_block(group, count);
-        many_blocks(group, count);
-        messages(group, count);
-        group.barrier();
-      }
-      group.monitored_barrier(true);
-    }));
+void aborted(Group& group) {
+  if (group.rank() == 1) {
+    usleep(100 * 1000);
+    group.abort("no paper left");
   }
+  CHECK_THROWS(group.barrier(), Error, "rank 1 ");
+  CHECK_THROWS(group.barrier(), Error, "no paper left");
+}
+
+void wrong_arguments(Group& group) {
+  Ints data(4), other(5);
+  const int size = group.size();
+  CHECK_THROWS(group.bcast(bytes(data), kType, size), UsageError, "root=" + std::to_string(size));
+  CHECK_THROWS(group.bcast(bytes(data), kType, -1), UsageError, "root=-1");
+  CHECK_THROWS(group.allreduce(bytes(data), bytes(other), kType, ReduceOp::kSum), UsageError, "20 bytes: expected 16");
+  CHECK_THROWS(group.allreduce(bytes(data), bytes(data), Datatype::kF32, ReduceOp::kBor), UsageError, "op=bor");
+  CHECK_THROWS(group.allgather(bytes(data), {}, kType), UsageError, "one block per rank");
+  CHECK_THROWS(group.send(bytes(data), size, 0), UsageError, "dst=");
+  CHECK_THROWS(group.receive(bytes(data), -2, 0), UsageError, "src=-2");
+  one_block(group, 3);  // nothing was sent, so all is well
+}
+
+const std::vector<std::vector<int>> kShapes{{0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 0, 1},
+                                            {0, 1, 0},    {0, 1},       {0, 1, 1, 0, 2}};
+
+int main() {
+  change_sizes("4k", "1k", "8k", "1k");
+  for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
+  for (const std::vector<int>& nodes : kShapes) run_nodes(nodes, everything);
   CHECK(run_ranks(3, disagreement));
   CHECK(run_ranks(2, lateness));
   CHECK(run_ranks(3, departure));
+  CHECK(run_ranks(3, aborted));
+  CHECK(run_ranks(3, wrong_arguments));
+  run_nodes({0, 0, 1, 1}, disagreement);
+  run_nodes({0, 1}, lateness);
+  run_nodes({0, 0, 1}, aborted);
+  run_nodes({0, 1, 1}, wrong_arguments);
+  run_nodes({0, 1}, long_reduction);
 }

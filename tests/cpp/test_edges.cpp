@@ -1,0 +1,113 @@
+// Sizes and numbers of ranks at the edges of what the settings allow. Every case runs, also after one that failed.
+#include "group_checks.hpp"
+
+/// One element more than a slot holds, where a slot holds no whole number of elements.
+void odd_chunk(Group& group) {
+  for (std::size_t count : {kChunk, 2 * kChunk, 5 * kChunk + 3}) {
+    one_block(group, count);
+    many_blocks(group, count);
+  }
+}
+
+/// Sizes between what 130 leaders send whole and what they cut into parts that fill a cache line.
+void many_nodes(Group& group) {
+  for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1025}, std::size_t{1100}, std::size_t{3000}}) {
+    Ints mine = input(group.rank(), count);
+    group.allreduce(bytes(mine), bytes(mine), kType, ReduceOp::kSum);
+    CHECK(mine == sum_of_inputs(group.size(), count));
+  }
+}
+
+/// A group keeps the sizes that it was formed with; changed settings are for groups formed later.
+void settings_change(Group& group) {
+  group.barrier();
+  change_sizes("1M", "64k", "256k", "64k");
+  everything(group);
+}
+
+/// Blocks that are smaller than what a slot has left for each of many ranks.
+void many_ranks(Group& group) {
+  const int size = group.size(), rank = group.rank();
+  Ints out(size), in(size), sums(3 * size, 1), sum(3);
+  std::iota(out.begin(), out.end(), 1000 * rank);
+  std::vector<ConstBytes> outgoing, parts;
+  std::vector<Bytes> incoming;
+  for (int r = 0; r < size; ++r) {
+    outgoing.push_back(bytes(out).subspan(r * sizeof(std::int32_t), sizeof(std::int32_t)));
+    incoming.push_back(bytes(in).subspan(r * sizeof(std::int32_t), sizeof(std::int32_t)));
+    parts.push_back(bytes(sums).subspan(r * 3 * sizeof(std::int32_t), 3 * sizeof(std::int32_t)));
+  }
+  group.alltoall(outgoing, incoming, kType, 30);
+  for (int r = 0; r < size; ++r) CHECK(in[r] == 1000 * r + rank);
+  group.reduce_scatter(parts, bytes(sum), kType, ReduceOp::kSum, 30);
+  CHECK(sum == Ints(3, size));
+  group.scatter(rank == 0 ? parts : std::vector<ConstBytes>{}, bytes(sum), kType, 0, 30);
+  CHECK(sum == Ints(3, 1));
+}
+
+/// The last rank sends rank 0 one element, but rank 0 expects `expected`.
+void uneven_alltoall(Group& group, std::size_t expected) {
+  const int size = group.size(), last = size - 1;
+  Ints data(4);
+  std::vector<ConstBytes> ins(size);
+  std::vector<Bytes> outs(size);
+  if (group.rank() == last) ins[0] = bytes(data).first(sizeof(std::int32_t));
+  if (group.rank() == 0) outs[last] = bytes(data).first(expected * sizeof(std::int32_t));
+  if (group.rank() == 0) {
+    CHECK_THROWS(group.alltoall(ins, outs, kType, 5), MismatchError, "");
+    return;
+  }
+  try {  // another rank may be through before rank 0 sees it, but not through the next call
+    group.alltoall(ins, outs, kType, 5);
+    group.barrier(5);
+    CHECK(!"the barrier should have failed");
+  } catch (const MismatchError&) {
+  }
+}
+
+struct Case {
+  const char* name;
+  std::function<void()> run;
+};
+
+int main() {
+  const auto small = [] { change_sizes("4k", "1k", "8k", "1k"); };
+  const std::vector<Case> cases{
+      {"a chunk of 5001 bytes",
+       [] {
+         try {
+           change_sizes("5001", "1001", "8k", "1k");
+         } catch (const UsageError&) {
+           return;  // to refuse such a size is as good as to cope with it
+         }
+         CHECK(run_ranks(3, odd_chunk));
+       }},
+      {"settings that change after the group was formed", [] { CHECK(run_ranks(2, settings_change)); }},
+      {"alltoall: one element sent, two expected, one node",
+       [] { CHECK(run_ranks(2, [](Group& group) { uneven_alltoall(group, 2); })); }},
+      {"alltoall: one element sent, two expected, two nodes",
+       [] { run_nodes({0, 1}, [](Group& group) { uneven_alltoall(group, 2); }); }},
+      {"alltoall: one element sent, none expected, one node",
+       [] { CHECK(run_ranks(2, [](Group& group) { uneven_alltoall(group, 0); })); }},
+      {"alltoall: one element sent, none expected, two nodes",
+       [] { run_nodes({0, 1}, [](Group& group) { uneven_alltoall(group, 0); }); }},
+      {"70 ranks on one node", [] { run_nodes(std::vector<int>(70, 0), many_ranks); }},
+      {"130 nodes",
+       [] {
+         std::vector<int> nodes(130);
+         std::iota(nodes.begin(), nodes.end(), 0);
+         run_nodes(nodes, many_nodes);
+       }},
+  };
+  bool good = true;
+  for (const Case& one : cases) {
+    const bool passed = fork_ranks(1, [&](int) {
+      alarm(60);
+      small();
+      one.run();
+    });
+    std::fprintf(stderr, "%s: %s\n", passed ? "passed" : "FAILED", one.name);
+    good = good && passed;
+  }
+  return good ? 0 : 1;
+}

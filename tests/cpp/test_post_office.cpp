@@ -1,0 +1,243 @@
+// Send and receive: any order of tags, any source, messages of all lengths under way at once, to oneself, too late.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+
+#include "base/settings.hpp"
+#include "ranks.hpp"
+
+using namespace accdp;
+using namespace std::chrono_literals;
+
+using Data = std::vector<std::byte>;
+
+Data content(int from, int to, int number, std::size_t bytes) {
+  Data data(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(from * 59 + to * 31 + number * 7 + i);
+  return data;
+}
+
+/// What one rank sends to another: equal on both sides, because both draw it from the same seed.
+struct Plan {
+  int tag;
+  std::size_t bytes;
+};
+std::vector<Plan> plan(int from, int to, int messages) {
+  std::mt19937 random(1000 * from + to);
+  std::vector<Plan> plans;
+  for (int i = 0; i < messages; ++i) {
+    // Below and above the eager limit (1k), the ring (8k), and many rings.
+    const std::size_t limits[] = {1, 64, 1024, 1025, 9000, 60000};
+    plans.push_back({static_cast<int>(random() % 4), random() % limits[random() % 6]});
+  }
+  return plans;
+}
+
+/// All ranks send to all, themselves too, and receive in an order that has nothing to do with that of the sends,
+/// except that messages with one tag from one rank arrive in order.
+void any_order(Group& group) {
+  constexpr int kMessages = 40;
+  const int size = group.size(), me = group.rank();
+  struct Open {
+    MessageHandle handle;
+    Data data, wanted;
+  };
+  std::vector<Open> open;
+  open.reserve(2 * kMessages * size);  // places stay where they are
+  struct Turn {
+    bool sends;
+    int peer, number;
+    Plan plan;
+  };
+  std::vector<Turn> turns;
+  for (int peer = 0; peer < size; ++peer) {
+    int number = 0;
+    for (const Plan& p : plan(me, peer, kMessages)) turns.push_back({true, peer, number++, p});
+    number = 0;
+    for (const Plan& p : plan(peer, me, kMessages)) turns.push_back({false, peer, number++, p});
+  }
+  std::mt19937 random(me);
+  std::shuffle(turns.begin(), turns.end(), random);
+  // Back into order within each (direction, peer, tag).
+  std::map<std::tuple<bool, int, int>, std::vector<Turn>> lanes;
+  for (const Turn& t : turns) lanes[{t.sends, t.peer, t.plan.tag}].push_back(t);
+  for (auto& [lane, all] : lanes)
+    std::sort(all.begin(), all.end(), [](const Turn& a, const Turn& b) { return a.number > b.number; });
+  for (const Turn& slot : turns) {
+    std::vector<Turn>& lane = lanes[{slot.sends, slot.peer, slot.plan.tag}];
+    const Turn t = lane.back();
+    lane.pop_back();
+    const int from = t.sends ? me : t.peer, to = t.sends ? t.peer : me;
+    Data wanted = content(from, to, t.number, t.plan.bytes);
+    open.push_back({nullptr, t.sends ? wanted : Data(t.plan.bytes), wanted});
+    Open& o = open.back();
+    o.handle = t.sends ? group.send(o.data, t.peer, t.plan.tag) : group.receive(o.data, t.peer, t.plan.tag);
+    if (random() % 16 == 0) usleep(500);  // lets the background thread take over now and then
+  }
+  std::shuffle(open.begin(), open.end(), random);
+  for (Open& o : open) {
+    group.post_office().wait(o.handle);
+    CHECK(group.post_office().is_done(o.handle));
+    CHECK(o.data == o.wanted);
+  }
+  group.barrier();
+}
+
+void any_source(Group& group) {
+  const int size = group.size(), me = group.rank();
+  int tag = 3;  // another one each time, since some ranks are ahead of others
+  for (std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{5000}}) {
+    ++tag;
+    if (me != 0) {
+      const Data data = content(me, 0, 0, bytes);
+      group.post_office().wait(group.send(data, 0, tag));
+      continue;
+    }
+    std::vector<int> seen(size);
+    for (int i = 1; i < size; ++i) {
+      Data data(bytes);
+      const MessageHandle message = group.receive(data, -1, tag);
+      group.post_office().wait(message);
+      CHECK(message->peer > 0 && message->peer < size);
+      CHECK(data == content(message->peer, 0, 0, bytes));
+      ++seen[message->peer];
+    }
+    for (int i = 1; i < size; ++i) CHECK(seen[i] == 1);
+  }
+  group.barrier();
+}
+
+/// A send to oneself is done at once, whether or not anybody has asked for it.
+void to_oneself(Group& group) {
+  for (std::size_t bytes : {std::size_t{0}, std::size_t{10}, std::size_t{100000}}) {
+    const Data first = content(1, 2, 3, bytes), second = content(4, 5, 6, bytes);
+    Data a(bytes), b(bytes);
+    const MessageHandle early = group.receive(a, group.rank(), 1);
+    for (const Data* data : {&first, &second}) {
+      const MessageHandle sent = group.send(*data, group.rank(), 1);
+      CHECK(group.post_office().is_done(sent));
+    }
+    const MessageHandle late = group.receive(b, -1, 1);
+    group.post_office().wait(early);
+    group.post_office().wait(late);
+    CHECK(a == first && b == second && late->peer == group.rank());
+  }
+}
+
+/// A receive that nobody answers is given up, and the group goes on; so is a long send that nobody asks for.
+void too_late(Group& group) {
+  const int me = group.rank();
+  Data data(10), big(20000);
+  if (me == 0) {
+    CHECK_THROWS(group.post_office().wait(group.receive(data, 1, 5, 0.1)), PeerTimeout,
+                 "recv of 10 bytes, tag 5 Timed out after 0.1 s");
+    CHECK_THROWS(group.post_office().wait(group.send(big, 1, 6, 0.1)), PeerTimeout, "send of 20000 bytes, tag 6");
+  }
+  group.barrier();
+  if (me == 0) {
+    const Data small = content(0, 1, 1, 10);
+    group.post_office().wait(group.send(small, 1, 7));
+    Data answer(10);
+    group.post_office().wait(group.receive(answer, 1, 5));
+    CHECK(answer == content(1, 0, 2, 10));
+  } else if (me == 1) {
+    group.post_office().wait(group.receive(data, 0, 7));
+    CHECK(data == content(0, 1, 1, 10));
+    group.post_office().wait(group.send(content(1, 0, 2, 10), 0, 5));
+  }
+  group.barrier();
+}
+
+/// A receiver that asks for a long message after its sender has given it up: nobody gets another message's bytes.
+void given_up(Group& group) {
+  const Data stale = content(0, 1, 1, 20000), fresh = content(0, 1, 2, 20000);
+  if (group.rank() == 0) {
+    CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 20000 bytes");
+    group.barrier();
+    try {
+      group.post_office().wait(group.send(fresh, 1, 2, 3));
+    } catch (const Error&) {  // the group has failed, which the receiver may have said first
+    }
+    return;
+  }
+  group.barrier();
+  Data old(20000), now(20000);
+  const MessageHandle missed = group.receive(old, 0, 1, 1), kept = group.receive(now, 0, 2, 3);
+  CHECK_THROWS(group.post_office().wait(missed), Error, "");
+  CHECK(old != fresh);
+  try {
+    group.post_office().wait(kept);
+    CHECK(now == fresh);
+  } catch (const Error&) {
+  }
+}
+
+void wrong_size(Group& group, std::size_t bytes) {
+  if (group.rank() == 0) {
+    const Data data(bytes);
+    const MessageHandle sent = group.send(data, 1, 4);
+    try {  // a short message is on its way before anybody compares sizes
+      group.post_office().wait(sent);
+    } catch (const MismatchError&) {
+    }
+    CHECK_THROWS(group.barrier(), MismatchError, "sends " + std::to_string(bytes) + " bytes, tag 4");
+    return;
+  }
+  Data data(bytes + 8);
+  CHECK_THROWS(group.post_office().wait(group.receive(data, 0, 4)), MismatchError,
+               "which receives " + std::to_string(bytes + 8));
+  CHECK_THROWS(group.send(data, 0, 1), MismatchError, "tag 4");
+}
+
+void callbacks(Group& group) {
+  const int other = 1 - group.rank();
+  std::atomic<int> called{0};
+  Data out = content(group.rank(), other, 0, 9000), in(9000);
+  const MessageHandle receive = group.receive(in, other, 0), send = group.send(out, other, 0);
+  for (const MessageHandle& message : {receive, send}) group.post_office().on_done(message, [&] { ++called; });
+  // Nobody waits: the background thread moves them.
+  const auto began = Clock::now();
+  while (called < 2 && Clock::now() - began < 30s) usleep(1000);
+  CHECK(called == 2 && in == content(other, group.rank(), 0, 9000));
+  group.post_office().on_done(send, [&] { ++called; });
+  CHECK(called == 3);
+  group.barrier();
+}
+
+/// The other rank goes while this one waits for its message.
+void departure(Group& group) {
+  Data data(10);
+  if (group.rank() == 1) {
+    group.post_office().wait(group.receive(data, 0, 1));
+    return;
+  }
+  group.post_office().wait(group.send(data, 1, 1));  // was taken before it went: no failure
+  CHECK_THROWS(group.post_office().wait(group.receive(data, 1, 2)), PeerDied, "rank 1");
+}
+
+void everything(Group& group) {
+  any_order(group);
+  any_source(group);
+  to_oneself(group);
+  if (group.size() > 1) too_late(group);
+  group.barrier();
+}
+
+int main() {
+  set_setting("ACCDP_EAGER_BYTES", "1k");
+  set_setting("ACCDP_RING_BYTES", "8k");
+  for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
+    run_nodes(nodes, everything);
+  CHECK(run_ranks(2, callbacks));
+  run_nodes({0, 1}, callbacks);
+  for (std::size_t bytes : {10, 5000}) {
+    CHECK(run_ranks(2, [&](Group& group) { wrong_size(group, bytes); }));
+    run_nodes({0, 1}, [&](Group& group) { wrong_size(group, bytes); });
+  }
+  CHECK(run_ranks(2, departure));
+  std::puts("given up");
+  CHECK(run_ranks(2, given_up));
+  run_nodes({0, 1}, given_up);
+}

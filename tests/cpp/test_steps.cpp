@@ -1,0 +1,143 @@
+// The board and the steps between processes that share one memfd: hand-over, sleeping and waking, failure, death.
+#include <signal.h>
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "base/settings.hpp"
+#include "node/steps.hpp"
+#include "ranks.hpp"
+
+using namespace accdp;
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kSleepAtOnce = 0ns, kUsual = 20us;
+
+/// Throws what the board says, or after a while.
+class Guard : public Watch {
+ public:
+  explicit Guard(const Board& board, double seconds = 60) : board_(board), deadline_(seconds) {}
+  void look_around() override {
+    if (board_.has_failed()) throw_failure(board_.failure().first, board_.failure().second);
+    if (deadline_.passed()) throw PeerTimeout("the test waited too long");
+  }
+
+ private:
+  const Board& board_;
+  Deadline deadline_;
+};
+
+std::uint32_t pattern(int rank, std::uint64_t step, std::size_t i) {
+  return static_cast<std::uint32_t>(rank * 1000003u + step * 7919u + i);
+}
+
+/// Every rank writes in most steps and reads whatever others wrote, at its own pace.
+void hand_over(int size, std::chrono::nanoseconds spin, std::uint64_t steps_to_do) {
+  Segment segment(size);
+  CHECK(fork_ranks(size, [&](int rank) {
+    Board board(segment.fd(), size, rank);
+    Guard guard(board);
+    Patience patience(spin);
+    std::uint64_t counter = 0;
+    std::mt19937 pace(rank);
+    auto writes = [](int who, std::uint64_t step) { return (step + who) % 4 != 0; };
+    const std::size_t words = board.slot_bytes() / sizeof(std::uint32_t);
+    for (std::uint64_t step = 1; step <= steps_to_do; ++step) {
+      Steps steps(board, counter, patience, guard);  // the count lives on in `counter`
+      if (writes(rank, step)) {
+        auto* slot = reinterpret_cast<std::uint32_t*>(steps.open());
+        for (std::size_t i = 0; i < words; i += 97) slot[i] = pattern(rank, step, i);
+      } else {
+        steps.open_unwritten();
+      }
+      steps.publish();
+      if (pace() % 16 == 0) sched_yield();
+      for (int other = 0; other < size; ++other) {
+        if (other == rank || !writes(other, step)) continue;
+        steps.await(other);
+        const auto* slot = reinterpret_cast<const std::uint32_t*>(steps.slot(other));
+        for (std::size_t i = 0; i < words; i += 97) CHECK(slot[i] == pattern(other, step, i));
+      }
+      if (step % 7 == 0) steps.await_all();
+    }
+    CHECK(counter == steps_to_do);
+  }));
+}
+
+void failure_wakes_all() {
+  constexpr int kSize = 3;
+  Segment segment(kSize);
+  CHECK(fork_ranks(kSize, [&](int rank) {
+    Board board(segment.fd(), kSize, rank);
+    Guard guard(board);
+    Patience patience(kSleepAtOnce);
+    std::uint64_t counter = 0;
+    Steps steps(board, counter, patience, guard);
+    if (rank == 0) {
+      usleep(200 * 1000);  // the others sleep by now
+      board.fail(FailureKind::kDied, "rank 7 exited");
+      board.fail(FailureKind::kTimeout, "not the first failure, so not the one that counts");
+      CHECK(board.failure().first == FailureKind::kDied);
+      return;
+    }
+    const auto began = Clock::now();
+    steps.open_unwritten();
+    steps.publish();
+    CHECK_THROWS(steps.await(0), PeerDied, "rank 7 exited");
+    CHECK(steps.waits_for(0) && !steps.waits_for(rank));
+    CHECK(Clock::now() - began < 5s);
+  }));
+}
+
+void failure_texts() {
+  Board board(-1, 1, 0);
+  CHECK(!board.has_failed());
+  board.fail(FailureKind::kMismatch, std::string(5000, 'x'));  // longer than the board keeps
+  CHECK(board.has_failed() && board.failure().second.size() > 100);
+  CHECK_THROWS(throw_failure(FailureKind::kMismatch, "a"), MismatchError, "a");
+  CHECK_THROWS(throw_failure(FailureKind::kTimeout, "b"), PeerTimeout, "b");
+  CHECK_THROWS(throw_failure(FailureKind::kOther, "c"), Error, "c");
+}
+
+/// Sleeping at once in every step: a lost wake-up would cost the longest sleep each time.
+void no_wake_up_is_lost() {
+  const auto began = Clock::now();
+  hand_over(2, kSleepAtOnce, 2000);
+  CHECK(Clock::now() - began < 2000 * kLongestSleep / 4);
+}
+
+std::uint64_t start_time_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string field;
+  for (int i = 0; i < 22; ++i) file >> field;  // no blank in this program's name
+  return std::stoull(field);
+}
+
+void lives() {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    ::pause();
+    std::_Exit(0);
+  }
+  const std::uint64_t started = start_time_of(child);
+  CHECK(process_lives(child, started) && process_lives(child, 0));
+  CHECK(!process_lives(child, started + 1));  // another process that got the same pid
+  CHECK(kill(child, SIGKILL) == 0);
+  for (int i = 0; i < 1000 && process_lives(child, started); ++i) usleep(10 * 1000);
+  CHECK(!process_lives(child, started) && !process_lives(child, 0));  // a zombie lives no more
+  CHECK(waitpid(child, nullptr, 0) == child);
+  CHECK(!process_lives(child, started));
+}
+
+int main() {
+  set_setting("ACCDP_FLAT_BYTES", "1k");
+  set_setting("ACCDP_CHUNK_BYTES", "4k");
+  for (int size : {2, 3, 4}) hand_over(size, kUsual, 3000);
+  no_wake_up_is_lost();
+  failure_wakes_all();
+  failure_texts();
+  lives();
+}

@@ -1,0 +1,136 @@
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "base/error.hpp"
+#include "mpi/wire.hpp"
+
+/// The messages between the threads of a test, each of which plays a rank.
+///
+/// As strict as MPI may be: messages between two ranks with one tag arrive in order; a short one is copied when it is
+/// sent, a long one is read from the sender's memory when the receiver takes it, so that the address sanitizer sees a
+/// buffer that was let go too early.
+class Mail {
+ public:
+  static constexpr std::size_t kCopied = 8 << 10;
+  struct Letter {
+    accdp::ConstBytes data;
+    std::vector<std::byte> copied;
+    bool taken = false;
+  };
+  using Route = std::tuple<int, int, int>;  // from, to, tag
+
+  std::mutex mutex;
+  std::map<Route, std::deque<std::shared_ptr<Letter>>> letters;
+};
+
+/// One rank's end of it.
+class ThreadWire : public accdp::Wire {
+ public:
+  ThreadWire(std::shared_ptr<Mail> mail, int rank, int size) : mail_(std::move(mail)), rank_(rank), size_(size) {}
+
+  Request isend(accdp::ConstBytes data, int to, Tag tag) override {
+    std::lock_guard lock(mail_->mutex);
+    auto letter = std::make_shared<Mail::Letter>();
+    letter->data = data;
+    if (data.size() <= Mail::kCopied) {
+      letter->copied.assign(data.begin(), data.end());
+      letter->data = letter->copied;
+    }
+    mail_->letters[{rank_, to, tag}].push_back(letter);
+    sends_[++last_] = {letter, {rank_, to, tag}};
+    return {last_, data.size(), to, true, false};
+  }
+
+  Request irecv(accdp::Bytes data, int from, Tag tag) override {
+    std::lock_guard lock(mail_->mutex);
+    receives_[{from, rank_, tag}].push_back({++last_, data});
+    return {last_, data.size(), from, true, true};
+  }
+
+  bool test(Request& request) override {
+    if (!request.pending) return true;
+    std::lock_guard lock(mail_->mutex);
+    if (!request.is_receive) {
+      const Mail::Letter& letter = *sends_.at(request.raw).letter;
+      if (!letter.taken && letter.copied.size() != letter.data.size()) return false;
+      sends_.erase(request.raw);
+      request.pending = false;
+      return true;
+    }
+    for (auto& [route, posted] : receives_) match(route, posted);
+    auto found = received_.find(request.raw);
+    if (found == received_.end()) return false;
+    const std::size_t bytes = found->second;
+    received_.erase(found);
+    request.pending = false;
+    if (bytes != request.expected_bytes)
+      throw accdp::MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
+                                 " bytes, expected " + std::to_string(request.expected_bytes));
+    return true;
+  }
+
+  bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
+    std::lock_guard lock(mail_->mutex);
+    for (int rank = 0; rank < size_; ++rank) {
+      auto found = mail_->letters.find({rank, rank_, tag});
+      if (found == mail_->letters.end() || found->second.empty()) continue;
+      Mail::Letter& letter = *found->second.front();
+      message.assign(letter.data.begin(), letter.data.end());
+      letter.taken = true;
+      found->second.pop_front();
+      from = rank;
+      return true;
+    }
+    return false;
+  }
+
+  void abandon(Request& request) noexcept override {
+    if (!request.pending) return;
+    request.pending = false;
+    std::lock_guard lock(mail_->mutex);
+    if (!request.is_receive) {
+      auto& [letter, route] = sends_.at(request.raw);
+      std::erase(mail_->letters[route], letter);
+      sends_.erase(request.raw);
+      return;
+    }
+    for (auto& [route, posted] : receives_)
+      std::erase_if(posted, [&](const Posted& one) { return one.id == request.raw; });
+  }
+
+  void mark_broken() noexcept override {}
+
+ private:
+  struct Posted {
+    std::uint64_t id;
+    accdp::Bytes data;
+  };
+  struct Sent {
+    std::shared_ptr<Mail::Letter> letter;
+    Mail::Route route;
+  };
+
+  void match(const Mail::Route& route, std::deque<Posted>& posted) {
+    auto& waiting = mail_->letters[route];
+    for (; !posted.empty() && !waiting.empty(); posted.pop_front(), waiting.pop_front()) {
+      Mail::Letter& letter = *waiting.front();
+      const std::size_t fits = std::min(letter.data.size(), posted.front().data.size());
+      if (fits) std::memcpy(posted.front().data.data(), letter.data.data(), fits);
+      received_[posted.front().id] = letter.data.size();
+      letter.taken = true;
+    }
+  }
+
+  std::shared_ptr<Mail> mail_;
+  int rank_, size_;
+  std::uint64_t last_ = 0;
+  std::map<std::uint64_t, Sent> sends_;
+  std::map<Mail::Route, std::deque<Posted>> receives_;
+  std::map<std::uint64_t, std::size_t> received_;  // bytes that came
+};

@@ -1,0 +1,225 @@
+"""What ranks tell each other before a group exists, and what follows from it. Ranks are threads here."""
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from accdp_comm import _core, bootstrap, cards, exchange, settings
+
+
+class Memory:
+    """A store in this process, of the kind torch has."""
+
+    def __init__(self):
+        self.keys, self.lock = {}, threading.Lock()
+
+    def set(self, key, value):
+        self.keys[key] = value
+
+    def get(self, key):
+        return self.keys[key].encode()
+
+    def check(self, keys):
+        return all(key in self.keys for key in keys)
+
+    def add(self, key, amount):
+        with self.lock:
+            self.keys[key] = self.keys.get(key, 0) + amount
+            return self.keys[key]
+
+
+def on_ranks(size, step):
+    """Run step(rank) on every rank at once; return results or errors by rank."""
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(step, rank) for rank in range(size)]
+        return [future.exception() or future.result() for future in futures]
+
+
+def through(store, rank, size, timeout_s=10.0, label="world"):
+    return exchange.StoreExchange(store, rank, size, timeout_s, label)
+
+
+def card(node="a", world_rank=0, world_size=1, **other):
+    fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3}
+    fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
+    return cards.Card(node=node, world_rank=world_rank, world_size=world_size, **fixed | other)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_exchange_collects_by_rank_round_after_round(size):
+    store = Memory()
+
+    def rank(me):
+        meeting = through(store, me, size)
+        return [meeting.allgather(bytes([me, round_, 255])) for round_ in range(3)]
+
+    expected = [[bytes([rank, round_, 255]) for rank in range(size)] for round_ in range(3)]
+    assert on_ranks(size, rank) == [expected] * size
+
+
+def test_exchange_names_the_ranks_that_did_not_come_on_all_that_did():
+    store = Memory()
+    errors = on_ranks(3, lambda me: through(store, me, 5, timeout_s=0.3).allgather(b""))
+    for rank, error in enumerate(errors):
+        assert isinstance(error, _core.PeerTimeout)
+        assert str(error).startswith(f"rank {rank}: ranks 3, 4 of 5 did not come within 0.3 s")
+
+
+def test_exchange_without_rank_0_names_it():
+    with pytest.raises(_core.PeerTimeout, match="rank 0 of 2 did not come within 0.1 s"):
+        through(Memory(), 1, 2, timeout_s=0.1).allgather(b"")
+
+
+def test_a_store_is_used_again_without_reading_what_lies_there():
+    store = Memory()
+    for turn in range(3):
+        answers = on_ranks(2, lambda me, turn=turn: through(store, me, 2).allgather(f"{turn}{me}".encode()))
+        assert answers == [[f"{turn}0".encode(), f"{turn}1".encode()]] * 2
+
+
+def test_a_store_that_goes_away_is_told_in_one_line():
+    class Gone(Memory):
+        def check(self, keys):
+            raise RuntimeError("Connection was likely closed\nframe #0: ...")
+
+    with pytest.raises(_core.PeerDied, match=r"rank 1 of 2: the store .* is gone \(Connection was likely closed\)"):
+        through(Gone(), 1, 2).allgather(b"")
+
+
+def test_rank_0_that_gives_up_waits_until_the_others_know_why():
+    store, seen = Memory(), []
+
+    def rank(me):
+        meeting = through(store, me, 2)
+        if me == 1:
+            time.sleep(0.2)
+        meeting.allgather(b"x")
+        if me == 0:
+            meeting.settle()
+        seen.append(me)
+
+    assert on_ranks(2, rank) == [None, None]
+    assert store.keys["accdp/world/2/0/0/read"] == 1
+
+
+def test_what_fails_on_one_rank_fails_on_all_with_its_name():
+    def rank(me):
+        def step():
+            if me == 1:
+                raise _core.UsageError("ACCDP_X=4q: expected bytes")
+            return me
+
+        return exchange.agree(meetings[me], step)
+
+    store = Memory()
+    meetings = {me: through(store, me, 3) for me in range(3)}
+    errors = on_ranks(3, rank)
+    assert [type(error) for error in errors] == [_core.UsageError] * 3
+    assert str(errors[1]) == "ACCDP_X=4q: expected bytes"
+    assert str(errors[0]) == str(errors[2]) == "rank 1 of 3: ACCDP_X=4q: expected bytes"
+
+
+def test_an_error_of_another_kind_arrives_as_ours():
+    def rank(me):
+        return exchange.agree(meetings[me], lambda: 1 // me)
+
+    store = Memory()
+    meetings = {me: through(store, me, 2) for me in range(2)}
+    first, second = on_ranks(2, rank)
+    assert type(first) is ZeroDivisionError
+    assert type(second) is _core.Error and "rank 0 of 2" in str(second)
+
+
+def test_ranks_must_have_the_same_version_and_settings():
+    same = {"version": "1", "settings": "ACCDP_A=1;ACCDP_B=x;"}
+    cards.check_alike([same] * 4)
+    with pytest.raises(_core.UsageError, match="rank 2 of 4 has ACCDP_B=y, but rank 0 has ACCDP_B=x"):
+        cards.check_alike([same, same, {**same, "settings": "ACCDP_A=1;ACCDP_B=y;"}, same])
+    with pytest.raises(_core.UsageError, match="rank 0 of 3 has ACCDP_A=2, but rank 1 has ACCDP_A=1"):
+        cards.check_alike([{**same, "settings": "ACCDP_A=2;ACCDP_B=x;"}, same, same])
+    with pytest.raises(_core.UsageError, match="rank 1 of 2 has accdp version=2, but rank 0 has accdp version=1"):
+        cards.check_alike([same, {**same, "version": "2"}])
+    with pytest.raises(_core.UsageError, match=r"rank 1 of 2 has ACCDP_B=\(unset\)"):
+        cards.check_alike([same, {**same, "settings": "ACCDP_A=1;"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("", []),
+        ("1x1", [0]),
+        ("2x2", [0, 0, 1, 1]),
+        ("3x1", [0, 1, 2]),
+        ("0,0,1", [0, 0, 1]),
+        ("5", [5]),
+        ("1,0", [1, 0]),
+    ],
+)
+def test_topology_is_read(text, nodes):
+    assert cards.declared_nodes(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["2y2", "0x2", "2x", "x2", "1,,2", "a", "-1,0", "2x2x2", " 2x2", "1.5"])
+def test_topology_is_refused_in_one_sentence(text):
+    with pytest.raises(_core.UsageError, match=f"ACCDP_TOPOLOGY={text}: expected NODESxRANKS"):
+        cards.declared_nodes(text)
+
+
+def test_nodes_are_numbered_as_they_appear():
+    assert cards.number_nodes([card(node) for node in "bbaabc"], "") == [0, 0, 1, 1, 0, 2]
+
+
+def test_declared_nodes_go_by_world_rank():
+    world = [card("a", rank, 4) for rank in range(4)]
+    assert cards.number_nodes(world, "2x2") == [0, 0, 1, 1]
+    assert cards.number_nodes([world[3], world[0]], "2x2") == [0, 1]
+    assert cards.number_nodes([world[2], world[3]], "7,7,5,5") == [0, 0]
+
+
+def test_declared_nodes_must_fit_the_world():
+    with pytest.raises(_core.UsageError, match="ACCDP_TOPOLOGY=2x2 declares 4 ranks, but this world has 3"):
+        cards.number_nodes([card("a", rank, 3) for rank in range(3)], "2x2")
+    world = [card("ab"[rank % 2], rank, 4) for rank in range(4)]
+    with pytest.raises(_core.UsageError, match="puts ranks 0 and 1 on one node, but they run on host-a and host-b"):
+        cards.number_nodes(world, "2x2")
+
+
+def test_this_process_has_a_card_that_travels_as_json():
+    mine = cards.card_of_this_process(7, (0, 1), 0, ("", -1, 0))
+    assert cards.Card(**json.loads(json.dumps(mine.as_dict()))) == mine
+    assert mine.pid == os.getpid() and mine.start_time == cards.start_time(os.getpid()) > 0
+    assert _core.process_lives(mine.pid, mine.start_time)
+
+
+def test_a_world_of_one_needs_nobody():
+    group = bootstrap.form_group(exchange.Alone(10), "alone")
+    assert (group.rank, group.size, list(group.nodes)) == (0, 1, [0])
+    group.barrier()
+    group.close()
+
+
+def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
+    before, named = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    store = Memory()
+    groups = on_ranks(3, lambda me: bootstrap.form_group(through(store, me, 3), "three"))
+    assert [group.size for group in groups] == [3, 3, 3]
+    assert on_ranks(3, lambda me: groups[me].barrier(10)) == [None] * 3
+    assert set(os.listdir("/dev/shm")) <= named
+    on_ranks(3, lambda me: groups[me].close())
+    groups.clear()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_settings_are_changed_for_a_while():
+    before = settings.value_of("chunk_bytes")
+    with settings.override(chunk_bytes="128k"):
+        assert settings.value_of("ACCDP_CHUNK_BYTES") == "128k"
+    assert settings.value_of("chunk_bytes") == before
+    with pytest.raises(_core.UsageError, match="no_such: no such setting"), settings.override(no_such=1):
+        pass
+    with pytest.raises(_core.UsageError, match="ACCDP_SPIN_US=soon"), settings.override(spin_us="soon"):
+        pass

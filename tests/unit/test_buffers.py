@@ -1,0 +1,142 @@
+"""Arrays and tensors become (address, count, datatype), or are refused in one sentence."""
+
+import numpy as np
+import pytest
+
+from accdp_comm._core import Datatype, UsageError
+from accdp_comm.buffers import describe, new_like
+
+torch = pytest.importorskip("torch")
+
+NUMPY = {
+    "bool": Datatype.bool_,
+    "uint8": Datatype.u8,
+    "int8": Datatype.i8,
+    "uint16": Datatype.u16,
+    "int16": Datatype.i16,
+    "uint32": Datatype.u32,
+    "int32": Datatype.i32,
+    "uint64": Datatype.u64,
+    "int64": Datatype.i64,
+    "float16": Datatype.f16,
+    "float32": Datatype.f32,
+    "float64": Datatype.f64,
+    "complex64": Datatype.c64,
+    "complex128": Datatype.c128,
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpy_and_torch_datatypes(name):
+    array = np.zeros((2, 3), name)
+    tensor = torch.zeros((2, 3), dtype=getattr(torch, name))
+    for x, pointer in ((array, array.ctypes.data), (tensor, tensor.data_ptr())):
+        buffer = describe(x, "x", writable=True)
+        assert (buffer.pointer, buffer.count, buffer.datatype) == (pointer, 6, NUMPY[name])
+        assert (buffer.shape, buffer.itemsize) == ((2, 3), array.itemsize)
+
+
+def test_bfloat16_is_a_number_and_float8_is_bytes():
+    half = describe(torch.zeros(5, dtype=torch.bfloat16), "x", writable=True)
+    assert (half.count, half.datatype, half.itemsize) == (5, Datatype.bf16, 2)
+    eighth = describe(torch.zeros(5, dtype=torch.float8_e4m3fn), "x", writable=True)
+    assert (eighth.count, eighth.datatype, eighth.itemsize) == (5, Datatype.bytes, 1)
+
+
+def test_records_and_times_are_moved_as_bytes():
+    for kind in ("datetime64[s]", "U3", [("a", "i4"), ("b", "f8")]):
+        array = np.zeros(4, kind)
+        buffer = describe(array, "x", writable=True)
+        assert (buffer.count, buffer.datatype) == (array.nbytes, Datatype.bytes)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
+def test_scalars_and_empty_arrays(shape):
+    for x in (np.zeros(shape), torch.zeros(shape)):
+        assert describe(x, "x", writable=True).count == int(np.prod(shape))
+
+
+def test_views_point_into_their_base():
+    base = np.arange(12.0).reshape(3, 4)
+    assert describe(base[1:], "x", writable=True).pointer == base.ctypes.data + 32
+    tensor = torch.arange(12).reshape(3, 4)
+    assert describe(tensor[1:], "x", writable=True).pointer == tensor.data_ptr() + 32
+
+
+def test_rows_follow_each_other():
+    buffer = describe(np.zeros((5, 3), np.float32), "x", writable=False)
+    start = buffer.pointer
+    assert buffer.rows([2, 0, 3]) == [(start, 6), (start + 24, 0), (start + 24, 9)]
+
+
+def read_only():
+    array = np.zeros(3)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([1.0, 2.0], "x is a list: expected a NumPy array"),
+        (3.0, "x is a float"),
+        (None, "x is a NoneType"),
+        (np.zeros((3, 4))[:, 1], r"x is not contiguous \(shape \(3,\), strides \(32,\)\)"),
+        (np.zeros((3, 4)).T, "x is not contiguous"),
+        (torch.zeros(3, 4).t(), r"x is not contiguous .* expected x.contiguous\(\)"),
+        (torch.zeros(1).expand(4), "x is not contiguous"),
+        (torch.zeros(3, 3).to_sparse(), "x has layout torch.sparse_coo"),
+        (torch.zeros(3, device="meta"), r"x is on meta: expected host memory, as of x.cpu\(\)"),
+        (torch.zeros(3, dtype=torch.complex64).conj(), "x is a lazy conjugate"),
+        (np.array([object()]), "x has dtype object"),
+        (np.zeros(3, ">f4"), "x has dtype >f4 in foreign byte order"),
+        (read_only(), "x is read-only"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refused_in_one_sentence(x, message):
+    with pytest.raises(UsageError, match=message):
+        describe(x, "x", writable=True)
+
+
+def test_read_only_arrays_may_be_read():
+    assert describe(read_only(), "x", writable=False).count == 3
+
+
+class Foreign:
+    """An array of some other library, known by DLPack alone."""
+
+    def __init__(self, inner, device=(1, 0)):
+        self.inner, self.device = inner, device
+
+    def __dlpack__(self, **options):
+        return self.inner.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+def test_dlpack_arrays_are_read():
+    inner = torch.arange(6, dtype=torch.int32)
+    buffer = describe(Foreign(inner), "x", writable=False)
+    assert (buffer.pointer, buffer.count, buffer.datatype) == (inner.data_ptr(), 6, Datatype.i32)
+
+
+def test_dlpack_bfloat16_is_read_where_torch_is_there():
+    inner = torch.ones(4, dtype=torch.bfloat16)
+    buffer = describe(Foreign(inner), "x", writable=False)
+    assert (buffer.pointer, buffer.count, buffer.datatype) == (inner.data_ptr(), 4, Datatype.bf16)
+
+
+def test_dlpack_arrays_are_not_written_and_not_fetched_from_devices():
+    with pytest.raises(UsageError, match="x is read-only"):
+        describe(Foreign(torch.zeros(3)), "x", writable=True)
+    with pytest.raises(UsageError, match=r"x is on a device \(DLPack device type 2\)"):
+        describe(Foreign(torch.zeros(3), (2, 0)), "x", writable=False)
+
+
+def test_new_arrays_are_of_the_same_library():
+    array = new_like(describe(np.zeros(3, np.int16), "x", writable=False), (2, 3))
+    assert isinstance(array, np.ndarray) and (array.shape, array.dtype) == ((2, 3), np.int16)
+    tensor = new_like(describe(torch.zeros(3, dtype=torch.bfloat16), "x", writable=False), (2, 3))
+    assert (tuple(tensor.shape), tensor.dtype) == ((2, 3), torch.bfloat16)

@@ -1,0 +1,222 @@
+"""The PMI-1 service without MPI: clients here speak the protocol by hand."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from accdp_comm import pmi1
+
+
+def expand(text: str, size: int) -> list[int]:
+    """Read a process mapping the way MPI does: blocks in order, each node's ranks one after another."""
+    nodes: list[int] = []
+    for block in text.removeprefix("(vector,(").removesuffix("))").split("),("):
+        first, count, ranks = map(int, block.split(","))
+        nodes += [first + i for i in range(count) for _ in range(ranks)]
+    assert len(nodes) == size
+    return nodes
+
+
+@pytest.mark.parametrize(
+    "nodes", [[0], [0, 0, 0], [0, 1], [0, 0, 1, 1, 2, 2], [0, 1, 0, 1], [0, 0, 1, 0, 2, 2, 1], [0, 1, 1, 1, 2, 3, 3]]
+)
+def test_mapping_tells_every_ranks_node(nodes):
+    assert expand(pmi1.process_mapping(nodes), len(nodes)) == nodes
+
+
+def test_mapping_joins_equal_nodes():
+    assert pmi1.process_mapping([0, 0, 1, 1, 2, 2]) == "(vector,(0,3,2))"
+
+
+def test_mapping_too_long_for_a_client_is_left_out():
+    assert pmi1.process_mapping([rank * 7 % 400 for rank in range(400)]) is None
+
+
+class Client:
+    def __init__(self, port):
+        self.link = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.lines = self.link.makefile("rb")
+
+    def say(self, text: str) -> None:
+        self.link.sendall(text.encode() + b"\n")
+
+    def ask(self, text: str) -> str:
+        self.say(text)
+        return self.hear()
+
+    def hear(self) -> str:
+        return self.lines.readline().decode().strip()
+
+    def join(self, rank: int) -> "Client":
+        assert self.ask(f"cmd=initack pmiid={rank}") == "cmd=initack rc=0"
+        self.answers = [self.hear() for _ in range(3)]
+        return self
+
+    def close(self) -> None:
+        self.lines.close()
+        self.link.close()
+
+
+@pytest.fixture
+def serve():
+    made = []
+
+    def start(nodes, timeout_s=10.0):
+        service = pmi1.Pmi1Service(nodes, timeout_s=timeout_s)
+        made.append(service)
+        return service, lambda rank: Client(service.port).join(rank)
+
+    yield start
+    for service in made:
+        service.close()
+
+
+def test_ranks_learn_their_place(serve):
+    service, join = serve([0, 0, 1])
+    rank = join(2)
+    assert rank.answers == ["cmd=set size=3", "cmd=set rank=2", "cmd=set debug=0"]
+    assert rank.ask("cmd=init pmi_version=1 pmi_subversion=1").endswith("rc=0")
+    assert rank.ask("cmd=get_universe_size") == "cmd=universe_size size=3 rc=0"
+    assert rank.ask("cmd=get kvsname=x key=PMI_process_mapping").endswith("value=(vector,(0,1,2),(1,1,1))")
+    assert service.token in rank.ask("cmd=get_my_kvsname")
+
+
+def test_keys_put_by_one_rank_are_got_by_another(serve):
+    _, join = serve([0, 0])
+    first, second = join(0), join(1)
+    assert "rc=0" in first.ask("cmd=put kvsname=x key=card value=a=b")
+    assert second.ask("cmd=get kvsname=x key=card") == "cmd=get_result rc=0 msg=success value=a=b"
+    assert "rc=-1" in second.ask("cmd=get kvsname=x key=nothing")
+    assert "rc=-1" in second.ask(f"cmd=put kvsname=x key=card value={'v' * 2000}")
+
+
+def test_barrier_waits_for_all_and_can_be_used_again(serve):
+    _, join = serve([0, 0])
+    first, second = join(0), join(1)
+    for _ in range(3):
+        first.say("cmd=barrier_in")
+        first.link.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            first.link.recv(1)
+        first.link.settimeout(10)
+        first.lines = first.link.makefile("rb")
+        assert second.ask("cmd=barrier_in") == "cmd=barrier_out rc=0"
+        assert first.hear() == "cmd=barrier_out rc=0"
+
+
+def test_rank_that_leaves_ends_the_others_barrier(serve):
+    service, join = serve([0, 0, 0])
+    first, second = join(0), join(1)
+    first.say("cmd=barrier_in")
+    second.close()
+    assert first.hear() == ""  # the connection is closed: nothing to wait for any more
+    assert service.broken == "rank 1 of 3 left the PMI-1 service without MPI_Finalize"
+
+
+def test_rank_that_never_comes_ends_the_barrier_at_its_time_out(serve):
+    service, join = serve([0, 0], timeout_s=0.2)
+    first = join(0)
+    started = time.monotonic()
+    assert first.ask("cmd=barrier_in") == ""
+    assert 0.2 <= time.monotonic() - started < 5
+    assert "rank 1 of 2 did not come" in service.broken
+
+
+def test_abort_is_told_to_the_others(serve):
+    service, join = serve([0, 0])
+    first, second = join(0), join(1)
+    first.say("cmd=barrier_in")
+    second.say("cmd=abort exitcode=1")
+    assert first.hear() == ""
+    assert service.broken == "rank 1 of 2 called MPI_Abort"
+
+
+@pytest.mark.parametrize("pmiid", ["0", "2", "-1", "x", ""])
+def test_only_the_ranks_there_are_may_join_once(serve, pmiid):
+    service, join = serve([0, 0])
+    join(0)
+    stranger = Client(service.port)
+    assert "rc=-1" in stranger.ask(f"cmd=initack pmiid={pmiid}")
+    assert stranger.hear() == ""
+
+
+@pytest.mark.parametrize("text", ["GET / HTTP/1.1", "cmd=get key=PMI_process_mapping", "\x00\x01", "x" * 10_000])
+def test_strangers_are_dropped(serve, text):
+    service, join = serve([0])
+    stranger = Client(service.port)
+    try:
+        assert stranger.ask(text) == ""
+    except ConnectionError:
+        pass  # dropped before it had read all of it
+    assert join(0).ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+
+
+def test_unknown_commands_and_spawn_are_answered(serve):
+    _, join = serve([0])
+    rank = join(0)
+    assert rank.ask("cmd=publish_name service=a port=b") == "cmd=publish_name rc=-1 msg=unknown_command"
+    rank.say("mcmd=spawn\nnprocs=1\nexecname=x")
+    assert rank.ask("endcmd") == "cmd=spawn_result rc=-1 msg=not_supported"
+    assert rank.ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+
+
+def test_service_ends_when_all_have_finalised(serve):
+    service, join = serve([0, 0])
+    ranks = [join(0), join(1)]
+    assert service.is_complete
+    assert ranks[0].ask("cmd=finalize") == "cmd=finalize_ack rc=0"
+    assert not service.wait_closed(0.1)
+    assert ranks[1].ask("cmd=finalize") == "cmd=finalize_ack rc=0"
+    assert service.wait_closed(10)
+    assert service.broken == ""
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", service.port), timeout=1).close()
+
+
+def test_hello_needs_the_token(serve):
+    service, _ = serve([0, 0])
+    assert pmi1.answers_as("127.0.0.1", service.port, service.token)
+    assert not pmi1.answers_as("127.0.0.1", service.port, "0" * 16)
+    service.close()
+    assert not pmi1.answers_as("127.0.0.1", service.port, service.token)
+
+
+def start_process(nodes):
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", pmi1.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdin.write(json.dumps({"nodes": nodes, "bind": "127.0.0.1", "timeout_s": 10}) + "\n")
+    process.stdin.flush()
+    return process, json.loads(process.stdout.readline())["port"]
+
+
+def finish(process) -> int:
+    process.stdin.close()
+    try:
+        return process.wait(10)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_process_outlives_its_owner_while_ranks_need_it():
+    process, port = start_process([0, 0])
+    ranks = [Client(port).join(rank) for rank in range(2)]
+    process.stdin.close()
+    assert ranks[0].ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+    leaving = threading.Thread(target=lambda: [rank.ask("cmd=finalize") for rank in ranks])
+    leaving.start()
+    assert finish(process) == 0
+    leaving.join()
+
+
+def test_process_ends_with_an_owner_that_gave_up():
+    process, port = start_process([0, 0])
+    Client(port).join(0)
+    assert finish(process) == 0

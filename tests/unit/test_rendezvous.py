@@ -1,0 +1,155 @@
+"""Which rendezvous is taken, decided from the environment alone; and what `import torch` loads of us."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from accdp_comm._core import UsageError
+from accdp_comm.launcher import LAUNCHER_VARIABLES, find_launcher, refuse_srun_without_mpi
+
+pytest.importorskip("torch")
+
+from accdp_comm import rendezvous
+
+TORCHS = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch):
+    others = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "TORCHELASTIC_RUN_ID")
+    for name in (*TORCHS, *LAUNCHER_VARIABLES, *others):
+        monkeypatch.delenv(name, raising=False)
+
+
+def taken(url: str = "env://") -> str:
+    """Return which way env:// goes."""
+    way = rendezvous.env_rendezvous(lambda *_, **__: iter(["torch"]), url)
+    if not hasattr(way, "gi_code"):
+        return next(way)
+    way.close()
+    return {"mpi_rendezvous": "mpi", "_world_of_one": "one"}[way.gi_code.co_name]
+
+
+def test_torchs_own_way_wherever_it_works(monkeypatch):
+    for name, value in TORCHS.items():
+        monkeypatch.setenv(name, value)
+    assert taken() == "torch"
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert taken() == "torch"
+    monkeypatch.delenv("RANK")
+    assert taken("env://?rank=0&world_size=1") == "torch"
+    assert taken("env://?rank=0&world_size=-1") == "torch"
+
+
+@pytest.mark.parametrize("missing", TORCHS)
+def test_torchs_own_error_where_something_is_missing_and_no_launcher_helps(monkeypatch, missing):
+    for name, value in TORCHS.items():
+        if name != missing:
+            monkeypatch.setenv(name, value)
+    assert taken() == "torch"
+
+
+@pytest.mark.parametrize("sign", ["PMI_RANK", "PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
+def test_mpi_under_each_launcher(monkeypatch, sign):
+    monkeypatch.setenv(sign, "1")
+    assert taken() == "mpi"
+    assert taken("env://?rank=1&world_size=2") == "mpi"
+    monkeypatch.setenv("MASTER_ADDR", "somewhere")
+    assert taken() == "mpi"
+    monkeypatch.setenv("RANK", "0")
+    assert taken() == "torch"
+
+
+def test_world_of_one_only_where_nothing_says_otherwise(monkeypatch):
+    assert taken() == "one"
+    assert taken("env://?rank=0&world_size=1") == "one"
+    assert taken("env://?rank=0&world_size=2") == "torch"
+    monkeypatch.setenv("MASTER_ADDR", "somewhere")
+    assert taken() == "torch"
+
+
+def test_world_of_one_has_a_store():
+    store, rank, size = next(rendezvous.env_rendezvous(lambda *_, **__: iter(()), "env://"))
+    store.set("key", "value")
+    assert (store.get("key"), rank, size) == (b"value", 0, 1)
+
+
+def test_mpi_scheme_needs_a_launcher():
+    with pytest.raises(UsageError, match="mpi:// needs an MPI launcher"):
+        next(rendezvous.mpi_rendezvous("mpi://"))
+
+
+def test_srun_without_mpi_is_not_taken_for_many_worlds_of_one(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    refuse_srun_without_mpi()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(UsageError, match="srun started 4 tasks without an MPI plug-in"):
+        refuse_srun_without_mpi()
+    monkeypatch.setenv("PMIX_RANK", "0")
+    refuse_srun_without_mpi()
+    assert find_launcher().size == 4
+
+
+def test_children_of_a_rank_are_not_ranks(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "1")
+    monkeypatch.setenv("PMI_FD", "999")
+    assert find_launcher() is None
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(UsageError, match="PMI_FD=999 is not open in this process"):
+        find_launcher()
+    monkeypatch.setenv("RANK", "0")
+    assert find_launcher() is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        monkeypatch.setenv("PMI_FD", str(ours.fileno()))
+        assert find_launcher().size == 4
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+        assert find_launcher() is None
+
+
+def test_ranks_are_placed_as_asked_or_as_mpi_has_them():
+    assert rendezvous.place_ranks([None] * 3, [None] * 3) == [0, 1, 2]
+    assert rendezvous.place_ranks([2, 0, 1], [3, 3, 3]) == [2, 0, 1]
+    with pytest.raises(UsageError, match="rank 1 of MPI asked for world_size=4, but MPI started 2 ranks"):
+        rendezvous.place_ranks([None, None], [None, 4])
+    with pytest.raises(UsageError, match="must be 0..2, each once; got 0, none, 2"):
+        rendezvous.place_ranks([0, None, 2], [None] * 3)
+    with pytest.raises(UsageError, match="each once; got 1, 1"):
+        rendezvous.place_ranks([1, 1], [None] * 2)
+
+
+def python(code: str, **variables: str) -> str:
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **variables}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_registering_loads_nothing_of_ours_and_keeps_torchs_defaults():
+    text = python(
+        "import torch.distributed as dist, sys, threading, accdp_comm.autoload as a\n"
+        "before = dict(dist.Backend.default_device_backend_map), threading.active_count()\n"
+        "a.register(); a.register()\n"
+        "assert before == (dist.Backend.default_device_backend_map, threading.active_count())\n"
+        "assert dist.Backend.backend_capability['accdp'] == ['cpu', 'cuda']\n"
+        "print(sorted(name for name in sys.modules if name.startswith('accdp_comm')), 'mpi4py' in sys.modules)"
+    )
+    assert text == "['accdp_comm', 'accdp_comm._version', 'accdp_comm.autoload'] False"
+
+
+def test_registering_never_raises():
+    text = python(
+        "import torch.distributed as dist, accdp_comm.autoload as a\n"
+        "dist.Backend.register_backend = None\n"
+        "a.register(); print('alive')"
+    )
+    assert text == "alive"
+
+
+def test_the_package_itself_is_light():
+    code = "import accdp_comm, sys; print([m for m in ('torch', 'numpy', 'accdp_comm._core') if m in sys.modules])"
+    assert python(code) == "[]"

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._core import Error, MismatchError, MpiError, PeerDied, PeerTimeout, SystemCallError, UsageError
+    from ._core import (
+        Error,
+        MismatchError,
+        MpiError,
+        PeerDied,
+        PeerTimeout,
+        SystemCallError,
+        UsageError,
+        reset_stats,
+        stats,
+    )
     from .backend import monitored_barrier
     from .communicator import Communicator
 
@@ -27,7 +37,9 @@ __all__ = [
     "UsageError",
     "__version__",
     "monitored_barrier",
+    "reset_stats",
     "settings",
+    "stats",
 ]
 
 _HOMES = {
@@ -36,6 +48,8 @@ _HOMES = {
     **dict.fromkeys(
         ("Error", "MismatchError", "MpiError", "PeerDied", "PeerTimeout", "SystemCallError", "UsageError"), "_core"
     ),
+    "reset_stats": "_core",
+    "stats": "_core",
 }
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -75,6 +76,7 @@ def enter_launched(timeout_s: float) -> tuple[int, int]:
         if not _world.universe:
             mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
             _world.universe = module.allgather(mine, timeout_s)[0].decode()
+            _unlink_segments_of_mpich()
         return module.world_rank(), module.world_size()
 
 
@@ -148,6 +150,8 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
     with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
         _initialise(load(), exchange.timeout_s)
+    load().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
+    _unlink_segments_of_mpich()
     _world.universe, _world.has_launcher = service["token"], False
     return str(service["token"])
 
@@ -218,6 +222,18 @@ def launched() -> int:
             return int(mpi4py.COMM_WORLD.Get_size())
     launcher = find_launcher()
     return launcher.size if launcher else 0
+
+
+def _unlink_segments_of_mpich() -> None:
+    """Take the names of MPICH's shared memory out of /dev/shm. To be called once all ranks have left MPI_Init.
+
+    MPICH removes them in MPI_Finalize, so ranks that are killed would leave them for good. All ranks have mapped them by
+    now, and a mapping needs no name.
+    """
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    for path in {line.split(maxsplit=5)[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
+        with contextlib.suppress(FileNotFoundError):  # another rank of this node was first
+            os.unlink(path.removesuffix(" (deleted)"))
 
 
 def keep_until_exit(group: _core.Group) -> None:

@@ -108,5 +108,9 @@ def run(ranks: int, command: Sequence[str], *, module: bool = False) -> None:
     line = command_line(program, family, ranks, command, module=module, is_root=os.geteuid() == 0)
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
+    if sys.stdout.isatty():
+        # Ranks write into mpiexec's pipes. This is how rich, which draws the progress bars, learns where they end up.
+        environment.setdefault("TTY_COMPATIBLE", "1")
+        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     sys.stdout.flush()
     os.execve(program, line, environment)

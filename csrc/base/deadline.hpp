@@ -10,9 +10,9 @@ class Deadline {
  public:
   explicit Deadline(double seconds)
       : seconds_(seconds),
-        at_(seconds > 1e9 ? Clock::time_point::max()
-                          : Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                               std::chrono::duration<double>(seconds))) {}
+        at_(seconds > 1e9
+                ? Clock::time_point::max()
+                : Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
 
   bool passed() const { return Clock::now() >= at_; }
   double seconds() const { return seconds_; }

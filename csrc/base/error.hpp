@@ -44,9 +44,9 @@ struct Interrupted : std::exception {
 }  // namespace accdp
 
 /// For system calls that answer -1 and set errno; yields the answer otherwise.
-#define ACCDP_SYSTEM(call)                                                          \
-  ([&] {                                                                            \
-    auto answer_ = (call);                                                          \
-    if (answer_ == -1) ::accdp::throw_system(#call, errno, __FILE__, __LINE__);     \
-    return answer_;                                                                 \
+#define ACCDP_SYSTEM(call)                                                      \
+  ([&] {                                                                        \
+    auto answer_ = (call);                                                      \
+    if (answer_ == -1) ::accdp::throw_system(#call, errno, __FILE__, __LINE__); \
+    return answer_;                                                             \
   }())

@@ -21,14 +21,17 @@ constexpr Setting kRows[] = {
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
      "Messages up to this size are sent before the receiver asked for them.", true},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds, >= 0",
-     "How long a waiting rank spins before it sleeps; not at all where ranks outnumber cores or it did not help lately.", false},
+     "How long a waiting rank spins before it sleeps; not at all where ranks outnumber cores or it did not help "
+     "lately.",
+     false},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},
     {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0",
      "How often a waiting rank looks whether the processes it waits for still live.", false},
     {&Settings::mpi, "ACCDP_MPI", "auto or on",
      "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true},
-    {&Settings::topology, "ACCDP_TOPOLOGY", "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
+    {&Settings::topology, "ACCDP_TOPOLOGY",
+     "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
      "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
 };
 
@@ -50,10 +53,11 @@ void parse(Settings& values, const Setting& row, const std::string& text) {
   if (auto integer = std::get_if<std::int64_t Settings::*>(&row.member)) {
     std::int64_t value = number<std::int64_t>(row, text, rest);
     int shift = *rest == 'k' ? 10 : *rest == 'M' ? 20 : *rest == 'G' ? 30 : 0;
-    if (rest[shift ? 1 : 0] != '\0' || value > (std::numeric_limits<std::int64_t>::max() >> (shift + 1))) reject(row, text);
-    values.**integer = value << shift;
+    if (rest[shift ? 1 : 0] != '\0' || value > (std::numeric_limits<std::int64_t>::max() >> (shift + 1)))
+      reject(row, text);
+    values.** integer = value << shift;
   } else if (auto real = std::get_if<double Settings::*>(&row.member)) {
-    values.**real = number<double>(row, text, rest);
+    values.** real = number<double>(row, text, rest);
     if (*rest) reject(row, text);
   } else {
     values.*std::get<std::string Settings::*>(row.member) = text;
@@ -86,7 +90,7 @@ State from_environment() {
     if (text) parse(state.values, kRows[i], text);
   }
   // Derived limits follow a chunk or ring made smaller on purpose, unless they were given themselves.
-  auto follow = [&](std::int64_t Settings::*member, std::int64_t most) {
+  auto follow = [&](std::int64_t Settings::* member, std::int64_t most) {
     for (std::size_t i = 0; i < std::size(kRows); ++i)
       if (kRows[i].member == Member(member) && std::strcmp(state.sources[i], "default") == 0)
         state.values.*member = std::min(state.values.*member, most);

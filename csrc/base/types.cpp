@@ -9,9 +9,9 @@ struct Row {
   char kind;  // 'i' integer, 'f' float, 'c' complex, 'b' opaque bytes
 };
 constexpr Row kTypes[] = {
-    {"bool", 1, 'i'},    {"uint8", 1, 'i'},   {"int8", 1, 'i'},      {"uint16", 2, 'i'},
-    {"int16", 2, 'i'},   {"uint32", 4, 'i'},  {"int32", 4, 'i'},     {"uint64", 8, 'i'},
-    {"int64", 8, 'i'},   {"float16", 2, 'f'}, {"bfloat16", 2, 'f'},  {"float32", 4, 'f'},
+    {"bool", 1, 'i'},    {"uint8", 1, 'i'},     {"int8", 1, 'i'},        {"uint16", 2, 'i'},
+    {"int16", 2, 'i'},   {"uint32", 4, 'i'},    {"int32", 4, 'i'},       {"uint64", 8, 'i'},
+    {"int64", 8, 'i'},   {"float16", 2, 'f'},   {"bfloat16", 2, 'f'},    {"float32", 4, 'f'},
     {"float64", 8, 'f'}, {"complex64", 8, 'c'}, {"complex128", 16, 'c'}, {"bytes", 1, 'b'},
 };
 constexpr const char* kOps[] = {"sum", "avg", "prod", "min", "max", "band", "bor", "bxor"};

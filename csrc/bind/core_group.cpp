@@ -32,7 +32,8 @@ std::vector<ConstBytes> readable(const std::vector<Block>& blocks, Datatype type
 
 std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
-                                  const std::vector<int>& nodes, int segment_fd, double timeout_s, const py::object& wire) {
+                                  const std::vector<int>& nodes, int segment_fd, double timeout_s,
+                                  const py::object& wire) {
   if (pids.size() != hosts.size() || start_times.size() != hosts.size() || nodes.size() != hosts.size())
     throw UsageError("hosts, pids, start_times and nodes: expected one entry per rank each");
   std::vector<Peer> peers;
@@ -57,46 +58,73 @@ void bind_group(py::module_& m) {
       .def_property_readonly("name", &Group::name)
       .def_property_readonly("sequence", &Group::sequence)
       .def_property("timeout_s", &Group::timeout_s, &Group::set_timeout_s)
-      .def_property_readonly("nodes", [](const Group& g) {
-        std::vector<int> nodes;
-        for (int rank = 0; rank < g.size(); ++rank) nodes.push_back(g.topology().node_of(rank));
-        return nodes;
-      })
+      .def_property_readonly("nodes",
+                             [](const Group& g) {
+                               std::vector<int> nodes;
+                               for (int rank = 0; rank < g.size(); ++rank) nodes.push_back(g.topology().node_of(rank));
+                               return nodes;
+                             })
       .def("barrier", &Group::barrier, timeout, nogil())
-      .def("bcast", [](Group& g, Address ptr, std::size_t count, Datatype type, int root, double t) {
-        g.bcast(writable({ptr, count}, type), type, root, t);
-      }, "ptr"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
-      .def("allreduce", [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, double t) {
-        g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, t);
-      }, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
-      .def("reduce", [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root, double t) {
-        // Ranks other than root may give no destination.
-        g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, t);
-      }, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, timeout, nogil())
-      .def("allgather", [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, double t) {
-        g.allgather(readable({src, count}, type), writable(dsts, type), type, t);
-      }, "src"_a, "count"_a, "dsts"_a, "dtype"_a, timeout, nogil())
-      .def("reduce_scatter", [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type,
-                                ReduceOp op, double t) {
-        g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, t);
-      }, "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
-      .def("gather", [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, int root, double t) {
-        g.gather(readable({src, count}, type), writable(dsts, type), type, root, t);
-      }, "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, timeout, nogil())
-      .def("scatter", [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, int root, double t) {
-        g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, t);
-      }, "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
-      .def("alltoall", [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type, double t) {
-        g.alltoall(readable(srcs, type), writable(dsts, type), type, t);
-      }, "srcs"_a, "dsts"_a, "dtype"_a, timeout, nogil())
-      .def("send", [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag, double t) {
-        g.post_office().wait(g.send(readable({ptr, count}, type), dst, tag, t));
-      }, "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, timeout, nogil())
-      .def("recv", [](Group& g, Address ptr, std::size_t count, Datatype type, int src, std::int64_t tag, double t) {
-        MessageHandle message = g.receive(writable({ptr, count}, type), src, tag, t);
-        g.post_office().wait(message);
-        return message->peer;
-      }, "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
+      .def(
+          "bcast",
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int root, double t) {
+            g.bcast(writable({ptr, count}, type), type, root, t);
+          },
+          "ptr"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
+      .def(
+          "allreduce",
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, double t) {
+            g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, t);
+          },
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
+      .def(
+          "reduce",
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root, double t) {
+            // Ranks other than root may give no destination.
+            g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, t);
+          },
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, timeout, nogil())
+      .def(
+          "allgather",
+          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, double t) {
+            g.allgather(readable({src, count}, type), writable(dsts, type), type, t);
+          },
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, timeout, nogil())
+      .def(
+          "reduce_scatter",
+          [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, ReduceOp op,
+             double t) { g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, t); },
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
+      .def(
+          "gather",
+          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, int root,
+             double t) { g.gather(readable({src, count}, type), writable(dsts, type), type, root, t); },
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, timeout, nogil())
+      .def(
+          "scatter",
+          [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, int root,
+             double t) { g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, t); },
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
+      .def(
+          "alltoall",
+          [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type, double t) {
+            g.alltoall(readable(srcs, type), writable(dsts, type), type, t);
+          },
+          "srcs"_a, "dsts"_a, "dtype"_a, timeout, nogil())
+      .def(
+          "send",
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag, double t) {
+            g.post_office().wait(g.send(readable({ptr, count}, type), dst, tag, t));
+          },
+          "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, timeout, nogil())
+      .def(
+          "recv",
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int src, std::int64_t tag, double t) {
+            MessageHandle message = g.receive(writable({ptr, count}, type), src, tag, t);
+            g.post_office().wait(message);
+            return message->peer;
+          },
+          "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close", &Group::close, nogil())

@@ -61,7 +61,8 @@ void bind_errors(py::module_& m) {
   bind_error<PeerDied>(m, "PeerDied", py::make_tuple(base, builtin(PyExc_ConnectionError)),
                        "A rank exited or left the group. The group is broken.");
   bind_error<MpiError>(m, "MpiError", py::make_tuple(base), "An MPI call failed.");
-  bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)), "A system call failed.");
+  bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)),
+                              "A system call failed.");
 }
 
 py::list settings_rows() {
@@ -109,23 +110,41 @@ PYBIND11_MODULE(_core, m) {
   set_interrupt_check(check_signals);
   bind_errors(m);
   py::enum_<Datatype>(m, "Datatype")
-      .value("bool_", Datatype::kBool).value("u8", Datatype::kU8).value("i8", Datatype::kI8)
-      .value("u16", Datatype::kU16).value("i16", Datatype::kI16).value("u32", Datatype::kU32)
-      .value("i32", Datatype::kI32).value("u64", Datatype::kU64).value("i64", Datatype::kI64)
-      .value("f16", Datatype::kF16).value("bf16", Datatype::kBF16).value("f32", Datatype::kF32)
-      .value("f64", Datatype::kF64).value("c64", Datatype::kC64).value("c128", Datatype::kC128)
+      .value("bool_", Datatype::kBool)
+      .value("u8", Datatype::kU8)
+      .value("i8", Datatype::kI8)
+      .value("u16", Datatype::kU16)
+      .value("i16", Datatype::kI16)
+      .value("u32", Datatype::kU32)
+      .value("i32", Datatype::kI32)
+      .value("u64", Datatype::kU64)
+      .value("i64", Datatype::kI64)
+      .value("f16", Datatype::kF16)
+      .value("bf16", Datatype::kBF16)
+      .value("f32", Datatype::kF32)
+      .value("f64", Datatype::kF64)
+      .value("c64", Datatype::kC64)
+      .value("c128", Datatype::kC128)
       .value("bytes", Datatype::kBytes)
       .def_property_readonly("itemsize", [](Datatype type) { return element_bytes(type); });
   py::enum_<ReduceOp>(m, "ReduceOp")
-      .value("sum", ReduceOp::kSum).value("avg", ReduceOp::kAvg).value("prod", ReduceOp::kProd)
-      .value("min", ReduceOp::kMin).value("max", ReduceOp::kMax).value("band", ReduceOp::kBand)
-      .value("bor", ReduceOp::kBor).value("bxor", ReduceOp::kBxor);
-  m.def("settings", settings_rows, "One dict per setting: name, env, value, default, source, accepts, meaning, shared.");
-  m.def("set_setting", &set_setting, py::arg("name"), py::arg("text"), "Set a setting by its environment variable's name.");
+      .value("sum", ReduceOp::kSum)
+      .value("avg", ReduceOp::kAvg)
+      .value("prod", ReduceOp::kProd)
+      .value("min", ReduceOp::kMin)
+      .value("max", ReduceOp::kMax)
+      .value("band", ReduceOp::kBand)
+      .value("bor", ReduceOp::kBor)
+      .value("bxor", ReduceOp::kBxor);
+  m.def("settings", settings_rows,
+        "One dict per setting: name, env, value, default, source, accepts, meaning, shared.");
+  m.def("set_setting", &set_setting, py::arg("name"), py::arg("text"),
+        "Set a setting by its environment variable's name.");
   m.def("settings_text", &shared_settings_text, "The settings that all ranks must share, as one string to compare.");
   m.def("stats", stats_rows, "One dict per operation that this process did: op, calls, bytes, seconds.");
   m.def("reset_stats", &reset_op_stats, "Set all counters of stats() to zero.");
-  m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"), "Size of the segment that a node's ranks share.");
+  m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"),
+        "Size of the segment that a node's ranks share.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
   m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
   bind_group(m);

@@ -43,27 +43,33 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("thread_level", &mpi::thread_level);
   m.def("world_rank", &mpi::world_rank);
   m.def("world_size", &mpi::world_size);
-  m.def("allgather", [](const py::bytes& data, double timeout_s, const py::object& comm) {
-    const std::string mine = data;
-    const MPI_Comm among = comm_from(comm);
-    std::vector<std::string> all;
-    {
-      py::gil_scoped_release release;
-      all = mpi::allgather(mine, timeout_s, among);
-    }
-    py::list result;
-    for (const std::string& part : all) result.append(py::bytes(part));
-    return result;
-  }, "data"_a, "timeout_s"_a, "comm"_a = py::none(), "Everybody's bytes in rank order.");
+  m.def(
+      "allgather",
+      [](const py::bytes& data, double timeout_s, const py::object& comm) {
+        const std::string mine = data;
+        const MPI_Comm among = comm_from(comm);
+        std::vector<std::string> all;
+        {
+          py::gil_scoped_release release;
+          all = mpi::allgather(mine, timeout_s, among);
+        }
+        py::list result;
+        for (const std::string& part : all) result.append(py::bytes(part));
+        return result;
+      },
+      "data"_a, "timeout_s"_a, "comm"_a = py::none(), "Everybody's bytes in rank order.");
   m.def("comm_world_ranks", [](const py::object& comm) { return mpi::world_ranks_of(comm_from(comm)); }, "comm"_a);
-  m.def("wire", [](const std::vector<int>& world_ranks, const std::string& name, double) {
-    std::shared_ptr<Wire> wire;
-    {
-      py::gil_scoped_release release;
-      wire = mpi::make_wire(world_ranks, name);
-    }
-    return make_capsule(std::move(wire), kWireCapsule);
-  }, "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
+  m.def(
+      "wire",
+      [](const std::vector<int>& world_ranks, const std::string& name, double) {
+        std::shared_ptr<Wire> wire;
+        {
+          py::gil_scoped_release release;
+          wire = mpi::make_wire(world_ranks, name);
+        }
+        return make_capsule(std::move(wire), kWireCapsule);
+      },
+      "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
   m.def("mark_broken", &mpi::mark_broken, "Leave MPI_Finalize out at the end of the process.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), nogil(),
         "Finalise MPI if init() initialised it; False when other ranks did not come in time.");

@@ -16,12 +16,12 @@ using AccdpPtr = c10::intrusive_ptr<ProcessGroupAccdp>;
 using OptionsPtr = c10::intrusive_ptr<c10d::Backend::Options>;
 
 AccdpPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
-                              const std::string& name, const std::vector<uint64_t>& global_ranks) {
+                            const std::string& name, const std::vector<uint64_t>& global_ranks) {
   auto options = c10::make_intrusive<c10d::Backend::Options>("accdp", timeout);
   options->group_name = name;
   options->global_ranks_in_group = global_ranks;
-  return c10::make_intrusive<ProcessGroupAccdp>(rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule),
-                                                std::move(options));
+  return c10::make_intrusive<ProcessGroupAccdp>(
+      rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options));
 }
 
 void set_split(py::function make) {
@@ -30,7 +30,8 @@ void set_split(py::function make) {
   ProcessGroupAccdp::set_splitter([held](const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                          int rank, const OptionsPtr& options) {
     py::gil_scoped_acquire gil;
-    return (*held)(store, ranks, rank, static_cast<int>(ranks.size()), options->timeout, options->group_name).cast<BackendPtr>();
+    return (*held)(store, ranks, rank, static_cast<int>(ranks.size()), options->timeout, options->group_name)
+        .cast<BackendPtr>();
   });
 }
 
@@ -40,7 +41,8 @@ PYBIND11_MODULE(_torch, m) {
   m.doc() = "The torch.distributed backend of accdp.";
   m.attr("torch_version") = ACCDP_TORCH_VERSION;
   py::module_::import("torch.distributed");
-  py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp", "A c10d Backend over the group in the capsule.")
+  py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp",
+                                                         "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions);

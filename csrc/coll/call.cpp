@@ -33,7 +33,8 @@ std::vector<OpStats> op_stats() {
   std::vector<OpStats> rows;
   for (int i = 0; i < kOpKinds; ++i)
     if (auto calls = g_counters[i].calls.load())
-      rows.push_back({static_cast<OpKind>(i), calls, g_counters[i].bytes.load(), g_counters[i].nanoseconds.load() * 1e-9});
+      rows.push_back(
+          {static_cast<OpKind>(i), calls, g_counters[i].bytes.load(), g_counters[i].nanoseconds.load() * 1e-9});
   return rows;
 }
 

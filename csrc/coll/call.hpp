@@ -9,7 +9,17 @@
 namespace accdp {
 
 enum class OpKind : std::uint8_t {
-  kBarrier, kBcast, kAllreduce, kReduce, kAllgather, kReduceScatter, kGather, kScatter, kAlltoall, kSend, kRecv,
+  kBarrier,
+  kBcast,
+  kAllreduce,
+  kReduce,
+  kAllgather,
+  kReduceScatter,
+  kGather,
+  kScatter,
+  kAlltoall,
+  kSend,
+  kRecv,
   kMonitoredBarrier,
 };
 constexpr int kOpKinds = 12;

@@ -22,7 +22,9 @@ void post_pieces(const Parcel& parcel, std::vector<Wire::Request>& requests, Pos
 }  // namespace
 
 Context::Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step)
-    : Lookout(fabric, deadline), signature_(signature), steps_(fabric.board(), step, fabric.patience(kCollective), *this) {}
+    : Lookout(fabric, deadline),
+      signature_(signature),
+      steps_(fabric.board(), step, fabric.patience(kCollective), *this) {}
 
 std::string Context::what() const {
   return std::string(name_of(static_cast<OpKind>(signature_.kind))) + " #" + std::to_string(signature_.sequence);

@@ -35,7 +35,7 @@ class Context : public Lookout {
   void await(int local_rank) { steps_.await(local_rank); }
   void await_all() { steps_.await_all(); }
   const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
-  void meet();     ///< a step in which nothing is handed over
+  void meet();  ///< a step in which nothing is handed over
 
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }

@@ -18,7 +18,9 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
 
 constexpr std::chrono::seconds kInFlight{2};
 
-std::chrono::nanoseconds microseconds(double us) { return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)); }
+std::chrono::nanoseconds microseconds(double us) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
+}
 
 /// Waits until every rank of the node has mapped the segment.
 class Mapped : public Lookout {
@@ -59,7 +61,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
 }
 
 std::string Fabric::describe(int rank) const {
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peers_[rank].pid) + ", host " + peers_[rank].host + ")";
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peers_[rank].pid) + ", host " + peers_[rank].host +
+         ")";
 }
 
 void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
@@ -98,13 +101,14 @@ void Fabric::throw_if_failed() {
       FailureKind kind;
       std::memcpy(&kind, notice.data(), sizeof kind);
       wire_->mark_broken();
-      board_.fail(kind, std::string(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind));
+      board_.fail(kind,
+                  std::string(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind));
     }
   }
   if (!board_.has_failed()) return;
   auto [kind, text] = board_.failure();
-  throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) + ", group " +
-                          name_ + ": " + text);
+  throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
+                          ", group " + name_ + ": " + text);
 }
 
 void Fabric::leave() noexcept {
@@ -123,7 +127,8 @@ bool Fabric::has_gone(int rank) const {
 }
 
 std::string Fabric::how_it_went(int rank) const {
-  const bool left = !topology_.is_near(rank) || board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
+  const bool left =
+      !topology_.is_near(rank) || board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
   return describe(rank) + (left ? " left the group" : " exited");
 }
 
@@ -143,7 +148,8 @@ void Lookout::look_around() {
   const Topology& t = fabric_.topology();
   if (now >= next_census_) {
     const bool first = next_census_ == Clock::time_point{};
-    next_census_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings().liveness_s));
+    next_census_ =
+        now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings().liveness_s));
     if (!first || deadline_.passed())
       for (int rank = 0; rank < t.size(); ++rank) {
         if (!waits_for(rank) || !fabric_.has_gone(rank)) continue;

@@ -23,7 +23,8 @@ struct Peer {
 /// are, and whether the group has failed.
 class Fabric {
  public:
-  Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s, std::shared_ptr<Wire> wire);
+  Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
+         std::shared_ptr<Wire> wire);
 
   const std::string& name() const { return name_; }
   const Topology& topology() const { return topology_; }
@@ -37,9 +38,9 @@ class Fabric {
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
-  void throw_if_failed();            ///< also takes notice of failures on other nodes
+  void throw_if_failed();  ///< also takes notice of failures on other nodes
   void leave() noexcept;
-  bool has_gone(int rank) const;     ///< exited, or left the group; of other nodes' ranks only the latter is known
+  bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
   std::string how_it_went(int rank) const;
 
   Bytes scratch(std::size_t bytes);

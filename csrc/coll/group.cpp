@@ -39,7 +39,8 @@ double Group::seconds(double timeout_s) const {
 }
 
 void Group::check_root(int root) const {
-  if (root < 0 || root >= size()) usage(rank(), "root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
+  if (root < 0 || root >= size())
+    usage(rank(), "root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
 }
 
 template <class Algorithm>
@@ -98,7 +99,8 @@ void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype ty
              [&](Context& c) { accdp::allgather(c, in, outs); });
 }
 
-void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s) {
+void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op,
+                           double timeout_s) {
   check_reducible(type, op);
   if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
     usage(rank(), "ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
@@ -112,7 +114,8 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
     if (outs.size() != std::size_t(size())) usage(rank(), "outs: expected one block per rank");
     for (const Bytes& block : outs)
       if (block.size() != in.size())
-        usage(rank(), "outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
+        usage(rank(),
+              "outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
   collective(OpKind::kGather, {.root = root, .type = type}, in.size(), timeout_s,
              [&](Context& c) { accdp::gather(c, in, outs, root); });
@@ -124,13 +127,15 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
     if (ins.size() != std::size_t(size())) usage(rank(), "ins: expected one block per rank");
     for (const ConstBytes& block : ins)
       if (block.size() != out.size())
-        usage(rank(), "ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
+        usage(rank(),
+              "ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
   }
   collective(OpKind::kScatter, {.root = root, .type = type}, out.size(), timeout_s,
              [&](Context& c) { accdp::scatter(c, ins, out, root); });
 }
 
-void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
+void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
+                     double timeout_s) {
   if (ins.size() != std::size_t(size()) || outs.size() != std::size_t(size()))
     usage(rank(), "ins, outs: expected one block per rank each");
   if (ins[rank()].size() != outs[rank()].size())
@@ -141,7 +146,8 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  if (to < 0 || to >= size()) usage(rank(), "dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
+  if (to < 0 || to >= size())
+    usage(rank(), "dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
   return post_office_.send(data, to, tag, seconds(timeout_s));
 }
 
@@ -164,8 +170,11 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
       post_office_.wait(post_office_.send(payload, 0, kReport, most));
       post_office_.wait(post_office_.receive(payload, 0, kRelease, most));
     } catch (const Error& error) {
-      throw PeerTimeout(who + " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
-                              "Please check rank 0 logs for faulty rank.\n Original exception: " + error.what());
+      throw PeerTimeout(
+          who +
+          " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+          "Please check rank 0 logs for faulty rank.\n Original exception: " +
+          error.what());
     }
   } else {
     const Deadline deadline(most);
@@ -181,8 +190,9 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
       }
     }
     if (!late.empty()) {
-      const std::string text = std::string("[Rank 0]: ") + (missing > 1 ? "Ranks " : "Rank ") + late + " failed to pass monitoredBarrier in " +
-                               std::to_string(static_cast<long>(most * 1000)) + " ms";
+      const std::string text = std::string("[Rank 0]: ") + (missing > 1 ? "Ranks " : "Rank ") + late +
+                               " failed to pass monitoredBarrier in " + std::to_string(static_cast<long>(most * 1000)) +
+                               " ms";
       fabric_.fail(FailureKind::kTimeout, text);
       throw PeerTimeout("Rank 0 timed out in monitoredBarrier: " + text);
     }

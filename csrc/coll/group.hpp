@@ -14,7 +14,8 @@ namespace accdp {
 /// After a failure (anything but UsageError) every later call throws the first reason.
 class Group {
  public:
-  Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s, std::shared_ptr<Wire> wire);
+  Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
+        std::shared_ptr<Wire> wire);
   ~Group();
 
   int rank() const { return fabric_.topology().rank(); }
@@ -33,7 +34,8 @@ class Group {
   void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
   void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1);
   void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1);
-  void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
+  void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
+                double timeout_s = -1);
 
   /// Tags are >= 0. from = -1: any rank.
   MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);

@@ -98,11 +98,14 @@ void PostOffice::post(const MessageHandle& m) {
   } else if (m->peer == fabric_.topology().rank()) {
     // To oneself: as if it had come in whole, so that send never waits for the receive.
     MessageHead head{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes};
-    arrived(m->peer, head, [&](std::byte* place) { if (m->bytes) std::memcpy(place, m->data, m->bytes); });
+    arrived(m->peer, head, [&](std::byte* place) {
+      if (m->bytes) std::memcpy(place, m->data, m->bytes);
+    });
     finish(m);
   } else if (m->bytes <= std::size_t(settings().eager_bytes)) {
     m->matched = true;
-    routes_[m->peer].outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
+    routes_[m->peer].outbox.push_back(
+        {{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
   } else {
     m->id = next_id_++;
     routes_[m->peer].asked[m->id] = m;
@@ -129,9 +132,10 @@ void PostOffice::post(const MessageHandle& m) {
 
 void PostOffice::check_size(const Message& m, int from, const MessageHead& head) {
   if (m.bytes == head.bytes) return;
-  fabric_.fail(FailureKind::kMismatch,
-               fabric_.describe(from) + " sends " + std::to_string(head.bytes) + " bytes, tag " + std::to_string(head.tag) +
-                   ", to " + fabric_.describe(fabric_.topology().rank()) + ", which receives " + std::to_string(m.bytes));
+  fabric_.fail(FailureKind::kMismatch, fabric_.describe(from) + " sends " + std::to_string(head.bytes) +
+                                           " bytes, tag " + std::to_string(head.tag) + ", to " +
+                                           fabric_.describe(fabric_.topology().rank()) + ", which receives " +
+                                           std::to_string(m.bytes));
   fabric_.throw_if_failed();
 }
 

@@ -27,9 +27,9 @@ struct Message {
   Deadline deadline;
   Clock::time_point started = Clock::now();
 
-  std::size_t moved = 0;      ///< payload bytes pushed or received so far
-  std::uint64_t id = 0;       ///< of a long message, unique per sender
-  bool matched = false;       ///< from then on the peer counts on it
+  std::size_t moved = 0;  ///< payload bytes pushed or received so far
+  std::uint64_t id = 0;   ///< of a long message, unique per sender
+  bool matched = false;   ///< from then on the peer counts on it
   bool done = false;
   std::exception_ptr error;
   std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish
@@ -97,9 +97,9 @@ class PostOffice {
   std::mutex mutex_;
   std::condition_variable done_, attention_;
   std::vector<Route> routes_;
-  std::list<MessageHandle> receives_;    // posted, not matched
+  std::list<MessageHandle> receives_;  // posted, not matched
   std::list<Unexpected> unexpected_;
-  std::list<MessageHandle> open_;        // everything not done
+  std::list<MessageHandle> open_;  // everything not done
   std::list<Parcel> parcels_;
   std::vector<std::function<void()>> callbacks_;
   std::uint64_t next_id_ = 1;

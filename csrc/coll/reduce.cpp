@@ -72,8 +72,7 @@ void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
 void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   if (c.local_size() == 1) {
     const void* alone[] = {in.data()};
-    if (out.data() != in.data() || how.divisor > 1)
-      reduce(out.data(), alone, in.size() / element_bytes(how.type), how);
+    if (out.data() != in.data() || how.divisor > 1) reduce(out.data(), alone, in.size() / element_bytes(how.type), how);
     return;
   }
   if (in.size() <= std::size_t(settings().flat_bytes)) return reduce_flat(c, in, out, how, receiver);
@@ -131,7 +130,8 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();
   Bytes sum = out;
-  if (leads && receiver >= 0 && receiver != t.rank()) sum = c.scratch(in.size());  // its caller gave no place for a result
+  if (leads && receiver >= 0 && receiver != t.rank())
+    sum = c.scratch(in.size());  // its caller gave no place for a result
   reduce_on_node(c, in, sum, how.partial(), t.local_of(leader));
   if (leads) reduce_between_nodes(c, sum, how, receiver < 0 ? -1 : t.node_of(receiver));
   if (receiver < 0) return bcast_on_node(c, {out}, t.local_of(leader));

@@ -18,11 +18,8 @@ using portable::Kernel;
 #if defined(__x86_64__)
 Kernel kernel_avx2(Datatype type, ReduceOp op);
 namespace {
-const bool kHasAvx2 =
-    __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-Kernel choose(Datatype type, ReduceOp op) {
-  return kHasAvx2 ? kernel_avx2(type, op) : portable::kernel(type, op);
-}
+const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+Kernel choose(Datatype type, ReduceOp op) { return kHasAvx2 ? kernel_avx2(type, op) : portable::kernel(type, op); }
 }  // namespace
 const char* reduce_isa() { return kHasAvx2 ? "avx2" : "x86-64"; }
 #else
@@ -34,8 +31,7 @@ const char* reduce_isa() { return "portable"; }
 
 void check_reducible(Datatype type, ReduceOp op) {
   if (!portable::kernel(type, op))
-    throw UsageError(std::string("op=") + name_of(op) + " is not defined for " + name_of(type) +
-                     "; expected " +
+    throw UsageError(std::string("op=") + name_of(op) + " is not defined for " + name_of(type) + "; expected " +
                      (type == Datatype::kBytes  ? "a numeric datatype"
                       : type == Datatype::kBool ? "any operation but avg"
                       : is_complex(type)        ? "sum, avg or prod"

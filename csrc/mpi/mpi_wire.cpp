@@ -40,8 +40,8 @@ class MpiWire : public Wire {
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);
       if (static_cast<std::size_t>(bytes) != request.expected_bytes)
-        throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) + " bytes, expected " +
-                            std::to_string(request.expected_bytes));
+        throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
+                            " bytes, expected " + std::to_string(request.expected_bytes));
     }
     return true;
   }

@@ -13,8 +13,8 @@ class Wire {
  public:
   enum Tag { kCollective = 1, kMail = 2, kData = 3, kFailure = 4, kFarewell = 5 };
   struct Request {
-    std::uint64_t raw = 0;          ///< the library's handle
-    std::size_t expected_bytes = 0; ///< of a receive
+    std::uint64_t raw = 0;           ///< the library's handle
+    std::size_t expected_bytes = 0;  ///< of a receive
     int peer = -1;
     bool pending = false;
     bool is_receive = false;

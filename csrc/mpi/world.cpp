@@ -104,7 +104,8 @@ std::string thread_level() {
 
 void init() {
   if (state().world != MPI_COMM_NULL) return;
-  if (finalized()) throw UsageError("MPI was finalised in this process already: expected no MPI_Finalize before the end");
+  if (finalized())
+    throw UsageError("MPI was finalised in this process already: expected no MPI_Finalize before the end");
   int level = MPI_THREAD_SINGLE;
   if (!is_initialized()) {
     ACCDP_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level));
@@ -134,7 +135,8 @@ int world_size() {
 
 std::vector<std::string> allgather(const std::string& mine, double timeout_s, MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) comm = world_comm();
-  if (mine.size() > INT_MAX) throw UsageError("data has " + std::to_string(mine.size()) + " bytes: expected less than 2 GiB");
+  if (mine.size() > INT_MAX)
+    throw UsageError("data has " + std::to_string(mine.size()) + " bytes: expected less than 2 GiB");
   const Deadline deadline(timeout_s);
   int size;
   ACCDP_MPI(MPI_Comm_size(comm, &size));
@@ -148,11 +150,13 @@ std::vector<std::string> allgather(const std::string& mine, double timeout_s, MP
   complete(request, deadline, "exchange of sizes");
   long total = 0;
   for (int i = 0; i < size; total += counts[i++]) offsets[i] = static_cast<int>(total);
-  if (total > INT_MAX) throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
+  if (total > INT_MAX)
+    throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
   std::string all(total, '\0');
   {
     auto lock = turn();
-    ACCDP_MPI(MPI_Iallgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, comm, &request));
+    ACCDP_MPI(MPI_Iallgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, comm,
+                              &request));
   }
   complete(request, deadline, "exchange of cards");
   std::vector<std::string> parts;
@@ -173,7 +177,8 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
   MPI_Group_free(&world_group);
   for (int i = 0; i < size; ++i)
     if (in_world[i] == MPI_UNDEFINED)
-      throw UsageError("comm: rank " + std::to_string(i) + " is not in MPI_COMM_WORLD; expected a communicator within it");
+      throw UsageError("comm: rank " + std::to_string(i) +
+                       " is not in MPI_COMM_WORLD; expected a communicator within it");
   return in_world;
 }
 

@@ -41,7 +41,7 @@ bool finalize(double timeout_s);
 
 }  // namespace accdp::mpi
 
-#define ACCDP_MPI(call)                                                                        \
-  do {                                                                                         \
+#define ACCDP_MPI(call)                                                                                      \
+  do {                                                                                                       \
     if (int code_ = (call); code_ != MPI_SUCCESS) ::accdp::mpi::throw_mpi(code_, #call, __FILE__, __LINE__); \
   } while (0)

@@ -31,7 +31,7 @@ class Ring {
   std::size_t space() const;  ///< payload bytes that one record could carry now (0: not even a head)
   void put(const MessageHead& head, const std::byte* payload);  ///< needs space() >= head.piece
 
-  bool peek(MessageHead& head) const;             ///< the oldest record, if there is one
+  bool peek(MessageHead& head) const;                      ///< the oldest record, if there is one
   void take(const MessageHead& head, std::byte* payload);  ///< removes it, copying its payload
 
  private:

@@ -38,7 +38,8 @@ class Steps {
 
   /// Whether the wait going on needs something from that rank.
   bool waits_for(int rank) const {
-    return rank != board_.local_rank() && (awaited_rank_ < 0 || awaited_rank_ == rank) && !published(rank, awaited_step_);
+    return rank != board_.local_rank() && (awaited_rank_ < 0 || awaited_rank_ == rank) &&
+           !published(rank, awaited_step_);
   }
 
  private:

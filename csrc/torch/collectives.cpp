@@ -16,7 +16,8 @@ using c10d::OpType;
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
   const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor.to(tensor.scalar_type()) : tensor * factor->double_factor;
+  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor.to(tensor.scalar_type())
+                                         : tensor * factor->double_factor;
 }
 
 void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -96,20 +97,24 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
   auto ins = std::vector<Operand>();
   for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
   return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
+                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
+                                                                                                    double timeout_s) {
                   const Operand& result = outs[0];
                   if (outs.size() > 1) {  // this rank contributes all of its tensors
                     std::vector<const void*> sources;
                     for (const Operand& in : ins) sources.push_back(in.bytes().data());
-                    accdp::reduce(result.bytes().data(), sources, result.dense().numel(), Reduction{result.type(), op}.partial());
+                    accdp::reduce(result.bytes().data(), sources, result.dense().numel(),
+                                  Reduction{result.type(), op}.partial());
                   }
-                  group.allreduce(outs.size() > 1 ? result.bytes() : ins[0].bytes(), result.bytes(), result.type(), op, timeout_s);
+                  group.allreduce(outs.size() > 1 ? result.bytes() : ins[0].bytes(), result.bytes(), result.type(), op,
+                                  timeout_s);
                   for (const Operand& other : outs) copy(other.bytes(), result.bytes());
                   give_back(outs);
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors,
+                                                               const c10d::AllreduceOptions& options) {
   return allreduce(tensors, options);
 }
 
@@ -118,34 +123,36 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
   const Checks checks{"allreduce"};
   if (options.reduceOp.op_ != c10d::ReduceOp::SUM)
     checks.fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
-  return launch({OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [tensors, size = size_, rank = rank_](Group& group, double timeout_s) {
-                  at::Tensor mine = tensors[0];
-                  for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
-                  mine = mine.coalesce();
-                  const auto sizes = mine.sizes();
-                  at::Tensor counts = at::empty({size}, at::kLong);
-                  auto nnz = Operand(counts, Operand::kWrite);
-                  counts[rank] = mine._nnz();
-                  group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
-                  Tensors indices, values;
-                  for (int r = 0; r < size; ++r) {
-                    const std::int64_t n = counts[r].item<std::int64_t>();
-                    auto value_sizes = mine._values().sizes().vec();
-                    value_sizes[0] = n;
-                    indices.push_back(at::empty({mine.sparse_dim(), n}, at::kLong));
-                    values.push_back(at::empty(value_sizes, mine._values().options()));
-                  }
-                  auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
-                  const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
-                  group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s);
-                  group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s);
-                  const at::Tensor sum = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
-                  for (at::Tensor tensor : tensors) tensor.copy_(sum);
-                });
+  return launch(
+      {OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, options.asyncOp},
+      [tensors, size = size_, rank = rank_](Group& group, double timeout_s) {
+        at::Tensor mine = tensors[0];
+        for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
+        mine = mine.coalesce();
+        const auto sizes = mine.sizes();
+        at::Tensor counts = at::empty({size}, at::kLong);
+        auto nnz = Operand(counts, Operand::kWrite);
+        counts[rank] = mine._nnz();
+        group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
+        Tensors indices, values;
+        for (int r = 0; r < size; ++r) {
+          const std::int64_t n = counts[r].item<std::int64_t>();
+          auto value_sizes = mine._values().sizes().vec();
+          value_sizes[0] = n;
+          indices.push_back(at::empty({mine.sparse_dim(), n}, at::kLong));
+          values.push_back(at::empty(value_sizes, mine._values().options()));
+        }
+        auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
+        const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
+        group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s);
+        group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s);
+        const at::Tensor sum = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
+        for (at::Tensor tensor : tensors) tensor.copy_(sum);
+      });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors,
+                                                                  const c10d::AllreduceCoalescedOptions& options) {
   const Checks checks{"allreduce_coalesced"};
   checks.non_empty(tensors);
   checks.on_host(tensors);
@@ -163,7 +170,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
     ins.emplace_back(mine, Operand::kRead);
   }
   return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
+                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
+                                                                                                    double timeout_s) {
                   for (std::size_t i = 0; i < outs.size(); ++i)
                     group.allreduce(ins[i].bytes(), outs[i].bytes(), outs[i].type(), op, timeout_s);
                   give_back(outs);
@@ -189,7 +197,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors& inputs,
+                                                        const c10d::AllgatherOptions& options) {
   const Checks checks{"allgather"};
   if (inputs.empty()) checks.fail("requires non-empty input tensor list");
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
@@ -212,18 +221,18 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(all, Operand::kWrite);
   const std::size_t k = inputs.size(), size = size_;
-  return launch({OpType::ALLGATHER, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp,
-                 k > 1 ? outputs : Lists()},
-                [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s) {
-                  for (std::size_t i = 0; i < k; ++i) {
-                    std::vector<Bytes> blocks;
-                    for (std::size_t r = 0; r < size; ++r) blocks.push_back(outs[r * k + i].bytes());
-                    group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
-                  }
-                  for (std::size_t list = 1; list < k; ++list)
-                    for (std::size_t i = 0; i < k * size; ++i) copy(outs[list * k * size + i].bytes(), outs[i].bytes());
-                  give_back(outs);
-                });
+  return launch(
+      {OpType::ALLGATHER, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, k > 1 ? outputs : Lists()},
+      [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s) {
+        for (std::size_t i = 0; i < k; ++i) {
+          std::vector<Bytes> blocks;
+          for (std::size_t r = 0; r < size; ++r) blocks.push_back(outs[r * k + i].bytes());
+          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
+        }
+        for (std::size_t list = 1; list < k; ++list)
+          for (std::size_t i = 0; i < k * size; ++i) copy(outs[list * k * size + i].bytes(), outs[i].bytes());
+        give_back(outs);
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -244,7 +253,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
     checks.same_type({outputs[i]}, inputs[i]);
     if (outputs[i].numel() != inputs[i].numel() * size_)
       checks.fail("output tensor size must be equal to world_size times input tensor size (expected " +
-                  std::to_string(inputs[i].numel() * size_) + " elements, got " + std::to_string(outputs[i].numel()) + ")");
+                  std::to_string(inputs[i].numel() * size_) + " elements, got " + std::to_string(outputs[i].numel()) +
+                  ")");
   }
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(outputs, Operand::kWrite);
@@ -256,16 +266,20 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs, Tensors& inputs,
+                                                                  const c10d::AllgatherOptions& options) {
   const Checks checks{"allgather_coalesced"};
   if (inputs.empty()) checks.fail("requires non-empty input tensor list");
   if (outputs.size() != std::size_t(size_)) checks.fail("output lists should be equal to world size");
   for (const Tensors& list : outputs) {
     if (list.size() != inputs.size())
-      checks.fail("invalid output size: (expected length " + std::to_string(inputs.size()) + ", got " + std::to_string(list.size()) + ")");
+      checks.fail("invalid output size: (expected length " + std::to_string(inputs.size()) + ", got " +
+                  std::to_string(list.size()) + ")");
     for (std::size_t i = 0; i < list.size(); ++i) {
-      if (!list[i].sizes().equals(inputs[i].sizes())) checks.fail("invalid size of output tensor at index " + std::to_string(i));
-      if (list[i].scalar_type() != inputs[i].scalar_type()) checks.fail("invalid tensor type at index " + std::to_string(i));
+      if (!list[i].sizes().equals(inputs[i].sizes()))
+        checks.fail("invalid size of output tensor at index " + std::to_string(i));
+      if (list[i].scalar_type() != inputs[i].scalar_type())
+        checks.fail("invalid tensor type at index " + std::to_string(i));
     }
   }
   const Tensors all = flat(outputs);
@@ -274,18 +288,20 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs
   checks.on_host(all);
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(all, Operand::kWrite);
-  return launch({OpType::ALLGATHER_COALESCED, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, outputs},
-                [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s) {
-                  for (std::size_t i = 0; i < ins.size(); ++i) {
-                    std::vector<Bytes> blocks;
-                    for (int r = 0; r < size; ++r) blocks.push_back(outs[r * ins.size() + i].bytes());
-                    group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
-                  }
-                  give_back(outs);
-                });
+  return launch(
+      {OpType::ALLGATHER_COALESCED, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, outputs},
+      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s) {
+        for (std::size_t i = 0; i < ins.size(); ++i) {
+          std::vector<Bytes> blocks;
+          for (int r = 0; r < size; ++r) blocks.push_back(outs[r * ins.size() + i].bytes());
+          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
+        }
+        give_back(outs);
+      });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& inputs,
+                                                     const c10d::GatherOptions& options) {
   const Checks checks{"gather"};
   checks.root(options.rootRank, size_);
   checks.single(inputs, "input tensor list");
@@ -312,7 +328,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& inputs,
+                                                      const c10d::ScatterOptions& options) {
   const Checks checks{"scatter"};
   checks.root(options.rootRank, size_);
   checks.single(outputs, "output tensor list");
@@ -340,8 +357,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
 }
 
 /// blocks[i]: what output i's ranks get, as one tensor per rank or as one tensor of equal parts.
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs,
-                                                                    Lists blocks, const c10d::ReduceScatterOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, Tensors& outputs,
+                                                                    Tensors& inputs, Lists blocks,
+                                                                    const c10d::ReduceScatterOptions& options) {
   const Checks checks{where};
   checks.dense(outputs);
   checks.dense(inputs);
@@ -360,18 +378,20 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     all.push_back({Operand(outputs[i], Operand::kWrite), operands(contributions, Operand::kRead)});
   }
   const OpType type = blocks.size() > 1 ? OpType::REDUCE_SCATTER_TENSOR_COALESCED : OpType::REDUCE_SCATTER;
-  return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
-                [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
-                  for (const One& one : all) {
-                    const bool whole = one.ins.size() == 1 && size > 1;
-                    group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins), one.out.bytes(),
-                                         one.out.type(), op, timeout_s);
-                    one.out.give_back();
-                  }
-                });
+  return launch(
+      {type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
+      [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
+        for (const One& one : all) {
+          const bool whole = one.ins.size() == 1 && size > 1;
+          group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins), one.out.bytes(),
+                               one.out.type(), op, timeout_s);
+          one.out.give_back();
+        }
+      });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, Lists& inputs,
+                                                             const c10d::ReduceScatterOptions& options) {
   const Checks checks{"reduce_scatter"};
   checks.single(outputs, "output tensor list");
   if (inputs.size() != 1 || inputs[0].size() != std::size_t(size_))
@@ -389,22 +409,25 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_reduce_scatter_base(at::Tensor& o
   return reduce_scatter_tensor_coalesced(outputs, inputs, options);
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                              const c10d::ReduceScatterOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   const Checks checks{"reduce_scatter_tensor_coalesced"};
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   Lists blocks;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].numel() != outputs[i].numel() * size_)
       checks.fail("input tensor must be the same size as output size times world size (expected " +
-                  std::to_string(outputs[i].numel() * size_) + " elements, got " + std::to_string(inputs[i].numel()) + ")");
+                  std::to_string(outputs[i].numel() * size_) + " elements, got " + std::to_string(inputs[i].numel()) +
+                  ")");
     blocks.push_back({inputs[i]});
   }
   return launch_reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, std::move(blocks), options);
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                                                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                            std::vector<int64_t>& output_splits,
+                                                            std::vector<int64_t>& input_splits,
+                                                            const c10d::AllToAllOptions& options) {
   const Checks checks{"alltoall_base"};
   checks.dense({output, input});
   checks.on_host({output, input});
@@ -414,12 +437,14 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
                 [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s) {
-                  group.alltoall(readable(split_parts(in, input_splits, size)), split_parts(out, output_splits, size), in.type(), timeout_s);
+                  group.alltoall(readable(split_parts(in, input_splits, size)), split_parts(out, output_splits, size),
+                                 in.type(), timeout_s);
                   out.give_back();
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllToAllOptions& options) {
   const Checks checks{"alltoall"};
   for (const Tensors* list : {&inputs, &outputs})
     if (list->size() != std::size_t(size_))

@@ -22,7 +22,8 @@ std::int64_t elements(const Tensors& tensors) {
 
 }  // namespace
 
-ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options)
+ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group,
+                                     c10::intrusive_ptr<Options> options)
     : Backend(rank, size), group_(std::move(group)), options_(std::move(options)) {
   init();
 }
@@ -84,10 +85,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {
 void ProcessGroupAccdp::record(const Plan& plan) {
   if (!at::hasCallbacks()) return;
   const auto& any = plan.inputs.empty() ? plan.outputs : plan.inputs;
-  RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(sequence_.load()), false), std::make_tuple(pg_uid_, pg_desc_),
-                          plan.inputs, plan.outputs, rank_, std::string(plan.title + sizeof "accdp:" - 1),
-                          elements(plan.inputs), elements(plan.outputs), any.empty() ? at::kByte : any[0].scalar_type(),
-                          std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
+  RECORD_PARAM_COMMS_DATA(
+      std::make_tuple(static_cast<int64_t>(sequence_.load()), false), std::make_tuple(pg_uid_, pg_desc_), plan.inputs,
+      plan.outputs, rank_, std::string(plan.title + sizeof "accdp:" - 1), elements(plan.inputs), elements(plan.outputs),
+      any.empty() ? at::kByte : any[0].scalar_type(), std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<void(Group&, double)> run) {
@@ -114,7 +115,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const auto started = Clock::now();
-  if (!queue_.drain(timeout)) TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
+  if (!queue_.drain(timeout))
+    TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
   const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();
   try {
     group_->monitored_barrier(wait_all_ranks, std::max(0.0, left));
@@ -127,7 +129,8 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
                                                      std::vector<Operand> operands) {
-  MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message), std::move(operands));
+  MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
+                      std::move(operands));
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
@@ -149,7 +152,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
   }
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title) {
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from, int tag, c10d::OpType type,
+                                                      const char* title) {
   const Checks checks{title + sizeof "accdp:" - 1};
   checks.single(tensors, "tensor list");
   checks.on_host(tensors);

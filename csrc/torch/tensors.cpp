@@ -96,12 +96,14 @@ void Checks::root(std::int64_t rank, int size) const {
 
 void Checks::root_tensor(std::int64_t index, std::size_t count) const {
   if (index < 0 || std::size_t(index) >= count)
-    fail("invalid root tensor: " + std::to_string(index) + ", expected 0 to " + std::to_string(std::int64_t(count) - 1));
+    fail("invalid root tensor: " + std::to_string(index) + ", expected 0 to " +
+         std::to_string(std::int64_t(count) - 1));
 }
 
 void Checks::on_host(const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors)
-    if (!tensor.device().is_cpu()) fail("tensor is on " + tensor.device().str() + ", expected cpu: this build moves host memory only");
+    if (!tensor.device().is_cpu())
+      fail("tensor is on " + tensor.device().str() + ", expected cpu: this build moves host memory only");
 }
 
 void Checks::dense(const Tensors& tensors) const {
@@ -116,15 +118,16 @@ void Checks::same_type_and_sizes(const Tensors& tensors) const {
 void Checks::same_type(const Tensors& tensors, const at::Tensor& like) const {
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].scalar_type() != like.scalar_type())
-      fail("invalid tensor type at index " + std::to_string(i) + " (expected " + at::toString(like.scalar_type()) + ", got " +
-           at::toString(tensors[i].scalar_type()) + ")");
+      fail("invalid tensor type at index " + std::to_string(i) + " (expected " + at::toString(like.scalar_type()) +
+           ", got " + at::toString(tensors[i].scalar_type()) + ")");
 }
 
 void Checks::like(const Tensors& tensors, const at::Tensor& like) const {
   same_type(tensors, like);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (!tensors[i].sizes().equals(like.sizes()))
-      fail(c10::str("invalid tensor size at index ", i, " (expected ", like.sizes(), ", got ", tensors[i].sizes(), ")"));
+      fail(
+          c10::str("invalid tensor size at index ", i, " (expected ", like.sizes(), ", got ", tensors[i].sizes(), ")"));
 }
 
 }  // namespace accdp::torch_backend

@@ -31,7 +31,8 @@ std::exception_ptr translated(std::exception_ptr error) {
   }
 }
 
-Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, std::uint64_t sequence)
+Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
+           std::uint64_t sequence)
     // Recording costs an allocation even when nobody listens, so ask first.
     : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr, std::optional<Tensors>(inputs)),
       outputs_(std::move(outputs)),
@@ -73,7 +74,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
       }
       lock.lock();
       if (timeout != kNoTimeout && Clock::now() >= end && !completed_)
-        TORCH_CHECK(false, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #", sequence_);
+        TORCH_CHECK(false, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #",
+                    sequence_);
     }
   }
   check_done();
@@ -119,7 +121,9 @@ void Work::complete(std::exception_ptr error) {
   if (future && !future->completed()) error ? future->setError(error) : future->markCompleted(value());
 }
 
-void Work::abort() { TORCH_CHECK(false, "Work.abort: expected abort() of the group; one operation cannot be taken back alone"); }
+void Work::abort() {
+  TORCH_CHECK(false, "Work.abort: expected abort() of the group; one operation cannot be taken back alone");
+}
 
 void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
                          MessageHandle message, std::vector<Operand> operands) {

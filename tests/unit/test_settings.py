@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jobs
 import pytest
+
 from accdp_comm import UsageError, _core, cards, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,8 @@ def test_documentation():
     argv = [sys.executable, "-m", "accdp_comm", "info", "--markdown"]
     env = jobs.environment(ACCDP_SPIN_US="5")
     page = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert (ROOT / "docs/environment.md").read_text() == page, "write it anew: accdp info --markdown > docs/environment.md"
+    assert (ROOT / "docs/environment.md").read_text() == page, (
+        "write it anew: accdp info --markdown > docs/environment.md"
+    )
     for row in settings.table():
         assert f"`{row.env}`" in page

@@ -1,0 +1,123 @@
+"""What the ranks give in one call, and the arrays that carry it. Equal on all ranks, because all draw from one seed.
+
+Values are small integers, so that every sum and product is exact and results can be compared with ``==``. They follow
+no period, so that a block in the wrong place shows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accdp_comm import settings
+
+INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+COMPLEX = ["complex64", "complex128"]
+REDUCED = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
+RECORD = np.dtype([("id", "u1"), ("value", "<f8")])  # 9 bytes that mean nothing to us
+MOVED = [*REDUCED, "record"]
+
+_BIT_OPS = ["band", "bor", "bxor"]
+
+
+def ops_of(datatype: str) -> list[str]:
+    """The reductions that a datatype has."""
+    if datatype == "bool":
+        return ["sum", "prod", "min", "max", *_BIT_OPS]
+    if datatype in INTEGERS:
+        return ["sum", "avg", "prod", "min", "max", *_BIT_OPS]
+    return ["sum", "avg", "prod"] if datatype in COMPLEX else ["sum", "avg", "prod", "min", "max"]
+
+
+def plain_dtype(datatype: str) -> np.dtype:
+    """The NumPy datatype in which results are compared; NumPy has no bfloat16, whose values are all float32's."""
+    return {"record": RECORD, "bfloat16": np.dtype("float32")}.get(datatype) or np.dtype(datatype)
+
+
+def item_bytes(datatype: str) -> int:
+    return 2 if datatype == "bfloat16" else plain_dtype(datatype).itemsize
+
+
+def array_of(plain: np.ndarray, datatype: str) -> Any:
+    """What is handed to the communicator for these values: an array, or a tensor where NumPy has no such datatype."""
+    if datatype != "bfloat16":
+        return plain.copy()
+    import torch
+
+    return torch.from_numpy(plain.copy()).to(torch.bfloat16)
+
+
+def plain_of(array: Any) -> np.ndarray:
+    """The values of an array or tensor."""
+    return array if isinstance(array, np.ndarray) else array.float().numpy()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on ``size`` ranks."""
+
+    size: int
+    datatype: str
+    count: int
+    op: str = ""
+    root: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.count} {self.datatype}, root {self.root}, {self.size} ranks"
+
+    def plain(self, rank: int, part: int = 0, count: int | None = None) -> np.ndarray:
+        """Values of part ``part`` of what ``rank`` gives."""
+        count = self.count if count is None else count
+        random = np.random.default_rng([rank, part, count])
+        if self.op == "prod":
+            values = random.integers(1, 4, count)
+        elif self.op == "avg":
+            values = random.integers(0, 4, count) * self.size
+        else:
+            low = 0 if self.datatype.startswith("u") or self.op in _BIT_OPS else -5
+            values = random.integers(low, 11, count)
+        if self.datatype == "bool":
+            return random.integers(0, 2, count).astype(bool)
+        if self.datatype == "record":
+            made = np.empty(count, RECORD)
+            made["id"], made["value"] = values % 256, values * 1.5
+            return made
+        if self.datatype in COMPLEX:
+            return (values + 1j * np.roll(values, 1)).astype(self.datatype)
+        return values.astype(plain_dtype(self.datatype))
+
+    def given(self, rank: int, part: int = 0, count: int | None = None) -> Any:
+        """The same as an array of its own."""
+        return array_of(self.plain(rank, part, count), self.datatype)
+
+    def blank(self, *shape: int) -> Any:
+        """Room for results, filled with what no case gives."""
+        if self.datatype == "record":
+            return np.full(shape, np.array((77, 77.0), RECORD))
+        fill = np.full(shape, 77).astype(plain_dtype(self.datatype))
+        return array_of(fill, self.datatype)
+
+
+def counts_of(datatype: str) -> list[int]:
+    """None, one, and around the chunk that ranks hand each other."""
+    chunk = parse_size(settings.value_of("chunk_bytes")) // item_bytes(datatype)
+    return [0, 1, chunk - 1, chunk, chunk + 1, 3 * chunk + 7]
+
+
+def parse_size(text: str) -> int:
+    factor = {"k": 1 << 10, "M": 1 << 20}.get(text[-1])
+    return int(text[:-1]) * factor if factor else int(text)
+
+
+def reductions(size: int, datatype: str) -> Iterator[Case]:
+    """All operations and counts."""
+    for op in ops_of(datatype):
+        for count in counts_of(datatype):
+            yield Case(size, datatype, count, op)
+
+
+def movements(size: int, datatype: str) -> Iterator[Case]:
+    for count in counts_of(datatype):
+        yield Case(size, datatype, count)

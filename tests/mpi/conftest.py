@@ -1,0 +1,104 @@
+"""All ranks run every test of this folder together: ``mpiexec -n 3 python -m pytest --with-mpi tests/mpi``.
+
+If a rank could fail a test and go on to the next while its peers still wait for it, their calls would pair up across
+the two tests, and the hang or the wrong result would be blamed on the wrong one. So each test has communicators of its
+own, and the ranks tell each other how it went before any of them leaves it. A rank that fails says so at once and
+aborts its communicators, which wakes the peers that wait for it; one that never comes is ended by pytest-timeout.
+"""
+
+import os
+import time
+import traceback
+
+import pytest
+
+from accdp_comm import Communicator, settings
+
+# Small pieces, so that small tests send many of them.
+SIZES = {"flat_bytes": "1k", "eager_bytes": "1k", "chunk_bytes": "4k", "ring_bytes": "4k"}
+# Where the ranks are declared to be, by number of ranks; "" is where they are: on one node.
+TOPOLOGIES = {1: [""], 2: ["", "2x1"], 3: ["", "0,1,0", "3x1"], 4: ["", "2x2", "4x1", "0,0,0,1"]}
+
+_ALL_PASSED = pytest.StashKey[bool]()
+_control = None  # carries the verdicts; never handed to a test
+
+
+def pytest_configure(config):
+    global _control
+    if config.getoption("with_mpi", False):
+        from mpi4py import MPI
+
+        _control = MPI.COMM_WORLD.Dup()
+
+
+def _meet(item):
+    """Run one stage of a test; leave it only with all ranks, and fail here too if another rank failed."""
+    failure = result = None
+    try:
+        result = yield
+    except BaseException as error:  # pytest.skip and pytest.fail are no Exceptions
+        failure = error
+    if _control is None:
+        if failure is not None:
+            raise failure
+        return result
+    if failure is not None and not isinstance(failure, pytest.skip.Exception):
+        story = "".join(traceback.format_exception(failure))
+        os.write(2, f"\n[rank {_control.rank}] {item.nodeid} failed\n{story}".encode())
+        for value in list(item.funcargs.values()):
+            if isinstance(value, Communicator):
+                value.__exit__(type(failure), failure, None)
+    arrived = _control.Ibarrier()
+    while not arrived.Test():  # sleeping: a rank that waits must not keep the others from their core
+        time.sleep(0.0002)
+    verdicts = _control.allgather(None if failure is None else f"{type(failure).__name__}: {failure}"[:200])
+    item.stash[_ALL_PASSED] = not any(verdicts)
+    if failure is not None:
+        raise failure
+    for rank, verdict in enumerate(verdicts):
+        if verdict is not None:
+            pytest.fail(f"well on this rank, but rank {rank} ended by {verdict}", pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    return (yield from _meet(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item):
+    return (yield from _meet(item))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_pieces():
+    """Settings of all groups that these tests form."""
+    with settings.override(**SIZES):
+        yield
+
+
+@pytest.fixture
+def comm(request):
+    """A fresh mpi4py communicator of all ranks."""
+    from mpi4py import MPI
+
+    made = MPI.COMM_WORLD.Dup()
+    yield made
+    if request.node.stash.get(_ALL_PASSED, False):
+        made.Free()  # collective, so only where all ranks come here
+
+
+@pytest.fixture
+def world(comm, topology):
+    """A fresh Communicator of all ranks, on nodes as declared."""
+    with settings.override(topology=topology):
+        made = Communicator(comm, timeout_s=60)
+    yield made
+    made.close()
+
+
+def pytest_generate_tests(metafunc):
+    if "topology" in metafunc.fixturenames:
+        declared = TOPOLOGIES.get(_control.size if _control else 1, [""])
+        metafunc.parametrize("topology", declared, ids=[text or "one-node" for text in declared])

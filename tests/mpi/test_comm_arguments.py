@@ -1,0 +1,104 @@
+"""Wrong arguments: an error that says rank, argument, what was expected and given, before anything is sent.
+
+One rank alone makes the wrong call. Had a byte of it gone out, the right calls after it could not succeed.
+"""
+
+import numpy as np
+import pytest
+
+from accdp_comm import UsageError
+
+pytestmark = pytest.mark.mpi
+
+X = np.ones(12)
+READ_ONLY = np.ones(12)
+READ_ONLY.flags.writeable = False
+
+# Name -> (call of a communicator c, part of the message).
+WRONG = {
+    "list": (lambda c: c.allreduce([1.0, 2.0]), "x is a list: expected a NumPy array"),
+    "none": (lambda c: c.bcast(None), "x is a NoneType"),
+    "strided": (lambda c: c.allreduce(X[::2]), "x is not contiguous"),
+    "fortran": (lambda c: c.bcast(np.ones((2, 3), order="F")), "x is not contiguous"),
+    "read-only": (lambda c: c.allreduce(READ_ONLY), "x is read-only"),
+    "read-only out": (lambda c: c.allreduce(X, out=READ_ONLY), "out is read-only"),
+    "objects": (lambda c: c.bcast(np.array([None])), "Python objects cannot be sent"),
+    "byte order": (lambda c: c.bcast(np.ones(3, ">f8")), "foreign byte order"),
+    "root": (lambda c: c.bcast(X, c.size), "root: expected a rank from 0 to"),
+    "negative root": (lambda c: c.reduce(X, root=-1), "root: expected a rank from 0 to"),
+    "root of text": (lambda c: c.gather(X, root="0"), "root: expected a rank from 0 to"),
+    "fractional root": (lambda c: c.scatter(X, X, root=0.0), "root: expected a rank from 0 to"),
+    "op": (lambda c: c.allreduce(X, "add"), "op: expected one of sum, avg, prod, min, max, band, bor, bxor, got 'add'"),
+    "bits of floats": (lambda c: c.allreduce(X, "band"), "op: expected an operation that f64 has, got 'band'"),
+    "order of complex": (lambda c: c.reduce(X * 1j, "max"), "op: expected an operation that c128 has, got 'max'"),
+    "average of bools": (lambda c: c.allreduce(X > 0, "avg"), "avg"),
+    "sum of texts": (lambda c: c.allreduce(np.array(["a"])), "x: expected a datatype that can be reduced"),
+    "count of out": (lambda c: c.allreduce(X, out=np.ones(11)), "out: expected 12 elements, as many as x, got 11"),
+    "datatype of out": (lambda c: c.allreduce(X, out=np.ones(12, "f4")), "out: expected datatype f64, got f32"),
+    "count of allgather": (lambda c: c.allgather(X, out=np.ones(5)), "elements, got 5"),
+    "list of allgather": (lambda c: c.allgather(X, out=[X] * (c.size + 1)), "a list of .*, one per rank, got"),
+    "block of allgather": (
+        lambda c: c.allgather(X, out=[np.ones(3)] * c.size),
+        r"out\[\d\]: expected 12 elements, as many as x, got 3",
+    ),
+    "datatype of a block": (
+        lambda c: c.allgather(X, out=[np.ones(12, "i8")] * c.size),
+        r"out\[0\]: expected datatype f64, got i64",
+    ),
+    "first dimension": (lambda c: c.reduce_scatter(np.ones(())), "x: expected a first dimension that is a multiple of"),
+    "part of reduce_scatter": (
+        lambda c: c.reduce_scatter(np.ones(4 * c.size), out=np.ones(5)),
+        "elements, got|this rank's part of x, got 5",
+    ),
+    "list of reduce_scatter": (lambda c: c.reduce_scatter([X] * (c.size + 2)), "x: expected a list of"),
+    "counts of alltoall": (lambda c: c.alltoall(X, send_counts=[5] * c.size), "counts that add up to the rows of x"),
+    "negative counts": (lambda c: c.alltoall(X, send_counts=[-1] * c.size), "send_counts: expected counts >= 0"),
+    "number of counts": (lambda c: c.alltoall(X, send_counts=[12] * (c.size + 1)), "send_counts: expected a list of"),
+    "out of alltoall": (
+        lambda c: c.alltoall(np.ones(c.size), np.ones(c.size + 1), [1] * c.size, [1] * c.size),
+        "out: expected .* elements",
+    ),
+    "dst": (lambda c: c.send(X, c.size), "dst: expected a rank from 0 to"),
+    "src": (lambda c: c.recv(X, -2), "src: expected a rank from 0 to"),
+    "negative tag": (lambda c: c.send(X, 0, -1), "tag: expected a number from 0 to 2147483647, got -1"),
+    "large tag": (lambda c: c.recv(X, 0, 1 << 31), "tag: expected a number from 0 to 2147483647"),
+    "read-only recv": (lambda c: c.recv(READ_ONLY, 0), "x is read-only"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refused(world, name):
+    call, said = WRONG[name]
+    if world.rank == world.size - 1:
+        with pytest.raises(UsageError, match=said) as caught:
+            call(world)
+        assert str(caught.value).startswith(f"rank {world.rank} of {world.size}: ")
+    assert (X == 1).all() and (READ_ONLY == 1).all()
+    assert (world.allreduce(np.ones(5)) == world.size).all()
+    assert (world.allgather(np.array([world.rank])).ravel() == np.arange(world.size)).all()
+
+
+def test_refused_on_root_only(world):
+    """What only root needs is looked at on root only."""
+    out = np.zeros(3)
+    if world.rank == 0:
+        with pytest.raises(UsageError, match="x is a NoneType"):
+            world.scatter(None, out)
+        with pytest.raises(UsageError, match="x: expected .* = .* elements, got 1"):
+            world.scatter(np.ones(1), out)
+    x = np.arange(3.0 * world.size) if world.rank == 0 else "ignored"
+    assert (world.scatter(x, out) == np.arange(3.0) + 3 * world.rank).all()
+    assert world.reduce(np.ones(3), out=out if world.rank == 0 else "ignored") is (out if world.rank == 0 else None)
+    assert world.rank != 0 or (out == world.size).all()
+
+
+def test_what_is_only_read_may_be_read_only(world):
+    """x of a call that gives its result elsewhere."""
+    assert (world.allreduce(READ_ONLY, out=np.empty(12)) == world.size).all()
+    assert (world.allgather(READ_ONLY) == 1).all()
+    world.send(READ_ONLY, world.rank)
+    assert world.recv(np.empty(12), world.rank) == world.rank
+    if world.rank == 0:
+        world.bcast(READ_ONLY)
+    else:
+        assert (world.bcast(np.zeros(12)) == 1).all()

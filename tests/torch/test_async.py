@@ -1,0 +1,242 @@
+"""async_op=True: Work, its futures and errors, time-outs, order; sequence numbers, profiler events, DETAIL mode."""
+
+import datetime
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from data import assert_same, reduced, values
+from torch.profiler import ProfilerActivity, profile
+
+MILLISECONDS_50 = datetime.timedelta(milliseconds=50)
+
+
+def everything_async(rank: int, size: int) -> dict[str, tuple]:
+    """Each collective started: name -> (work, tensor that it fills on this rank, what must then be there)."""
+    inputs = [values(other, 6, torch.float32) for other in range(size)]
+    mine = inputs[rank]
+    total = reduced("SUM", inputs)
+    empty = [torch.zeros(6) for _ in range(size)]
+    started = {}
+
+    def start(name, call, tensor, expected):
+        started[name] = (call(tensor), tensor, expected)
+
+    start("all_reduce", lambda t: dist.all_reduce(t, async_op=True), mine.clone(), total)
+    start("broadcast", lambda t: dist.broadcast(t, 0, async_op=True), mine.clone(), inputs[0])
+    start("reduce", lambda t: dist.reduce(t, 0, async_op=True), mine.clone(), total if rank == 0 else mine)
+    blocks = [torch.zeros(6) for _ in range(size)]
+    start("all_gather", lambda t: dist.all_gather(blocks, mine, async_op=True), blocks[-1], inputs[-1])
+    start(
+        "all_gather_into_tensor",
+        lambda t: dist.all_gather_into_tensor(t, mine, async_op=True),
+        torch.zeros(6 * size),
+        torch.cat(inputs),
+    )
+    start(
+        "reduce_scatter",
+        lambda t: dist.reduce_scatter(t, [mine] * size, async_op=True),
+        torch.zeros(6),
+        total,
+    )
+    start(
+        "reduce_scatter_tensor",
+        lambda t: dist.reduce_scatter_tensor(t, mine.repeat(size), async_op=True),
+        torch.zeros(6),
+        total,
+    )
+    gathered = empty if rank == 0 else None
+    start(
+        "gather",
+        lambda t: dist.gather(mine, gathered, async_op=True),
+        empty[-1],
+        inputs[-1] if rank == 0 else torch.zeros(6),
+    )
+    start(
+        "scatter",
+        lambda t: dist.scatter(t, inputs if rank == 0 else None, async_op=True),
+        torch.zeros(6),
+        mine,
+    )
+    start(
+        "all_to_all_single",
+        lambda t: dist.all_to_all_single(t, torch.cat(inputs), async_op=True),
+        torch.zeros(6 * size),
+        mine.repeat(size),
+    )
+    lists = [torch.zeros(6) for _ in range(size)]
+    start("all_to_all", lambda t: dist.all_to_all(lists, inputs, async_op=True), lists[-1], mine)
+    start("barrier", lambda t: dist.barrier(async_op=True), torch.zeros(1), torch.zeros(1))
+    return started
+
+
+@pytest.mark.on_ranks(1, 2, 3)
+def test_every_collective_waited_for_in_any_order(rank, size):
+    for order in (list, reversed):
+        started = everything_async(rank, size)
+        for name in order(list(started)):
+            work, tensor, expected = started[name]
+            assert work.wait() is True, name
+            assert work.is_completed() and work.is_success() and work.exception() is None, name
+            assert_same(tensor, expected)
+
+
+@pytest.mark.on_ranks(2)
+def test_futures_of_every_collective(rank, size):
+    for name, (work, tensor, expected) in everything_async(rank, size).items():
+        value = work.get_future().wait()
+        assert isinstance(value, list), name
+        assert_same(tensor, expected)
+        if value:
+            assert value[-1].data_ptr() == tensor.data_ptr(), name
+
+
+@pytest.mark.on_ranks(2)
+def test_result_is_the_outputs(rank, size):
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    (result,) = work.result()
+    assert result.data_ptr() == tensor.data_ptr()
+    blocks = [torch.zeros(3) for _ in range(size)]
+    work = dist.all_gather(blocks, tensor, async_op=True)
+    work.wait()
+    assert [block.tolist() for block in work.result()] == [[2.0] * 3] * size
+    work = dist.barrier(async_op=True)
+    work.wait()
+    assert work.result() == []
+
+
+@pytest.mark.on_ranks(2, 3)
+def test_then_runs_after_the_reduction_without_any_wait(rank, size):
+    tensor = torch.full((5,), rank + 1.0)
+    chained = (
+        dist.all_reduce(tensor, async_op=True)
+        .get_future()
+        .then(lambda future: future.value()[0] / size)
+        .then(lambda future: future.value() + 1)
+    )
+    assert_same(chained.wait(), torch.full((5,), (size + 1) / 2 + 1))
+    group = dist.distributed_c10d._get_default_group()
+    futures = [group.allreduce([torch.full((2,), float(i))]).get_future() for i in range(200)]
+    for i, future in enumerate(futures):
+        assert future.wait()[0].tolist() == [float(size * i)] * 2
+
+
+@pytest.mark.on_ranks(2)
+def test_an_unfinished_operation_says_so(rank, size):
+    if rank == 0:
+        tensor = torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert not work.is_completed() and not work.is_success()
+        with pytest.raises(RuntimeError, match="completed"):
+            work.result()
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="[Tt]imed out|[Tt]imeout"):
+            work.wait(MILLISECONDS_50)
+        assert 0.04 <= time.monotonic() - began < 2
+        dist.send(torch.ones(1), 1)  # only now may the other one come
+        assert work.wait() and tensor.tolist() == [2.0] * 3
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.all_reduce(torch.ones(3))
+
+
+@pytest.mark.on_ranks(2)
+def test_tensors_may_be_dropped_while_the_operation_runs(rank, size):
+    works = []
+    for step in range(50):
+        works.append(dist.all_reduce(torch.full((5000,), float(step)), async_op=True))
+    for step, work in enumerate(works):
+        assert work.get_future().wait()[0].unique().tolist() == [2.0 * step]
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_errors_stay_in_the_work(rank, size):
+    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
+    chained = work.get_future().then(lambda future: future.value()[0] * 2)
+    for _ in range(2):
+        with pytest.raises(dist.DistBackendError, match="ranks disagree.*4 float32.*3 float32|3 float32.*4 float32"):
+            work.wait()
+    assert work.is_completed() and not work.is_success()
+    assert "ranks disagree" in str(work.exception())
+    with pytest.raises(RuntimeError, match="ranks disagree"):
+        chained.wait()
+    with pytest.raises(dist.DistBackendError, match="ranks disagree"):  # the group stays broken, with the first reason
+        dist.barrier()
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_sequence_numbers_count_calls(rank, size):
+    group = dist.distributed_c10d._get_default_group()
+    assert group._get_sequence_number_for_group() == 0
+    started = everything_async(rank, size)
+    assert group._get_sequence_number_for_group() == len(started)
+    for work, _, _ in started.values():
+        work.wait()
+    half = dist.new_group([rank], use_local_synchronization=True)
+    dist.all_reduce(torch.ones(1), group=half)
+    assert half._get_sequence_number_for_group() == 1
+
+
+def events(rank: int, size: int, call) -> list:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        call()
+    return [event for event in profiled.events() if event.name.startswith("accdp:")]
+
+
+@pytest.mark.on_ranks(2)
+def test_profiler_sees_each_call_once_with_its_shapes(rank, size):
+    ones = torch.ones(2, 3)
+    blocks = [torch.ones(2, 3) for _ in range(size)]
+    expected = {
+        "all_reduce": (lambda: dist.all_reduce(ones), [[2, 3]]),
+        "broadcast": (lambda: dist.broadcast(ones, 0), [[2, 3]]),
+        "reduce": (lambda: dist.reduce(ones, 0), [[2, 3]]),
+        "all_gather": (lambda: dist.all_gather(blocks, ones), [[2, 3]]),
+        "gather": (lambda: dist.gather(ones, blocks if rank == 0 else None), [[2, 3]]),
+        "scatter": (lambda: dist.scatter(ones, blocks if rank == 0 else None), [[2, 3]] * size if rank == 0 else []),
+        "reduce_scatter": (lambda: dist.reduce_scatter(ones, blocks), [[2, 3]] * size),
+        "all_to_all": (lambda: dist.all_to_all_single(torch.empty(2, 3), ones), [[2, 3]]),
+        "barrier": (lambda: dist.barrier(), []),
+    }
+    for name, (call, shapes) in expected.items():
+        (event,) = events(rank, size, call)
+        assert event.name == f"accdp:{name}" and event.is_async and event.count == 1
+        assert event.input_shapes == shapes, (name, event.input_shapes)
+    message = torch.ones(4)
+    names = [e.name for e in events(rank, size, lambda: (dist.send if rank == 0 else dist.recv)(message, 1 - rank))]
+    assert names == ["accdp:send" if rank == 0 else "accdp:recv"]
+    names = [e.name for e in events(rank, size, lambda: dist.recv(message) if rank == 0 else dist.send(message, 0))]
+    assert names == ["accdp:recvAnySource" if rank == 0 else "accdp:send"]
+
+
+@pytest.mark.on_ranks(2)
+def test_profiler_records_parameters(rank, size):
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        dist.all_reduce(torch.ones(2, 3))
+    assert [event.name for event in profiled.events()].count("record_param_comms") == 1
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_detail_mode_checks_calls_first(rank, size, tmp_path):
+    dist.destroy_process_group()
+    level = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        dist.init_process_group("accdp", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
+        assert dist.get_backend() == "accdp"
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        dist.broadcast(total, 0)
+        dist.barrier()
+        assert total.tolist() == [2.0] * 3
+        subgroup = dist.new_group([1])
+        if rank == 1:
+            dist.all_reduce(total, group=subgroup)
+        with pytest.raises(RuntimeError, match="[Mm]ismatch|[Dd]etected"):
+            dist.all_reduce(torch.ones(3 + rank))
+        dist.destroy_process_group()
+    finally:
+        dist.set_debug_level(level)

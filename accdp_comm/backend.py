@@ -124,7 +124,8 @@ def monitored_barrier(
     chosen = group if group is not None else dist.distributed_c10d._get_default_group()
     if not _backends(chosen):
         raise _core.UsageError(f"monitored_barrier: the group's backend is {dist.get_backend(chosen)}, expected accdp")
-    chosen.monitored_barrier(timeout or timedelta(0), wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
+    limit = timedelta(milliseconds=-1) if timeout is None else timeout  # torch's way to say "the group's"
+    chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
 
 
 _torch.set_split(split)

@@ -45,7 +45,8 @@ PYBIND11_MODULE(_torch, m) {
                                                          "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
-      .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions);
+      .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
+      .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("set_split", &set_split, py::arg("make"),
         "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");
 }

@@ -363,7 +363,7 @@ void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
 
 // ---- driving ------------------------------------------------------------------------------------
 
-/// Moves messages until `enough()`. Called with the lock held and driving_ false.
+/// Moves messages until `enough()`, or until callbacks were due. Called with the lock held and driving_ false.
 void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough) {
   driving_ = true;
   Watcher watcher(*this);
@@ -377,7 +377,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         taken[local] = board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire);
       const bool moved = progress();
       const std::uint64_t changes = changes_;
-      run_callbacks(lock);
+      if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) continue;
       if (enough()) break;
       std::vector<int> blocked;

@@ -432,6 +432,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   checks.dense({output, input});
   checks.on_host({output, input});
   checks.same_type({output}, input);
+  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(),
+                    "ProcessGroupAccdp::alltoall_base: Tensors must be contiguous");
   c10d::checkSplitSizes(input_splits, input, size_);
   c10d::checkSplitSizes(output_splits, output, size_);
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);

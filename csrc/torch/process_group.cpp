@@ -28,7 +28,9 @@ ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> 
   init();
 }
 
-ProcessGroupAccdp::~ProcessGroupAccdp() { shutdown(); }
+ProcessGroupAccdp::~ProcessGroupAccdp() {
+  without_gil([this] { shutdown(); });
+}
 
 void ProcessGroupAccdp::set_splitter(Splitter made) { splitter() = std::move(made); }
 
@@ -60,13 +62,13 @@ c10d::ErrorType ProcessGroupAccdp::getError() {
 
 void ProcessGroupAccdp::abort() {
   group_->abort("abort() was called");
-  queue_.stop();
+  queue_->stop();
 }
 
 void ProcessGroupAccdp::shutdown() {
   // Work that nobody waited for may finish, if the others are there; they may as well have left.
-  if (!queue_.drain(kDrain)) group_->abort("left while operations were under way");
-  queue_.stop();
+  if (!queue_->drain(kDrain)) group_->abort("left while operations were under way");
+  queue_->stop();
   group_->close();
 }
 
@@ -99,9 +101,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<vo
   const double timeout_s = plan.timeout == c10d::kUnsetTimeout ? -1 : plan.timeout.count() * 1e-3;
   Task task{work, [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s); }};
   if (plan.is_async)
-    queue_.run_later(std::move(task));
+    queue_->run_later(std::move(task));
   else
-    queue_.run_now(task);
+    queue_->run_now(task);
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
@@ -115,7 +117,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const auto started = Clock::now();
-  if (!queue_.drain(timeout))
+  if (!queue_->drain(timeout))
     TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
   const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();
   try {

@@ -92,7 +92,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
-  Queue queue_;
+  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 }  // namespace accdp::torch_backend

@@ -6,18 +6,15 @@
 
 namespace accdp::torch_backend {
 
-Queue::~Queue() { stop(); }
-
-void Queue::execute(const Task& task) {
-  std::exception_ptr error;
+std::exception_ptr Queue::execute(const Task& task) {
   try {
     // Copies into the caller's tensors are no part of anybody's graph, and may go into inference tensors.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     task.run();
   } catch (...) {
-    error = std::current_exception();
+    return std::current_exception();
   }
-  task.work->complete(error);
+  return nullptr;
 }
 
 void Queue::run_now(const Task& task) {
@@ -31,12 +28,13 @@ void Queue::run_now(const Task& task) {
     }
     running_ = true;
   }
-  execute(task);
+  const std::exception_ptr error = execute(task);
   {
     std::lock_guard lock(mutex_);
     running_ = false;
     changed_.notify_all();
   }
+  task.work->complete(error);
   task.work->wait();  // throws its error
 }
 
@@ -44,24 +42,34 @@ void Queue::run_later(Task task) {
   std::lock_guard lock(mutex_);
   if (stop_) throw UsageError("the process group was shut down: expected no operation after destroy_process_group()");
   tasks_.push_back(std::move(task));
-  if (!worker_.joinable()) worker_ = std::thread([this] { loop(); });
+  if (workers_.empty()) hire();
   changed_.notify_all();
+}
+
+void Queue::hire() {
+  workers_.emplace_back([self = shared_from_this()] { self->loop(); });
 }
 
 void Queue::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
+    ++idle_;
     changed_.wait(lock, [&] { return stop_ || (!tasks_.empty() && !running_); });
+    --idle_;
     if (stop_) return;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     running_ = true;
     lock.unlock();
-    execute(task);
-    task = {};  // may drop the last reference to tensors; not under the lock
+    const std::exception_ptr error = execute(task);
     lock.lock();
     running_ = false;
+    if (idle_ == 0 && !stop_) hire();
     changed_.notify_all();
+    lock.unlock();
+    task.work->complete(error);
+    task = {};  // may drop the last reference to tensors; not under the lock
+    lock.lock();
   }
 }
 
@@ -78,9 +86,15 @@ void Queue::stop() {
     left.swap(tasks_);
     changed_.notify_all();
   }
-  if (worker_.joinable()) worker_.join();
+  // First, because a callback on a worker may be waiting for one of them.
   for (Task& task : left)
     task.work->complete(std::make_exception_ptr(Error("the process group was shut down before this operation began")));
+  for (std::thread& worker : workers_) {
+    if (worker.get_id() == std::this_thread::get_id())
+      worker.detach();  // a callback dropped the last reference to the group
+    else if (worker.joinable())
+      worker.join();
+  }
 }
 
 }  // namespace accdp::torch_backend

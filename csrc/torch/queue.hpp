@@ -2,8 +2,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -17,18 +19,19 @@ struct Task {
 };
 
 /// Runs a group's collectives one at a time, in the order in which they were called: inline on the
-/// caller's thread when it waits anyway and nothing is ahead, else on a worker thread, which starts
-/// with the first task that needs it.
-class Queue {
+/// caller's thread when it waits anyway and nothing is ahead, else on worker threads, the first of which
+/// starts with the first task that needs it. A future's callback may wait for later operations: it runs
+/// on the worker that finished its own, after another worker is ready to take those.
+class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  ~Queue();
   void run_now(const Task& task);  ///< returns when it is done; throws its error
   void run_later(Task task);
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
-  void stop();                                 ///< joins the worker; queued tasks fail
+  void stop();                                 ///< joins the workers; queued tasks fail
 
  private:
-  static void execute(const Task& task);
+  static std::exception_ptr execute(const Task& task);
+  void hire();  ///< one more worker; it keeps the queue alive
   void loop();
 
   std::mutex mutex_;
@@ -36,7 +39,8 @@ class Queue {
   std::deque<Task> tasks_;
   bool running_ = false;
   bool stop_ = false;
-  std::thread worker_;
+  int idle_ = 0;
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace accdp::torch_backend

@@ -31,6 +31,12 @@ std::exception_ptr translated(std::exception_ptr error) {
   }
 }
 
+void without_gil(const std::function<void()>& call) {
+  if (!Py_IsInitialized() || !PyGILState_Check()) return call();
+  pybind11::gil_scoped_release release;
+  call();
+}
+
 Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
            std::uint64_t sequence)
     // Recording costs an allocation even when nobody listens, so ask first.

@@ -12,6 +12,9 @@ namespace accdp::torch_backend {
 /// the signal handler raised.
 std::exception_ptr translated(std::exception_ptr error);
 
+/// Calls it without the GIL if this thread holds it: for waits for threads that may need it.
+void without_gil(const std::function<void()>& call);
+
 /// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
 /// its messages.
 class Work : public c10d::Work {

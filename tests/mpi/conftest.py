@@ -31,6 +31,13 @@ def pytest_configure(config):
         _control = MPI.COMM_WORLD.Dup()
 
 
+def _story(error):
+    """A traceback that begins in the test, not in pytest."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((n for n, frame in enumerate(frames) if os.path.basename(frame.filename).startswith("test_")), 0)
+    return "".join(traceback.format_list(frames[first:]) + traceback.format_exception_only(error))
+
+
 def _meet(item):
     """Run one stage of a test; leave it only with all ranks, and fail here too if another rank failed."""
     failure = result = None
@@ -43,8 +50,7 @@ def _meet(item):
             raise failure
         return result
     if failure is not None and not isinstance(failure, pytest.skip.Exception):
-        story = "".join(traceback.format_exception(failure))
-        os.write(2, f"\n[rank {_control.rank}] {item.nodeid} failed\n{story}".encode())
+        os.write(2, f"\n[rank {_control.rank}] {item.nodeid} failed\n{_story(failure)}".encode())
         for value in list(item.funcargs.values()):
             if isinstance(value, Communicator):
                 value.__exit__(type(failure), failure, None)
@@ -92,10 +98,10 @@ def comm(request):
 @pytest.fixture
 def world(comm, topology):
     """A fresh Communicator of all ranks, on nodes as declared."""
-    with settings.override(topology=topology):
+    with settings.override(topology=topology):  # for its parts too
         made = Communicator(comm, timeout_s=60)
-    yield made
-    made.close()
+        yield made
+        made.close()
 
 
 def pytest_generate_tests(metafunc):

@@ -211,13 +211,14 @@ def test_barrier_waits_for_the_last_rank(rank, size):
 def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
     two, three = torch.ones(2), torch.ones(3)
     group = dist.distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device("cpu"))
     calls = {
         "root": lambda: group.broadcast([two], opts=_broadcast_options(root=size)),
         "same length|list|expected 2 tensors": lambda: dist.all_to_all([two], [two, two]),
         "invalid tensor size|size": lambda: dist.gather(two, [two, three] if rank == 0 else None),
         "type": lambda: group.allgather([[two, two.double()]], [two]),
         "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
-        "meta|cpu|host|backend": lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
     }
     for words, call in calls.items():

@@ -1,0 +1,237 @@
+"""Groups beside, inside and after each other; concurrent use; start time; monitored_barrier; split."""
+
+import datetime
+import statistics
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_process import join
+
+import accdp_comm
+
+
+def total(group=None, value: float = 1.0) -> float:
+    tensor = torch.tensor([value])
+    dist.all_reduce(tensor, group=group)
+    return tensor.item()
+
+
+@pytest.mark.on_ranks(4)
+def test_new_groups_of_any_members(rank, size):
+    for members in ([0], [3, 1], [0, 1, 2], [2, 3], [0, 1, 2, 3]):
+        group = dist.new_group(members)
+        if rank in members:
+            assert dist.get_backend(group) == "accdp"
+            assert dist.get_world_size(group) == len(members)
+            assert total(group, rank + 1.0) == sum(member + 1.0 for member in members)
+            everyone: list = [None] * len(members)
+            dist.all_gather_object(everyone, rank, group=group)
+            assert everyone == dist.get_process_group_ranks(group)
+            source = torch.tensor([rank])
+            dist.broadcast(source, members[-1], group=group)
+            assert source.item() == members[-1]
+        else:
+            assert group is dist.GroupMember.NON_GROUP_MEMBER
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(4)
+def test_local_synchronization_needs_no_other_rank(rank, size):
+    if rank in (1, 3):  # ranks 0 and 2 do not even know
+        group = dist.new_group([1, 3], use_local_synchronization=True)
+        assert total(group, rank) == 4
+        alone = dist.new_group([rank], use_local_synchronization=True)
+        assert total(alone, 5.0) == 5
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(4)
+def test_subgroups_of_subgroups(rank, size):
+    half, halves = dist.new_subgroups(group_size=2)
+    assert len(halves) == 2 and total(half, rank) == (1 if rank < 2 else 5)
+    crossing, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    assert total(crossing, rank) == (2 if rank % 2 == 0 else 4)
+    alone, _ = dist.new_subgroups(group_size=1, group=crossing)
+    assert dist.get_world_size(alone) == 1 and total(alone, rank) == rank
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_gloo_group_beside_ours_and_our_group_in_a_gloo_world(rank, size, tmp_path):
+    beside = dist.new_group(backend="gloo")
+    assert dist.get_backend(beside) == "gloo" and total(beside) == 2 and total() == 2
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
+    ours = dist.new_group(backend="accdp")
+    assert dist.get_backend() == "gloo" and dist.get_backend(ours) == "accdp" and total(ours) == 2 and total() == 2
+
+
+@pytest.mark.on_ranks(4)
+def test_several_groups_from_several_threads(rank, size):
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3]), dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = [None, *[pair for pair in pairs if pair is not dist.GroupMember.NON_GROUP_MEMBER], dist.new_group()]
+    errors: list[BaseException] = []
+
+    def work(number: int, group) -> None:
+        try:
+            members = dist.get_process_group_ranks(group)
+            for step in range(60):
+                count = 1 if step % 3 else 50_000
+                tensor = torch.full((count,), float(rank + number + step))
+                dist.all_reduce(tensor, group=group)
+                expected = sum(member + number + step for member in members)
+                assert tensor[0] == expected and tensor[-1] == expected, (number, step, tensor[0], expected)
+                if step % 5 == 0:
+                    next_ = members[(members.index(rank) + 1) % len(members)]
+                    before = members[members.index(rank) - 1]
+                    box = torch.zeros(3)
+                    sent = dist.isend(torch.full((3,), float(step)), next_, group=group)
+                    dist.recv(box, before, group=group)
+                    sent.wait()
+                    assert box.tolist() == [float(step)] * 3
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=job) for job in enumerate(mine)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(3)
+def test_asynchronous_operations_of_several_groups_at_once(rank, size):
+    groups = [dist.new_group() for _ in range(3)]
+    order = groups if rank % 2 else groups[::-1]  # ranks call them in different orders, which is allowed
+    works = {}
+    for group in order:
+        tensor = torch.full((100_000,), rank + 1.0)
+        works[group] = (dist.all_reduce(tensor, group=group, async_op=True), tensor)
+    for group in groups:
+        work, tensor = works[group]
+        work.wait()
+        assert tensor[0] == 6 and tensor[-1] == 6
+
+
+@pytest.mark.on_ranks(4)
+def test_groups_are_destroyed_while_others_go_on(rank, size):
+    for _ in range(10):
+        group = dist.new_group([0, 1, 2])
+        if rank < 3:
+            assert total(group) == 3
+            dist.destroy_process_group(group)
+        assert total() == 4
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_destroy_and_init_again(rank, size, tmp_path):
+    for turn in range(5):
+        assert total() == size
+        subgroup = dist.new_group([turn % size])
+        if rank == turn % size:
+            assert total(subgroup, 7.0) == 7
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        with pytest.raises(ValueError, match="initialized"):
+            dist.all_reduce(torch.ones(1))
+        join(rank, size, f"{tmp_path}/store{turn}")
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_one_store_file_serves_worlds_that_follow_each_other(rank, size, tmp_path):
+    for turn in range(3):
+        dist.destroy_process_group()
+        store = dist.FileStore(f"{tmp_path}/store", 1)  # 1, and used by two: as torch's own tests do
+        dist.init_process_group("accdp", store=dist.PrefixStore(str(turn), store), rank=rank, world_size=size)
+        assert total() == size
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_group_of_two_starts_in_half_a_second(rank, size, tmp_path):
+    times = []
+    for turn in range(9):
+        dist.barrier()
+        dist.destroy_process_group()
+        began = time.monotonic()
+        join(rank, size, f"{tmp_path}/store{turn}")
+        times.append(time.monotonic() - began)
+        assert total() == size
+    assert statistics.median(times) < 0.5, times
+
+
+@pytest.mark.on_ranks(3)
+def test_monitored_barrier(rank, size):
+    began = time.monotonic()
+    if rank == 1:
+        time.sleep(0.2)
+    accdp_comm.monitored_barrier()
+    assert time.monotonic() - began >= 0.19
+    pair = dist.new_group([0, 2])
+    accdp_comm.monitored_barrier(pair, timeout=datetime.timedelta(seconds=5))  # rank 1 passes at once
+    assert total() == 3
+
+
+@pytest.mark.on_ranks(4, fresh=True)
+@pytest.mark.parametrize("wait_all_ranks", [False, True])
+def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
+    limit = datetime.timedelta(seconds=0.5)
+    if rank == 0:
+        names = "Ranks 1, 3 failed to pass" if wait_all_ranks else "Ranks? 1 failed to pass"
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match=names):
+            accdp_comm.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
+        assert 0.4 < time.monotonic() - began < 5
+    elif rank == 2:
+        with pytest.raises(RuntimeError, match="Rank 2 successfully reached monitoredBarrier, but.*rank 0"):
+            accdp_comm.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
+    else:
+        time.sleep(1.0)
+
+
+@pytest.mark.on_ranks(2)
+def test_monitored_barrier_is_for_our_groups(rank, size):
+    beside = dist.new_group(backend="gloo")
+    with pytest.raises(ValueError, match="gloo, expected accdp"):
+        accdp_comm.monitored_barrier(beside)
+
+
+@pytest.mark.on_ranks(4)
+def test_split_group(rank, size):
+    world = dist.distributed_c10d._get_default_group()  # dist.split_group() itself wants an accelerator
+    assert world._get_backend(torch.device("cpu")).supports_splitting
+    for number, (mine, other) in enumerate([([0, 2], [1, 3]), ([3, 0], [1, 2])]):
+        members = mine if rank in mine else other
+        part = world.split_group(members, group_name=f"split {number} {members}", timeout=datetime.timedelta(seconds=9))
+        assert (part.size(), part.rank()) == (2, members.index(rank))
+        tensor = torch.tensor([float(rank)])
+        part.allreduce([tensor]).wait()
+        assert tensor.item() == sum(members)
+        whole = part._get_backend(torch.device("cpu")).options
+        assert whole._timeout == datetime.timedelta(seconds=9)
+    assert total() == 4
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_time_outs_of_groups_and_options(rank, size):
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == datetime.timedelta(seconds=30)
+    dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=23))
+    assert backend.options._timeout == datetime.timedelta(seconds=23)
+    brief = dist.new_group(timeout=datetime.timedelta(milliseconds=200))
+    if rank == 0:
+        began = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r"Timed out.*waiting for rank 1 \(pid \d+, host"):
+            dist.barrier(group=brief)
+        assert 0.15 < time.monotonic() - began < 3
+    assert total() == size  # the other group is as good as before
+
+
+@pytest.mark.on_ranks(1)
+def test_backend_name(rank, size):
+    assert dist.get_backend() == "accdp" == dist.Backend("ACCDP")
+    assert "cpu:accdp" in dist.get_backend_config()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ import socket
 import sys
 import time
 import traceback
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any
 
@@ -54,41 +55,51 @@ def nursery(control: socket.socket) -> dict[str, Any] | None:
 
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"importing started threads: {threads}; forking would be unsafe"
-    living: set[int] = set()
-
-    def bury(number: int = 0, frame: Any = None) -> None:
-        while living:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            living.discard(pid)
-            ended = {"ended": pid, "status": os.waitstatus_to_exitcode(status), "at": time.monotonic()}
-            control.send(json.dumps(ended).encode())
-
+    gc.collect()
+    gc.freeze()  # what is here stays: ranks need not look through it, nor copy its pages, to end
+    # Deaths are reported by the loop below, never in the middle of something else: a signal only wakes it.
+    wake, alarm = socket.socketpair()
+    wake.setblocking(False)
+    alarm.setblocking(False)
+    signal.set_wakeup_fd(alarm.fileno())
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, bury)
+    living: set[int] = set()
     control.send(b'{"ready": true}')
     while True:
+        ready = wait([control, wake])
+        if wake in ready:
+            wake.recv(1000)
+            _bury(living, control)
+        if control not in ready:
+            continue
         message, fds, _, _ = socket.recv_fds(control, 100_000, 1)
         if not message:
             break
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            control.close()
+            for end in (control, wake, alarm):
+                end.close()
             return {"link": fds[0], **json.loads(message)}
         os.close(fds[0])
         living.add(pid)
         control.send(json.dumps({"born": pid}).encode())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for pid in living:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return None
+
+
+def _bury(living: set[int], control: socket.socket) -> None:
+    for pid in list(living):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            living.discard(pid)
+            facts = {"ended": pid, "status": os.waitstatus_to_exitcode(status), "at": time.monotonic()}
+            control.send(json.dumps(facts).encode())
 
 
 def serve(link: int, env: dict[str, str], output: str) -> None:

@@ -125,6 +125,11 @@ class Nursery:
                     rank.said.append(message)
         return True
 
+    def others(self) -> list[int]:
+        """Living processes of its session that are neither itself nor a rank: children that ranks left behind."""
+        mine = {self._process.pid, *self._living}
+        return jobs.living(lambda pid: pid not in mine and _session(pid) == self._process.pid)
+
     def close(self) -> None:
         """End it, and whatever ranks it still has."""
         self._control.close()
@@ -134,6 +139,13 @@ class Nursery:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.folder)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):  # it has ended
+        return -1
 
 
 def report(ranks: Sequence[Rank], headline: str) -> str:
@@ -185,7 +197,7 @@ class Crew:
         ranks = self._ranks[:size]
         if scene is None or self._scene != (scene, size):
             self._groups_made += 1
-        self._scene = (scene, size)
+        self._scene = None  # until all went well
         for index, rank in enumerate(ranks):
             rank.outcome, rank.said = None, []
             rank.shown_from = rank.output.stat().st_size
@@ -203,8 +215,8 @@ class Crew:
         errors = {index: rank.outcome for index, rank in enumerate(ranks) if rank.outcome and rank.outcome["error"]}
         lost = [index for index, rank in enumerate(ranks) if rank.status is not None]
         if in_time and not errors and not lost:
+            self._scene = (scene, size)
             return
-        self._scene = None
         if not in_time:
             late = [index for index, rank in enumerate(ranks) if not rank.outcome]
             stop_overdue(self._nursery, self._ranks)

@@ -82,6 +82,18 @@ struct State {
   const char* sources[std::size(kRows)];
 };
 
+/// Limits that nobody set follow a chunk or ring that was made smaller; then everything is checked.
+void settle(State& state) {
+  auto follow = [&](std::int64_t Settings::* member, std::int64_t most) {
+    for (std::size_t i = 0; i < std::size(kRows); ++i)
+      if (kRows[i].member == Member(member) && std::strcmp(state.sources[i], "default") == 0)
+        state.values.*member = std::min(Settings().*member, most);
+  };
+  follow(&Settings::flat_bytes, state.values.chunk_bytes);
+  follow(&Settings::eager_bytes, state.values.ring_bytes / 4);
+  for (const Setting& row : kRows) check(state.values, row);
+}
+
 State from_environment() {
   State state;
   for (std::size_t i = 0; i < std::size(kRows); ++i) {
@@ -89,15 +101,7 @@ State from_environment() {
     state.sources[i] = text ? "environment" : "default";
     if (text) parse(state.values, kRows[i], text);
   }
-  // Derived limits follow a chunk or ring made smaller on purpose, unless they were given themselves.
-  auto follow = [&](std::int64_t Settings::* member, std::int64_t most) {
-    for (std::size_t i = 0; i < std::size(kRows); ++i)
-      if (kRows[i].member == Member(member) && std::strcmp(state.sources[i], "default") == 0)
-        state.values.*member = std::min(state.values.*member, most);
-  };
-  follow(&Settings::flat_bytes, state.values.chunk_bytes);
-  follow(&Settings::eager_bytes, state.values.ring_bytes / 4);
-  for (const Setting& row : kRows) check(state.values, row);
+  settle(state);
   return state;
 }
 
@@ -112,14 +116,13 @@ std::span<const Setting> setting_rows() noexcept { return kRows; }
 const Settings& settings() { return state().values; }
 
 void set_setting(const std::string& name, const std::string& text) {
-  State& now = state();
+  State changed = state();
   for (std::size_t i = 0; i < std::size(kRows); ++i) {
     if (name != kRows[i].name) continue;
-    Settings changed = now.values;
-    parse(changed, kRows[i], text);
-    for (const Setting& row : kRows) check(changed, row);
-    now.values = changed;
-    now.sources[i] = "code";
+    parse(changed.values, kRows[i], text);
+    changed.sources[i] = "code";
+    settle(changed);
+    state() = changed;
     return;
   }
   throw UsageError(name + ": no such setting; `accdp info` lists them");

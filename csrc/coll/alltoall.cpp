@@ -1,7 +1,7 @@
 // All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends to
 // the node's ranks, from which all know the number of steps and each receiver checks its own sizes
 // before anything is written; in each step every rank hands every other its next piece. Ranks of other
-// nodes exchange directly, so each byte crosses the wire once.
+// nodes exchange sizes and then blocks directly, so each byte crosses the wire once.
 // Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
 #include <cstring>
 
@@ -9,6 +9,11 @@
 
 namespace accdp {
 namespace {
+
+[[noreturn]] void fail_sizes(Context& c, int from, std::uint64_t sends, int to, std::size_t expects) {
+  c.fail_mismatch(c.what() + ": rank " + std::to_string(from) + " sends " + std::to_string(sends) + " bytes to rank " +
+                  std::to_string(to) + ", which expects " + std::to_string(expects));
+}
 
 void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
@@ -33,10 +38,7 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
           std::uint64_t bytes;
           std::memcpy(&bytes, c.slot(t.local_of(rank)) + t.local_of(other) * sizeof bytes, sizeof bytes);
           largest = std::max<std::size_t>(largest, rank == other ? 0 : bytes);
-          if (other == t.rank() && bytes != outs[rank].size())
-            c.fail_mismatch(c.what() + ": rank " + std::to_string(rank) + " sends " + std::to_string(bytes) +
-                            " bytes to rank " + std::to_string(other) + ", which expects " +
-                            std::to_string(outs[rank].size()));
+          if (other == t.rank() && bytes != outs[rank].size()) fail_sizes(c, rank, bytes, other, outs[rank].size());
         }
       copy(outs[t.rank()], ins[t.rank()]);
     }
@@ -49,12 +51,31 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
   } while (done < largest);
 }
 
+/// Sizes first: MPI would cut a message that does not fit, or write less than was expected.
+void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  const Topology& t = c.topology();
+  std::vector<std::uint64_t> mine(t.size()), theirs(t.size());
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  for (int rank = 0; rank < t.size(); ++rank) {
+    if (t.is_near(rank)) continue;
+    mine[rank] = ins[rank].size();
+    incoming.push_back({rank, std::as_writable_bytes(std::span(&theirs[rank], 1))});
+    outgoing.push_back({rank, std::as_bytes(std::span(&mine[rank], 1))});
+  }
+  c.exchange(incoming, outgoing);
+  for (int rank = 0; rank < t.size(); ++rank)
+    if (!t.is_near(rank) && theirs[rank] != outs[rank].size())
+      fail_sizes(c, rank, theirs[rank], t.rank(), outs[rank].size());
+}
+
 }  // namespace
 
 void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
   alltoall_on_node(c, ins, outs);
   if (t.nodes() == 1) return;
+  compare_sizes_between_nodes(c, ins, outs);
   std::vector<Incoming> incoming;
   std::vector<Outgoing> outgoing;
   for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -17,6 +18,7 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
 }
 
 constexpr std::chrono::seconds kInFlight{2};
+constexpr std::chrono::milliseconds kNoticesLeave{250};
 
 std::chrono::nanoseconds microseconds(double us) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
@@ -51,6 +53,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       board_(segment_fd, topology_.local_size(), topology_.local_rank()),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
+      silent_(topology_.size()),
       patience_{Patience(microseconds(settings().spin_us)), Patience(microseconds(settings().spin_us))} {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
   board_.ring_others(kCollective);
@@ -67,19 +70,31 @@ std::string Fabric::describe(int rank) const {
 
 void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
   std::lock_guard lock(failure_mutex_);
+  if (board_.has_failed()) return;  // whoever failed first tells the others
   board_.fail(kind, text);
-  if (!wire_ || told_others_) return;
+  // Once MPI is broken some peer is dead, and MPICH crashes (UCX) or blocks for good (OFI) in a send to the dead.
+  if (!wire_ || told_others_ || wire_->is_broken()) return;
   told_others_ = true;
   wire_->mark_broken();
   std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
   notice += text;
   tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
+  // The process may end right after this, and MPI moves nothing by itself: let the notices leave.
+  try {
+    int from;
+    std::vector<std::byte> ignored;
+    for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until; std::this_thread::yield())
+      wire_->take(Wire::kFarewell, from, ignored);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),
+                 name_.c_str(), error.what());
+  }
 }
 
 void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept {
   try {
     for (int rank = 0; rank < topology_.size(); ++rank) {
-      if (topology_.is_near(rank)) continue;
+      if (topology_.is_near(rank) || silent_[rank]) continue;
       auto notice = std::make_unique<std::vector<std::byte>>(bytes);
       if (bytes) std::memcpy(notice->data(), data, bytes);
       wire_->isend(*notice, rank, tag);
@@ -106,6 +121,7 @@ void Fabric::throw_if_failed() {
     }
   }
   if (!board_.has_failed()) return;
+  if (wire_) wire_->mark_broken();
   auto [kind, text] = board_.failure();
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                           ", group " + name_ + ": " + text);
@@ -116,7 +132,7 @@ void Fabric::leave() noexcept {
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (wire_ && !std::exchange(told_others_, true)) tell_other_nodes(Wire::kFarewell, nullptr, 0);
+  if (wire_ && !wire_->is_broken() && !std::exchange(told_others_, true)) tell_other_nodes(Wire::kFarewell, nullptr, 0);
 }
 
 bool Fabric::has_gone(int rank) const {
@@ -167,7 +183,10 @@ void Lookout::look_around() {
   if (now < deadline_.at()) return;
   std::string missing;
   for (int rank = 0; rank < t.size(); ++rank)
-    if (waits_for(rank)) missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
+    if (waits_for(rank)) {
+      fabric_.expect_silence_of(rank);
+      missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
+    }
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.3g s", deadline_.seconds());
   fabric_.fail(FailureKind::kTimeout, what() + " Timed out after " + seconds + " (timeout) waiting for " +

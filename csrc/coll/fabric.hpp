@@ -38,7 +38,8 @@ class Fabric {
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
-  void throw_if_failed();  ///< also takes notice of failures on other nodes
+  void expect_silence_of(int rank) { silent_[rank] = true; }  ///< it did not come in time; it may be dead
+  void throw_if_failed();                                     ///< also takes notice of failures on other nodes
   void leave() noexcept;
   bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
   std::string how_it_went(int rank) const;
@@ -53,6 +54,7 @@ class Fabric {
   Board board_;
   std::shared_ptr<Wire> wire_;
   std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes
+  std::vector<std::atomic<bool>> silent_;         // ranks of other nodes that may be dead: nothing is sent to them
   Patience patience_[kChannels];
   void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
 

@@ -21,10 +21,6 @@ std::size_t total_bytes(const Blocks& blocks) {
   return bytes;
 }
 
-[[noreturn]] void usage(int rank, const std::string& text) {
-  throw UsageError("rank " + std::to_string(rank) + ": " + text);
-}
-
 }  // namespace
 
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
@@ -33,6 +29,18 @@ Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd
 
 Group::~Group() { close(); }
 
+void Group::usage(const std::string& text) const {
+  throw UsageError("rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " + text);
+}
+
+void Group::check_op(Datatype type, ReduceOp op) const {
+  try {
+    check_reducible(type, op);
+  } catch (const UsageError& error) {
+    usage(error.what());
+  }
+}
+
 double Group::seconds(double timeout_s) const {
   if (timeout_s >= 0) return timeout_s;
   return settings().timeout_s > 0 ? settings().timeout_s : fabric_.timeout_s;
@@ -40,7 +48,7 @@ double Group::seconds(double timeout_s) const {
 
 void Group::check_root(int root) const {
   if (root < 0 || root >= size())
-    usage(rank(), "root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
+    usage("root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
 }
 
 template <class Algorithm>
@@ -76,34 +84,34 @@ void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
 }
 
 void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s) {
-  check_reducible(type, op);
+  check_op(type, op);
   if (out.size() != in.size())
-    usage(rank(), "out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
+    usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
   collective(OpKind::kAllreduce, {.type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
              [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, -1); });
 }
 
 void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s) {
   check_root(root);
-  check_reducible(type, op);
+  check_op(type, op);
   if (rank() == root && out.size() != in.size())
-    usage(rank(), "out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
+    usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
   collective(OpKind::kReduce, {.root = root, .type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
              [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, root); });
 }
 
 void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
   if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
-    usage(rank(), "outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
+    usage("outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
   collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type}, total_bytes(outs), timeout_s,
              [&](Context& c) { accdp::allgather(c, in, outs); });
 }
 
 void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op,
                            double timeout_s) {
-  check_reducible(type, op);
+  check_op(type, op);
   if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
-    usage(rank(), "ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
+    usage("ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
   collective(OpKind::kReduceScatter, {.layout = layout_of(ins), .type = type, .op = static_cast<std::uint8_t>(op)},
              total_bytes(ins), timeout_s, [&](Context& c) { accdp::reduce_scatter(c, ins, out, {type, op, size()}); });
 }
@@ -111,11 +119,10 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
 void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s) {
   check_root(root);
   if (rank() == root) {
-    if (outs.size() != std::size_t(size())) usage(rank(), "outs: expected one block per rank");
+    if (outs.size() != std::size_t(size())) usage("outs: expected one block per rank");
     for (const Bytes& block : outs)
       if (block.size() != in.size())
-        usage(rank(),
-              "outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
+        usage("outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
   collective(OpKind::kGather, {.root = root, .type = type}, in.size(), timeout_s,
              [&](Context& c) { accdp::gather(c, in, outs, root); });
@@ -124,11 +131,10 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
 void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s) {
   check_root(root);
   if (rank() == root) {
-    if (ins.size() != std::size_t(size())) usage(rank(), "ins: expected one block per rank");
+    if (ins.size() != std::size_t(size())) usage("ins: expected one block per rank");
     for (const ConstBytes& block : ins)
       if (block.size() != out.size())
-        usage(rank(),
-              "ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
+        usage("ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
   }
   collective(OpKind::kScatter, {.root = root, .type = type}, out.size(), timeout_s,
              [&](Context& c) { accdp::scatter(c, ins, out, root); });
@@ -137,23 +143,22 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
 void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
                      double timeout_s) {
   if (ins.size() != std::size_t(size()) || outs.size() != std::size_t(size()))
-    usage(rank(), "ins, outs: expected one block per rank each");
+    usage("ins, outs: expected one block per rank each");
   if (ins[rank()].size() != outs[rank()].size())
-    usage(rank(), "the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
-                      std::to_string(outs[rank()].size()) + " out");
+    usage("the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
+          std::to_string(outs[rank()].size()) + " out");
   collective(OpKind::kAlltoall, {.type = type}, total_bytes(ins), timeout_s,
              [&](Context& c) { accdp::alltoall(c, ins, outs); });
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  if (to < 0 || to >= size())
-    usage(rank(), "dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
+  if (to < 0 || to >= size()) usage("dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
   return post_office_.send(data, to, tag, seconds(timeout_s));
 }
 
 MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
   if (from < -1 || from >= size())
-    usage(rank(), "src=" + std::to_string(from) + ": expected 0 to " + std::to_string(size() - 1) + ", or -1 for any");
+    usage("src=" + std::to_string(from) + ": expected 0 to " + std::to_string(size() - 1) + ", or -1 for any");
   return post_office_.receive(data, from, tag, seconds(timeout_s));
 }
 

@@ -52,7 +52,9 @@ class Group {
   void close() noexcept;
 
  private:
+  [[noreturn]] void usage(const std::string& text) const;
   double seconds(double timeout_s) const;
+  void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);

@@ -70,6 +70,7 @@ class MpiWire : public Wire {
   }
 
   void mark_broken() noexcept override { mpi::mark_broken(); }
+  bool is_broken() const noexcept override { return mpi::is_broken(); }
 
  private:
   static void pack(Request& request, MPI_Request raw) {

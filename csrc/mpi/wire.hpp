@@ -31,6 +31,7 @@ class Wire {
   virtual void abandon(Request& request) noexcept = 0;
   /// After a failure: MPI is not finalised any more, because that would wait for the dead.
   virtual void mark_broken() noexcept = 0;
+  virtual bool is_broken() const noexcept = 0;
 };
 
 }  // namespace accdp

@@ -184,6 +184,8 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
 
 void mark_broken() noexcept { state().broken = true; }
 
+bool is_broken() noexcept { return state().broken; }
+
 bool finalize(double timeout_s) {
   State& s = state();
   if (!s.ours || s.broken || !is_initialized()) return true;

@@ -36,6 +36,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
 
 /// After a failure MPI_Finalize could wait for the dead for ever; it is left out then.
 void mark_broken() noexcept;
+bool is_broken() noexcept;
 /// Finalises if init() initialised and nothing is broken. False when others did not come within timeout_s.
 bool finalize(double timeout_s);
 

@@ -237,7 +237,6 @@ int main() {
     run_nodes({0, 1}, [&](Group& group) { wrong_size(group, bytes); });
   }
   CHECK(run_ranks(2, departure));
-  std::puts("given up");
   CHECK(run_ranks(2, given_up));
   run_nodes({0, 1}, given_up);
 }

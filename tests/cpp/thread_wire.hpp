@@ -50,6 +50,7 @@ class ThreadWire : public accdp::Wire {
   Request irecv(accdp::Bytes data, int from, Tag tag) override {
     std::lock_guard lock(mail_->mutex);
     receives_[{from, rank_, tag}].push_back({++last_, data});
+    routes_[last_] = {from, rank_, tag};
     return {last_, data.size(), from, true, true};
   }
 
@@ -63,11 +64,12 @@ class ThreadWire : public accdp::Wire {
       request.pending = false;
       return true;
     }
-    for (auto& [route, posted] : receives_) match(route, posted);
+    match(routes_.at(request.raw));
     auto found = received_.find(request.raw);
     if (found == received_.end()) return false;
     const std::size_t bytes = found->second;
     received_.erase(found);
+    routes_.erase(request.raw);
     request.pending = false;
     if (bytes != request.expected_bytes)
       throw accdp::MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
@@ -100,11 +102,12 @@ class ThreadWire : public accdp::Wire {
       sends_.erase(request.raw);
       return;
     }
-    for (auto& [route, posted] : receives_)
-      std::erase_if(posted, [&](const Posted& one) { return one.id == request.raw; });
+    std::erase_if(receives_[routes_.at(request.raw)], [&](const Posted& one) { return one.id == request.raw; });
+    routes_.erase(request.raw);
   }
 
   void mark_broken() noexcept override {}
+  bool is_broken() const noexcept override { return false; }
 
  private:
   struct Posted {
@@ -116,7 +119,8 @@ class ThreadWire : public accdp::Wire {
     Mail::Route route;
   };
 
-  void match(const Mail::Route& route, std::deque<Posted>& posted) {
+  void match(const Mail::Route& route) {
+    auto& posted = receives_[route];
     auto& waiting = mail_->letters[route];
     for (; !posted.empty() && !waiting.empty(); posted.pop_front(), waiting.pop_front()) {
       Mail::Letter& letter = *waiting.front();
@@ -132,5 +136,6 @@ class ThreadWire : public accdp::Wire {
   std::uint64_t last_ = 0;
   std::map<std::uint64_t, Sent> sends_;
   std::map<Mail::Route, std::deque<Posted>> receives_;
+  std::map<std::uint64_t, Mail::Route> routes_;    // of receives
   std::map<std::uint64_t, std::size_t> received_;  // bytes that came
 };

@@ -112,9 +112,10 @@ def parse_size(text: str) -> int:
 
 
 def reductions(size: int, datatype: str) -> Iterator[Case]:
-    """All operations and counts."""
+    """Sums of all counts; other operations, for which data is cut and sent alike, within a chunk and beyond it."""
+    counts = counts_of(datatype)
     for op in ops_of(datatype):
-        for count in counts_of(datatype):
+        for count in counts if op == "sum" else (1, counts[4]):
             yield Case(size, datatype, count, op)
 
 

@@ -125,6 +125,27 @@ def test_then_runs_after_the_reduction_without_any_wait(rank, size):
 
 
 @pytest.mark.on_ranks(2)
+def test_a_callback_may_wait_for_another_operation(rank, size):
+    """As torch's PowerSGD hook does."""
+
+    def sum_again(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    def echo(future: torch.futures.Future) -> torch.Tensor:
+        answer = torch.zeros(1)
+        sent = dist.isend(future.value()[0], 1 - rank, tag=5)
+        dist.recv(answer, 1 - rank, tag=5)
+        sent.wait()
+        return answer
+
+    first = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    assert first.then(sum_again).wait().item() == 4.0
+    exchange = dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.zeros(1), 1 - rank)
+    assert exchange[1].get_future().then(echo).wait().item() == 1.0
+    exchange[0].wait()
+
+
+@pytest.mark.on_ranks(2)
 def test_an_unfinished_operation_says_so(rank, size):
     if rank == 0:
         tensor = torch.ones(3)

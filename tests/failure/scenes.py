@@ -1,0 +1,276 @@
+"""What the ranks of tests/failure do. Each function runs in every rank, and the rank ends when it returns."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rank_process import join, say
+
+
+def attempt(what: str, call: Callable[[], Any]) -> None:
+    """Do something and say how it went; the rank goes on."""
+    began = time.monotonic()
+    try:
+        call()
+    except (Exception, KeyboardInterrupt) as error:
+        facts = {"type": type(error).__name__, "text": str(error).split("\nException raised from")[0]}
+        say(event="raised", what=what, began=began, at=time.monotonic(), **facts)
+    else:
+        say(event="passed", what=what, began=began, at=time.monotonic())
+
+
+def ready() -> None:
+    say(event="ready", at=time.monotonic())
+
+
+OPERATIONS: dict[str, Callable[[int, int], Any]] = {
+    "all_reduce of 10 floats": lambda rank, size: dist.all_reduce(torch.ones(10)),
+    "all_reduce of 4 MB": lambda rank, size: dist.all_reduce(torch.ones(1_000_000)),
+    "broadcast of 4 MB": lambda rank, size: dist.broadcast(torch.ones(1_000_000), 0),
+    "all_to_all of 4 MB": lambda rank, size: dist.all_to_all_single(torch.ones(960_000), torch.ones(960_000)),
+    "all_gather_object": lambda rank, size: dist.all_gather_object([None] * size, "text"),
+    "barrier": lambda rank, size: dist.barrier(),
+    "isend and irecv of 4 MB around a ring": lambda rank, size: ring(rank, size),
+}
+
+
+def ring(rank: int, size: int) -> None:
+    works = [
+        dist.isend(torch.ones(1_000_000), (rank + 1) % size),
+        dist.irecv(torch.ones(1_000_000), (rank - 1) % size),
+    ]
+    for work in works:
+        work.wait()
+
+
+def busy(rank: int, size: int, store: str, operation: str) -> None:
+    """Do the same operation over and over until it fails, and then once more."""
+    join(rank, size, store)
+    call = OPERATIONS[operation]
+    call(rank, size)
+    ready()
+
+    def forever() -> None:
+        while True:
+            call(rank, size)
+
+    attempt(operation, forever)
+    attempt("the next operation", dist.barrier)
+    dist.destroy_process_group()
+
+
+def gone(rank: int, size: int, store: str, victim: int, way: str) -> None:
+    """One rank leaves while the others wait for it in a collective."""
+    join(rank, size, store)
+    dist.barrier()
+    if rank == victim:
+        time.sleep(0.3)
+        say(event="leaves", at=time.monotonic())
+        if way == "raises an exception":
+            raise RuntimeError("something of the user's")
+        if way == "returns from its script":
+            return
+        if way == "calls sys.exit(3)":
+            sys.exit(3)
+        if way == "calls os._exit(3)":
+            os._exit(3)
+        assert way == "destroys the group", way
+        dist.destroy_process_group()
+        return
+    attempt("all_reduce", lambda: dist.all_reduce(torch.ones(3)))
+
+
+def in_flight(rank: int, size: int, store: str, victim: int) -> None:
+    """The others have operations under way that nobody waits for just then."""
+    join(rank, size, store)
+    dist.barrier()
+    if rank != victim:
+        works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(3)]
+        message = dist.irecv(torch.ones(3), victim)
+    ready()
+    if rank == victim:
+        time.sleep(60)
+    attempt("wait for the first all_reduce", works[0].wait)
+    attempt("wait for the last all_reduce", works[2].wait)
+    attempt("future of the second all_reduce", works[1].get_future().wait)
+    attempt("wait for the message", message.wait)
+    say(event="works", completed=[w.is_completed() for w in works], at=time.monotonic())
+
+
+def unwaited(rank: int, size: int, store: str, victim: int) -> None:
+    """The others leave with an operation under way that can never finish."""
+    join(rank, size, store)
+    dist.barrier()
+    ready()
+    if rank == victim:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(1000), async_op=True)
+    dist.irecv(torch.ones(3), victim)
+    attempt("destroy_process_group", dist.destroy_process_group)
+
+
+MESSAGES: dict[str, Callable[[int], Any]] = {
+    "recv": lambda peer: dist.recv(torch.ones(3), peer),
+    "recv from any rank": lambda peer: dist.recv(torch.ones(3)),
+    "send of 4 MB": lambda peer: dist.send(torch.ones(1_000_000), peer),
+    "irecv": lambda peer: dist.irecv(torch.ones(3), peer).wait(),
+}
+
+
+def message(rank: int, size: int, store: str, operation: str) -> None:
+    """Rank 0 waits for a message from or to rank 1, which only sleeps."""
+    join(rank, size, store)
+    dist.barrier()
+    ready()
+    if rank == 1:
+        time.sleep(60)
+    attempt(operation, lambda: MESSAGES[operation](1))
+
+
+CALLS: dict[str, Callable[[int], Any]] = {
+    "all_reduce of 3 floats": lambda rank: dist.all_reduce(torch.ones(3)),
+    "all_reduce of 4 floats": lambda rank: dist.all_reduce(torch.ones(4)),
+    "all_reduce of 300000 floats": lambda rank: dist.all_reduce(torch.ones(300_000)),
+    "all_reduce of 300001 floats": lambda rank: dist.all_reduce(torch.ones(300_001)),
+    "all_reduce of 3 int32": lambda rank: dist.all_reduce(torch.ones(3, dtype=torch.int32)),
+    "all_reduce (max) of 3 floats": lambda rank: dist.all_reduce(torch.ones(3), dist.ReduceOp.MAX),
+    "broadcast from 0": lambda rank: dist.broadcast(torch.ones(3), 0),
+    "broadcast from 1": lambda rank: dist.broadcast(torch.ones(3), 1),
+    "reduce to 0": lambda rank: dist.reduce(torch.ones(3), 0),
+    "reduce to 1": lambda rank: dist.reduce(torch.ones(3), 1),
+    "barrier": lambda rank: dist.barrier(),
+    "all_gather of equal blocks": lambda rank: dist.all_gather([torch.ones(2) for _ in range(3)], torch.ones(2)),
+    "all_gather of other blocks": lambda rank: dist.all_gather(
+        [torch.ones(2 if other == rank else 5) for other in range(3)], torch.ones(2)
+    ),
+    "all_to_all of 2 rows each": lambda rank: dist.all_to_all_single(torch.ones(6), torch.ones(6)),
+    "all_to_all of 3 rows each": lambda rank: dist.all_to_all_single(torch.ones(9), torch.ones(9)),
+    "reduce_scatter of 2 rows each": lambda rank: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(6)),
+    "reduce_scatter of 3 rows each": lambda rank: dist.reduce_scatter_tensor(torch.ones(3), torch.ones(9)),
+}
+
+
+def disagree(rank: int, size: int, store: str, odd: int, usual_call: str, odd_call: str) -> None:
+    """One rank calls something else than the others."""
+    join(rank, size, store)
+    dist.barrier()
+    say(event="calls", at=time.monotonic())
+    attempt("the call", lambda: CALLS[odd_call if rank == odd else usual_call](rank))
+
+
+def wrong_message(rank: int, size: int, store: str, sent: int, expected: int) -> None:
+    """Rank 0 sends another number of floats than rank 1 expects."""
+    join(rank, size, store)
+    dist.barrier()
+    say(event="calls", at=time.monotonic())
+    if rank == 0:
+        attempt("send and barrier", lambda: (dist.send(torch.ones(sent), 1), dist.barrier()))
+    else:
+        attempt("recv", lambda: dist.recv(torch.ones(expected), 0))
+
+
+def late(rank: int, size: int, store: str, victim: int, operation: str, limit_s: float) -> None:
+    """One rank comes long after the time-out; the others have given up by then."""
+    join(rank, size, store, timeout_s=limit_s)
+    dist.barrier()
+    say(event="calls", at=time.monotonic())
+    if rank == victim:
+        time.sleep(limit_s + 1)
+    attempt(operation, lambda: OPERATIONS[operation](rank, size))
+
+
+def absent(rank: int, size: int, store: str, victim: int, limit_s: float) -> None:
+    """One rank never comes to init_process_group."""
+    say(event="calls", at=time.monotonic())
+    if rank != victim:
+        attempt("init_process_group", lambda: join(rank, size, store, timeout_s=limit_s))
+
+
+def patience(rank: int, size: int, store: str) -> None:
+    """wait(timeout) gives up on the wait only; the operation goes on."""
+    join(rank, size, store)
+    dist.barrier()
+    say(event="calls", at=time.monotonic())
+    if rank == 1:
+        time.sleep(1.0)
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 0:
+        attempt("wait(0.2 s)", lambda: work.wait(datetime.timedelta(seconds=0.2)))
+    attempt("wait()", work.wait)
+    assert tensor.tolist() == [2.0] * 3
+
+
+def start(rank: int, size: int, store: str) -> None:
+    """Form the group; the environment may be in the way."""
+    say(event="calls", at=time.monotonic())
+    attempt("init_process_group", lambda: join(rank, size, store, timeout_s=10))
+    if dist.is_initialized():
+        attempt("barrier", dist.barrier)
+
+
+def waiting(rank: int, size: int, store: str, operation: str) -> None:
+    """Rank 0 waits for rank 1, which comes late or, if rank 0 gave up, is told so."""
+    waits: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
+        "all_reduce, not synchronous": lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
+        "recv": lambda: dist.recv(torch.ones(3), 1),
+        "irecv": lambda: dist.irecv(torch.ones(3), 1).wait(),
+        "init_process_group": lambda: join(rank, size, store),
+    }
+    if operation != "init_process_group":
+        join(rank, size, store)
+        dist.barrier()
+    ready()
+    if rank == 0:
+        attempt(operation, waits[operation])
+    elif operation != "init_process_group":
+        threading.Event().wait(1.0)
+        attempt("barrier", dist.barrier)
+
+
+def uncaught(rank: int, size: int, store: str) -> None:
+    """As above, but nobody catches anything."""
+    join(rank, size, store)
+    dist.barrier()
+    ready()
+    if rank == 1:
+        time.sleep(1.0)
+    dist.all_reduce(torch.ones(3))
+
+
+def without_destroy(rank: int, size: int, store: str) -> None:
+    """Use everything, and end without tidying up."""
+    join(rank, size, store)
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(300_000))
+    if rank < 2:
+        dist.all_reduce(torch.ones(3), group=pair, async_op=True).wait()
+        work = dist.isend(torch.ones(3), 1 - rank)
+        dist.recv(torch.ones(3), 1 - rank)
+        work.wait()
+    dist.barrier()
+    say(event="done", at=time.monotonic())
+
+
+def one_after_the_other(rank: int, size: int, store: str) -> None:
+    """Ranks leave at different times; the others go on in groups of those that remain."""
+    join(rank, size, store)
+    groups = [dist.new_group(list(range(first, size))) for first in range(size)]
+    for turn in range(size):
+        if rank >= turn:
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=groups[turn])
+            assert tensor.item() == size - turn
+        if rank == turn:
+            attempt("destroy_process_group", dist.destroy_process_group)
+            return
+        time.sleep(0.2)

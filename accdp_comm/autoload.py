@@ -17,12 +17,15 @@ NAME = "accdp"
 def register() -> None:
     """Register the backend "accdp" and the rendezvous with torch; `import torch` calls it, and again does no harm."""
     try:
+        import torch
         import torch.distributed as dist
 
         if not dist.is_available():
             return
-        # A list: torch walks a plain string letter by letter and would register each letter as a device.
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+        # A list: torch walks a plain string letter by letter and would register each letter as a device. Some of torch
+        # takes the last device of a group's backend for the one to use, so a torch without CUDA must not see any.
+        devices = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
         _hook_rendezvous()
     except Exception as error:
         logging.getLogger(__name__).warning(

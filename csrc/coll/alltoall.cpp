@@ -11,8 +11,8 @@ namespace accdp {
 namespace {
 
 [[noreturn]] void fail_sizes(Context& c, int from, std::uint64_t sends, int to, std::size_t expects) {
-  c.fail_mismatch(c.what() + ": rank " + std::to_string(from) + " sends " + std::to_string(sends) + " bytes to rank " +
-                  std::to_string(to) + ", which expects " + std::to_string(expects));
+  c.fail_mismatch(c.what() + ": " + c.describe(from) + " sends " + std::to_string(sends) + " bytes to " +
+                  c.describe(to) + ", which expects " + std::to_string(expects));
 }
 
 void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {

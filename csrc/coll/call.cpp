@@ -24,7 +24,6 @@ std::string describe(const Signature& s) {
   if (static_cast<OpKind>(s.kind) == OpKind::kBarrier) return text;
   if (s.op != 255) text += std::string(" (") + name_of(static_cast<ReduceOp>(s.op)) + ")";
   text += " of " + std::to_string(s.count) + " " + name_of(s.type);
-  if (s.layout) text += " in blocks with hash " + std::to_string(s.layout % 100000);
   if (s.root >= 0) text += " with root " + std::to_string(s.root);
   return text;
 }

@@ -86,7 +86,11 @@ void Context::compare(const Signature& other, int rank) {
     return fabric_.describe(who) + " calls " + accdp::describe(what) + " as #" + std::to_string(what.sequence);
   };
   const std::string mine = says(me, signature_), its = says(rank, other);
-  fail_mismatch("ranks disagree: " + (i_am_odd ? mine + ", but " + its : its + ", but " + mine));
+  // Where all but the layout is equal the descriptions are too.
+  Signature in_my_layout = other;
+  in_my_layout.layout = signature_.layout;
+  const char* about = in_my_layout == signature_ ? "ranks disagree on the sizes of their blocks: " : "ranks disagree: ";
+  fail_mismatch(about + (i_am_odd ? mine + ", but " + its : its + ", but " + mine));
 }
 
 void Context::fail_mismatch(const std::string& text) {

@@ -48,6 +48,7 @@ class Context : public Lookout {
   /// Memory until the end of the collective; after a failure it stays, because MPI may still write there.
   Bytes scratch(std::size_t bytes) { return fabric_.scratch(bytes); }
 
+  std::string describe(int rank) const { return fabric_.describe(rank); }
   [[noreturn]] void fail_mismatch(const std::string& text);
   std::string what() const override;
 

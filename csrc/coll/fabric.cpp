@@ -17,6 +17,9 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   return nodes;
 }
 
+/// Ranks that only disagree are alive, and MPI is as good as before.
+bool may_mean_death(FailureKind kind) { return kind != FailureKind::kMismatch; }
+
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 
@@ -75,7 +78,7 @@ void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
   // Once MPI is broken some peer is dead, and MPICH crashes (UCX) or blocks for good (OFI) in a send to the dead.
   if (!wire_ || told_others_ || wire_->is_broken()) return;
   told_others_ = true;
-  wire_->mark_broken();
+  if (may_mean_death(kind)) wire_->mark_broken();
   std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
   notice += text;
   tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
@@ -115,14 +118,13 @@ void Fabric::throw_if_failed() {
     if (wire_->take(Wire::kFailure, from, notice) && notice.size() >= sizeof(FailureKind)) {
       FailureKind kind;
       std::memcpy(&kind, notice.data(), sizeof kind);
-      wire_->mark_broken();
       board_.fail(kind,
                   std::string(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind));
     }
   }
   if (!board_.has_failed()) return;
-  if (wire_) wire_->mark_broken();
-  auto [kind, text] = board_.failure();
+  const auto [kind, text] = board_.failure();
+  if (wire_ && may_mean_death(kind)) wire_->mark_broken();
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                           ", group " + name_ + ": " + text);
 }
@@ -135,17 +137,18 @@ void Fabric::leave() noexcept {
   if (wire_ && !wire_->is_broken() && !std::exchange(told_others_, true)) tell_other_nodes(Wire::kFarewell, nullptr, 0);
 }
 
+bool Fabric::has_left(int rank) const {
+  if (!topology_.is_near(rank)) return said_farewell_[rank];
+  return board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
+}
+
 bool Fabric::has_gone(int rank) const {
   if (rank == topology_.rank()) return false;
-  if (!topology_.is_near(rank)) return said_farewell_[rank];
-  if (board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire)) return true;
-  return !process_lives(peers_[rank].pid, peers_[rank].start_time);
+  return has_left(rank) || (topology_.is_near(rank) && !process_lives(peers_[rank].pid, peers_[rank].start_time));
 }
 
 std::string Fabric::how_it_went(int rank) const {
-  const bool left =
-      !topology_.is_near(rank) || board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
-  return describe(rank) + (left ? " left the group" : " exited");
+  return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }
 
 Bytes Fabric::scratch(std::size_t bytes) {

@@ -42,6 +42,7 @@ class Fabric {
   void throw_if_failed();                                     ///< also takes notice of failures on other nodes
   void leave() noexcept;
   bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
+  bool has_left(int rank) const;  ///< in order, as far as is known
   std::string how_it_went(int rank) const;
 
   Bytes scratch(std::size_t bytes);

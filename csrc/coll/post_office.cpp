@@ -40,8 +40,17 @@ class PostOffice::Watcher : public Lookout {
   bool waits_for(int rank) const override {
     std::lock_guard lock(office_.mutex_);
     for (const MessageHandle& m : office_.open_)
-      if (m->peer == rank) return true;
+      if (m->peer == rank || (m->peer < 0 && may_be_missed(rank))) return true;
     return false;
+  }
+  /// Whether a receive from anybody can end because of `rank`. One that left has sent what it had to, and
+  /// others may still send; one that died breaks the group for everything.
+  bool may_be_missed(int rank) const {
+    const Topology& t = fabric_.topology();
+    if (rank == t.rank()) return false;
+    bool all_left = true;
+    for (int other = 0; other < t.size(); ++other) all_left &= other == t.rank() || fabric_.has_left(other);
+    return all_left || !fabric_.has_left(rank);
   }
   std::string what() const override {
     std::lock_guard lock(office_.mutex_);
@@ -344,7 +353,15 @@ void PostOffice::expire() {
 }
 
 void PostOffice::give_up(std::exception_ptr error) {
-  fabric_.fail(FailureKind::kOther, fabric_.describe(fabric_.topology().rank()) + " gave up sending and receiving");
+  const std::string what = open_.empty() ? "send/recv" : signature_text(*open_.front());
+  const std::string who = fabric_.describe(fabric_.topology().rank());
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
+  } catch (...) {  // Ctrl-C
+    fabric_.fail(FailureKind::kOther, who + " was interrupted during " + what);
+  }
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
   receives_.clear();
   for (Parcel& parcel : parcels_)

@@ -53,10 +53,10 @@ def test_ctrl_c_that_nobody_catches_ends_the_whole_job(play, record):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_script_ends_without_destroy(play, record, size):
-    play.start("without_destroy", size) if size > 1 else play.start("start", 1)
+    play.start("without_destroy", size)
     play.end()
     play.cause_at = max(said["at"] for player in play.cast for said in player.said)
-    record(f"{size} rank(s) end without destroy_process_group")
+    record(f"{size} rank{'s' * (size > 1)} end without destroy_process_group")
     for player in play.cast:
         assert player.status == 0 and "Error" not in player.printed(), player.printed()
         assert player.ended_at - play.cause_at < LINGER_S

@@ -1,4 +1,4 @@
-"""fully_shard, DTensor and DeviceMesh, functional collectives, torch.compile, checkpoints: on CPU, over this backend."""
+"""fully_shard, DTensor and DeviceMesh, functional collectives, torch.compile and checkpoints, all on CPU."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A small model and data that every rank can make, and its training in one process: what distributed training must equal."""
+"""A small model, its data, and its training in one process, which distributed training must equal."""
 
 from __future__ import annotations
 

@@ -227,8 +227,8 @@ def launched() -> int:
 def _unlink_segments_of_mpich() -> None:
     """Take the names of MPICH's shared memory out of /dev/shm. To be called once all ranks have left MPI_Init.
 
-    MPICH removes them in MPI_Finalize, so ranks that are killed would leave them for good. All ranks have mapped them by
-    now, and a mapping needs no name.
+    MPICH removes them in MPI_Finalize, so ranks that are killed would leave them for good. All ranks have mapped them
+    by now, and a mapping needs no name.
     """
     maps = Path("/proc/self/maps").read_text().splitlines()
     for path in {line.split(maxsplit=5)[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:

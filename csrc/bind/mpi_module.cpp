@@ -70,7 +70,7 @@ PYBIND11_MODULE(_mpi, m) {
         return make_capsule(std::move(wire), kWireCapsule);
       },
       "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
-  m.def("mark_broken", &mpi::mark_broken, "Leave MPI_Finalize out at the end of the process.");
+  m.def("mark_broken", [] { mpi::worsen(Wire::kGroupFailed); }, "Leave MPI_Finalize out at the end of the process.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), nogil(),
         "Finalise MPI if init() initialised it; False when other ranks did not come in time.");
 }

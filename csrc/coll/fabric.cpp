@@ -17,8 +17,15 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   return nodes;
 }
 
-/// Ranks that only disagree are alive, and MPI is as good as before.
-bool may_mean_death(FailureKind kind) { return kind != FailureKind::kMismatch; }
+Wire::Health health_after(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::kMismatch: return Wire::kWell;  // ranks that only disagree are alive
+    case FailureKind::kOther: return Wire::kGroupFailed;
+    case FailureKind::kTimeout:
+    case FailureKind::kDied: break;
+  }
+  return Wire::kRanksMayBeDead;
+}
 
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::milliseconds kNoticesLeave{250};
@@ -75,10 +82,9 @@ void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
   std::lock_guard lock(failure_mutex_);
   if (board_.has_failed()) return;  // whoever failed first tells the others
   board_.fail(kind, text);
-  // Once MPI is broken some peer is dead, and MPICH crashes (UCX) or blocks for good (OFI) in a send to the dead.
-  if (!wire_ || told_others_ || wire_->is_broken()) return;
+  if (!wire_ || told_others_ || wire_->health() == Wire::kRanksMayBeDead) return;
   told_others_ = true;
-  if (may_mean_death(kind)) wire_->mark_broken();
+  wire_->worsen(health_after(kind));
   std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
   notice += text;
   tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
@@ -124,7 +130,7 @@ void Fabric::throw_if_failed() {
   }
   if (!board_.has_failed()) return;
   const auto [kind, text] = board_.failure();
-  if (wire_ && may_mean_death(kind)) wire_->mark_broken();
+  if (wire_) wire_->worsen(health_after(kind));
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                           ", group " + name_ + ": " + text);
 }
@@ -134,7 +140,8 @@ void Fabric::leave() noexcept {
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (wire_ && !wire_->is_broken() && !std::exchange(told_others_, true)) tell_other_nodes(Wire::kFarewell, nullptr, 0);
+  if (wire_ && wire_->health() == Wire::kWell && !std::exchange(told_others_, true))
+    tell_other_nodes(Wire::kFarewell, nullptr, 0);
 }
 
 bool Fabric::has_left(int rank) const {

@@ -69,8 +69,8 @@ class MpiWire : public Wire {
     MPI_Request_free(&raw);
   }
 
-  void mark_broken() noexcept override { mpi::mark_broken(); }
-  bool is_broken() const noexcept override { return mpi::is_broken(); }
+  void worsen(Health health) noexcept override { mpi::worsen(health); }
+  Health health() const noexcept override { return mpi::health(); }
 
  private:
   static void pack(Request& request, MPI_Request raw) {

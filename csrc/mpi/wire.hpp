@@ -29,9 +29,12 @@ class Wire {
   virtual bool take(Tag tag, int& from, std::vector<std::byte>& message) = 0;
   /// Lets go of a request whose peer will not answer. Its buffer must stay valid (the caller leaks it).
   virtual void abandon(Request& request) noexcept = 0;
-  /// After a failure: MPI is not finalised any more, because that would wait for the dead.
-  virtual void mark_broken() noexcept = 0;
-  virtual bool is_broken() const noexcept = 0;
+  /// How MPI is in this process, over all groups; it only gets worse. Once a group has failed nothing is
+  /// finalised, because that would wait for ranks that are gone. Once a rank may be dead nobody is told
+  /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI.
+  enum Health { kWell, kGroupFailed, kRanksMayBeDead };
+  virtual void worsen(Health health) noexcept = 0;
+  virtual Health health() const noexcept = 0;
 };
 
 }  // namespace accdp

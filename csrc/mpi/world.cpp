@@ -15,7 +15,7 @@ struct State {
   MPI_Comm world = MPI_COMM_NULL;  // our duplicate; errors are returned, not fatal
   bool ours = false;               // we called MPI_Init_thread
   bool one_at_a_time = false;
-  std::atomic<bool> broken{false};
+  std::atomic<Wire::Health> health{Wire::kWell};
   std::mutex mutex;
 };
 State& state() {
@@ -43,7 +43,7 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
     nanosleep(&nap, nullptr);
     check_interrupt();
     if (deadline.passed()) {
-      mark_broken();
+      worsen(Wire::kGroupFailed);
       throw PeerTimeout(std::string(what) + " Timed out (timeout) waiting for other MPI ranks");
     }
   }
@@ -182,13 +182,17 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
   return in_world;
 }
 
-void mark_broken() noexcept { state().broken = true; }
+void worsen(Wire::Health health) noexcept {
+  Wire::Health now = state().health;
+  while (now < health && !state().health.compare_exchange_weak(now, health)) {
+  }
+}
 
-bool is_broken() noexcept { return state().broken; }
+Wire::Health health() noexcept { return state().health; }
 
 bool finalize(double timeout_s) {
   State& s = state();
-  if (!s.ours || s.broken || !is_initialized()) return true;
+  if (!s.ours || s.health != Wire::kWell || !is_initialized()) return true;
   if (s.world != MPI_COMM_NULL) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;

@@ -34,10 +34,9 @@ std::vector<int> world_ranks_of(MPI_Comm comm);
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
 
-/// After a failure MPI_Finalize could wait for the dead for ever; it is left out then.
-void mark_broken() noexcept;
-bool is_broken() noexcept;
-/// Finalises if init() initialised and nothing is broken. False when others did not come within timeout_s.
+void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
+Wire::Health health() noexcept;
+/// Finalises if init() initialised and all is well. False when others did not come within timeout_s.
 bool finalize(double timeout_s);
 
 }  // namespace accdp::mpi

@@ -106,8 +106,8 @@ class ThreadWire : public accdp::Wire {
     routes_.erase(request.raw);
   }
 
-  void mark_broken() noexcept override {}
-  bool is_broken() const noexcept override { return false; }
+  void worsen(Health) noexcept override {}
+  Health health() const noexcept override { return kWell; }
 
  private:
   struct Posted {

@@ -59,7 +59,10 @@ def test_one_rank_exchanges_blocks_of_another_size(play, record, odd):
         record("rank 2 of 3 calls all_to_all of 3 rows each, the others of 2 rows each")
     for rank in range(3):
         text = play.raised(rank)["text"]
-        pair = re.search(r"alltoall #2: rank (\d)[^,]* sends (\d+) bytes to rank (\d)[^,]*, which expects (\d+)", text)
+        place = r"\(pid \d+, host [^)]*\)"
+        pair = re.search(
+            rf"alltoall #2: rank (\d) {place} sends (\d+) bytes to rank (\d) {place}, which expects (\d+)", text
+        )
         assert pair and {pair[2], pair[4]} == {"8", "12"}, text
         assert str(odd) in (pair[1], pair[3]) and (pair[1] == str(odd)) == (pair[2] == "12"), text
         assert play.after(rank) < WITHIN_S

@@ -12,7 +12,7 @@ namespace accdp {
 namespace {
 
 constexpr Setting kRows[] = {
-    {&Settings::chunk_bytes, "ACCDP_CHUNK_BYTES", "bytes from 4k to 64M, k/M/G suffix",
+    {&Settings::chunk_bytes, "ACCDP_CHUNK_BYTES", "bytes from 4k to 64M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk that a rank hands to its node's other ranks; two per rank are kept in shared memory.", true},
     {&Settings::flat_bytes, "ACCDP_FLAT_BYTES", "bytes up to ACCDP_CHUNK_BYTES, k/M/G suffix",
      "Reductions up to this size are done whole by every rank, in one step instead of two.", true},
@@ -69,7 +69,9 @@ void check(const Settings& values, const Setting& row) {
   auto fail = [&] { reject(row, text_of(row, values)); };
   auto is = [&](auto member) { return row.member == Member(member); };
   auto bad_ring = values.ring_bytes < (4 << 10) || (values.ring_bytes & (values.ring_bytes - 1)) != 0;
-  if (is(&Settings::chunk_bytes) && (values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20))) fail();
+  const bool bad_chunk =
+      values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20) || values.chunk_bytes % (4 << 10);
+  if (is(&Settings::chunk_bytes) && bad_chunk) fail();
   if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
   if (is(&Settings::ring_bytes) && bad_ring) fail();
   if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();

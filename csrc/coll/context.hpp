@@ -28,6 +28,7 @@ class Context : public Lookout {
   int local_rank() const { return topology().local_rank(); }
   int local_size() const { return topology().local_size(); }
   std::size_t slot_bytes() const { return fabric_.board().slot_bytes(); }
+  std::size_t flat_bytes() const { return fabric_.flat_bytes; }
 
   std::byte* open() { return steps_.open(); }
   void open_unwritten() { steps_.open_unwritten(); }

@@ -57,6 +57,8 @@ class Mapped : public Lookout {
 Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout,
                std::shared_ptr<Wire> wire)
     : timeout_s(timeout),
+      flat_bytes(settings().flat_bytes),
+      eager_bytes(settings().eager_bytes),
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),

@@ -35,6 +35,8 @@ class Fabric {
   Patience& patience(Channel channel) { return patience_[channel]; }
 
   double timeout_s;  ///< of operations that give none
+  // As set when the group was formed: ranks must not differ in them later.
+  const std::size_t flat_bytes, eager_bytes;
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/error.hpp"
-#include "base/settings.hpp"
 
 namespace accdp {
 namespace {
@@ -111,7 +110,7 @@ void PostOffice::post(const MessageHandle& m) {
       if (m->bytes) std::memcpy(place, m->data, m->bytes);
     });
     finish(m);
-  } else if (m->bytes <= std::size_t(settings().eager_bytes)) {
+  } else if (m->bytes <= fabric_.eager_bytes) {
     m->matched = true;
     routes_[m->peer].outbox.push_back(
         {{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});

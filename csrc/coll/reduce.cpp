@@ -9,7 +9,6 @@
 // Cost: 2*ceil(S/c) steps on one node; 2*S*(nodes-1)/nodes bytes out of and into each node.
 #include <cstring>
 
-#include "base/settings.hpp"
 #include "coll/algorithms.hpp"
 
 namespace accdp {
@@ -75,7 +74,7 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
     if (out.data() != in.data() || how.divisor > 1) reduce(out.data(), alone, in.size() / element_bytes(how.type), how);
     return;
   }
-  if (in.size() <= std::size_t(settings().flat_bytes)) return reduce_flat(c, in, out, how, receiver);
+  if (in.size() <= c.flat_bytes()) return reduce_flat(c, in, out, how, receiver);
   for (std::size_t at = 0; at < in.size(); at += c.slot_bytes()) {
     const std::size_t n = std::min(c.slot_bytes(), in.size() - at);
     reduce_chunk(c, in.subspan(at, n), out.empty() ? out : out.subspan(at, n), how, receiver);
@@ -86,7 +85,8 @@ void reduce_between_nodes(Context& c, Bytes data, const Reduction& how, int rece
   const Topology& t = c.topology();
   const int nodes = t.nodes(), me = t.node();
   const bool small = data.size() <= kSmallWireBytes;
-  const Bytes scratch = c.scratch(std::min(data.size(), kWireSegmentBytes) * (small ? nodes : 2));
+  const std::size_t most = std::min(data.size(), kWireSegmentBytes);
+  const Bytes scratch = c.scratch(nodes * (small ? most : slice(most, 0, nodes).bytes));
   for (std::size_t at = 0; at < data.size(); at += kWireSegmentBytes) {
     const Bytes segment = data.subspan(at, std::min(kWireSegmentBytes, data.size() - at));
     auto part = [&](int node) {

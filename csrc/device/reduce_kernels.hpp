@@ -115,6 +115,17 @@ struct Bxor {
   }
 };
 
+template <class Acc>
+Acc divided(Acc sum, int by) {
+  if constexpr (!std::is_integral_v<Acc>) {
+    return sum / static_cast<Acc>(by);
+  } else {
+    // There may be more ranks than a small integer can count.
+    using Wide = std::conditional_t<std::is_signed_v<Acc>, std::int64_t, std::uint64_t>;
+    return static_cast<Acc>(static_cast<Wide>(sum) / static_cast<Wide>(by));
+  }
+}
+
 // Buffers come from callers and from shared slots, so they may have any alignment and alias anything.
 template <class T>
 struct Loose {
@@ -179,7 +190,7 @@ void run(void* dst, std::span<const void* const> srcs, std::size_t count, int di
     Loops::load(acc, static_cast<const T*>(srcs[0]) + done, n);
     for (std::size_t s = 1; s < srcs.size(); ++s) Loops::combine(acc, static_cast<const T*>(srcs[s]) + done, n);
     if (divisor > 1)
-      for (std::size_t i = 0; i < n; ++i) acc[i] = static_cast<Acc>(acc[i] / static_cast<Acc>(divisor));
+      for (std::size_t i = 0; i < n; ++i) acc[i] = divided(acc[i], divisor);
     Loops::store(static_cast<T*>(dst) + done, acc, n);
   }
 }

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <fstream>
@@ -26,22 +27,9 @@ struct alignas(128) Board::Head {
 
 namespace {
 
-struct Layout {
-  std::size_t lines, ring_lines, slots, rings, bytes;
-};
-
 constexpr std::size_t kHeadBytes = 4096;
-
-Layout layout(std::size_t ranks) {
-  auto page = [](std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; };
-  Layout at;
-  at.lines = kHeadBytes;
-  at.ring_lines = page(at.lines + ranks * sizeof(RankLine));
-  at.slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
-  at.rings = page(at.slots + ranks * 2 * settings().chunk_bytes);
-  at.bytes = page(at.rings + ranks * ranks * settings().ring_bytes);
-  return at;
-}
+/// A slot holds a piece for each of the node's ranks at the least, whatever the chunk size.
+constexpr std::size_t kLeastPieceBytes = 256;
 
 }  // namespace
 
@@ -66,15 +54,26 @@ void Bell::ring() noexcept {
 
 void Board::MappingTraits::close(Raw raw) noexcept { munmap(raw.data, raw.bytes); }
 
-std::size_t Board::segment_bytes(int local_size) { return layout(local_size).bytes; }
+Board::Layout Board::layout_for(int local_size) {
+  const std::size_t ranks = local_size;
+  auto page = [](std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; };
+  Layout at;
+  at.slot_bytes = std::max<std::size_t>(settings().chunk_bytes, page(ranks * kLeastPieceBytes));
+  at.ring_bytes = settings().ring_bytes;
+  at.lines = kHeadBytes;
+  at.ring_lines = page(at.lines + ranks * sizeof(RankLine));
+  at.slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
+  at.rings = page(at.slots + ranks * 2 * at.slot_bytes);
+  at.bytes = page(at.rings + ranks * ranks * at.ring_bytes);
+  return at;
+}
+
+std::size_t Board::segment_bytes(int local_size) { return layout_for(local_size).bytes; }
 
 Board::Board(int fd, int local_size, int local_rank)
-    : local_size_(local_size),
-      local_rank_(local_rank),
-      slot_bytes_(settings().chunk_bytes),
-      ring_bytes_(settings().ring_bytes) {
+    : local_size_(local_size), local_rank_(local_rank), layout_(layout_for(local_size)) {
   static_assert(sizeof(Head) <= kHeadBytes);
-  const std::size_t bytes = segment_bytes(local_size);
+  const std::size_t bytes = layout_.bytes;
   int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
   // Every rank sets the same size, so none has to wait for another to have done it.
   if (fd >= 0) ACCDP_SYSTEM(ftruncate(fd, static_cast<off_t>(bytes)));
@@ -89,17 +88,15 @@ Board::Board(int fd, int local_size, int local_rank)
 
 Board::Head& Board::head() const { return *reinterpret_cast<Head*>(mapping_.get().data); }
 
-RankLine& Board::line(int rank) const {
-  return reinterpret_cast<RankLine*>(mapping_.get().data + layout(local_size_).lines)[rank];
-}
+RankLine& Board::line(int rank) const { return reinterpret_cast<RankLine*>(at(layout_.lines))[rank]; }
 RingLine& Board::ring_line(int from, int to) const {
-  return reinterpret_cast<RingLine*>(mapping_.get().data + layout(local_size_).ring_lines)[from * local_size_ + to];
+  return reinterpret_cast<RingLine*>(at(layout_.ring_lines))[from * local_size_ + to];
 }
 std::byte* Board::ring_data(int from, int to) const {
-  return mapping_.get().data + layout(local_size_).rings + (std::size_t(from) * local_size_ + to) * ring_bytes_;
+  return at(layout_.rings + (std::size_t(from) * local_size_ + to) * layout_.ring_bytes);
 }
 std::byte* Board::slot(int rank, std::uint64_t step) const {
-  return mapping_.get().data + layout(local_size_).slots + (std::size_t(rank) * 2 + step % 2) * slot_bytes_;
+  return at(layout_.slots + (std::size_t(rank) * 2 + step % 2) * layout_.slot_bytes);
 }
 
 bool Board::has_failed() const { return head().failure.load(std::memory_order_acquire) == Head::kReady; }

@@ -73,8 +73,8 @@ class Board {
   RingLine& ring_line(int from, int to) const;
   std::byte* ring_data(int from, int to) const;
   std::byte* slot(int rank, std::uint64_t step) const;
-  std::size_t slot_bytes() const { return slot_bytes_; }
-  std::size_t ring_bytes() const { return ring_bytes_; }
+  std::size_t slot_bytes() const { return layout_.slot_bytes; }
+  std::size_t ring_bytes() const { return layout_.ring_bytes; }
 
   bool has_failed() const;
   void fail(FailureKind kind, const std::string& text) noexcept;  ///< the first call counts; wakes everybody
@@ -94,12 +94,17 @@ class Board {
     static Raw none() noexcept { return {nullptr, 0}; }
     static void close(Raw raw) noexcept;
   };
+  /// Where things lie, from the settings in force when the segment was made: later ones must not move it.
+  struct Layout {
+    std::size_t slot_bytes, ring_bytes, lines, ring_lines, slots, rings, bytes;
+  };
+  static Layout layout_for(int local_size);
   Head& head() const;
+  std::byte* at(std::size_t offset) const { return mapping_.get().data + offset; }
 
   int local_size_;
   int local_rank_;
-  std::size_t slot_bytes_;
-  std::size_t ring_bytes_;
+  Layout layout_;
   Handle<MappingTraits> mapping_;
 };
 

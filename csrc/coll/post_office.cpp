@@ -167,7 +167,8 @@ void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head
   } else {
     for (std::size_t at = 0; at < m->bytes; at += kWirePieceBytes) {
       const std::size_t n = std::min(kWirePieceBytes, m->bytes - at);
-      parcels_.push_back({fabric_.wire()->irecv({m->data + at, n}, from, Wire::kData), {}, m, at + n == m->bytes});
+      parcels_.push_back(
+          {fabric_.wire()->irecv({m->data + at, n}, from, Wire::data_tag(m->id)), {}, m, at + n == m->bytes});
     }
   }
   routes_[from].outbox.push_back({{MessageHead::kGrant, 0, head.tag, head.id, head.bytes}, nullptr});
@@ -289,7 +290,8 @@ void PostOffice::flush_wire(int peer) {
     const MessageHandle m = route.streaming.front();
     for (std::size_t at = 0; at < m->bytes; at += kWirePieceBytes) {
       const std::size_t n = std::min(kWirePieceBytes, m->bytes - at);
-      parcels_.push_back({fabric_.wire()->isend({m->data + at, n}, peer, Wire::kData), {}, m, at + n == m->bytes});
+      parcels_.push_back(
+          {fabric_.wire()->isend({m->data + at, n}, peer, Wire::data_tag(m->id)), {}, m, at + n == m->bytes});
     }
   }
 }

@@ -11,7 +11,11 @@ namespace accdp {
 /// module that links it; nothing else sees MPI. Ranks are the group's. No call blocks.
 class Wire {
  public:
-  enum Tag { kCollective = 1, kMail = 2, kData = 3, kFailure = 4, kFarewell = 5 };
+  /// Long messages have tags from kData on, by their number: one that its sender gave up after the receiver
+  /// had made room for it must not take the bytes of the next.
+  enum Tag : int { kCollective = 1, kMail = 2, kFailure = 3, kFarewell = 4, kData = 16 };
+  static constexpr std::uint64_t kDataTags = 16384;
+  static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
   struct Request {
     std::uint64_t raw = 0;           ///< the library's handle
     std::size_t expected_bytes = 0;  ///< of a receive

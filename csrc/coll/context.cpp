@@ -67,8 +67,25 @@ void Context::compare_between_nodes() {
     outgoing.push_back({leader, std::as_bytes(std::span(&signature_, 1))});
   }
   exchange(incoming, outgoing);
+  // Within a node all agree by now. The side with fewer ranks is the odd one; with as many, the one without rank 0.
+  theirs[topology().node()] = signature_;
+  auto side_of = [&](int node) {
+    std::size_t ranks = 0;
+    for (int other = 0; other < topology().nodes(); ++other)
+      if (theirs[other] == theirs[node]) ranks += topology().members(other).size();
+    return ranks;
+  };
+  int usual = 0;
+  for (int node = 1; node < topology().nodes(); ++node)
+    if (side_of(node) > side_of(usual)) usual = node;
   for (int node = 0; node < topology().nodes(); ++node)
-    if (node != topology().node()) compare(theirs[node], topology().leader(node));
+    if (theirs[node] != theirs[usual])
+      fail_mismatch("ranks disagree: " + says(topology().leader(node), theirs[node]) + ", but " +
+                    says(topology().leader(usual), theirs[usual]));
+}
+
+std::string Context::says(int rank, const Signature& what) const {
+  return fabric_.describe(rank) + " calls " + accdp::describe(what) + " as #" + std::to_string(what.sequence);
 }
 
 void Context::compare(const Signature& other, int rank) {
@@ -82,9 +99,6 @@ void Context::compare(const Signature& other, int rank) {
     with_other += said == other;
   }
   const bool i_am_odd = with_other > with_me || (with_other == with_me && me > rank);
-  auto says = [&](int who, const Signature& what) {
-    return fabric_.describe(who) + " calls " + accdp::describe(what) + " as #" + std::to_string(what.sequence);
-  };
   const std::string mine = says(me, signature_), its = says(rank, other);
   // Where all but the layout is equal the descriptions are too.
   Signature in_my_layout = other;

@@ -61,6 +61,7 @@ class Context : public Lookout {
   void compare_on_node();
   void compare_between_nodes();
   void compare(const Signature& other, int rank);
+  std::string says(int rank, const Signature& what) const;
 
   Signature signature_;
   Steps steps_;

@@ -64,7 +64,9 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   try {
     algorithm(context);
   } catch (const Error& error) {
-    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
+    const bool mismatch = dynamic_cast<const MismatchError*>(&error) != nullptr;
+    fabric_.fail(mismatch ? FailureKind::kMismatch : FailureKind::kOther,
+                 fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
     throw;
   } catch (...) {  // Ctrl-C
     fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());

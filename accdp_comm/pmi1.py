@@ -10,7 +10,6 @@ library, when no Python thread of any rank runs any more, and crashes where nobo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import signal
@@ -116,9 +115,6 @@ class Pmi1Service:
             self._changed.notify_all()
         for link in [self._listener, *connections]:
             _shut(link)
-        # close() alone leaves it open for as long as another thread is in accept().
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -112,8 +112,10 @@ class Pmi1Service:
         with self._changed:
             self._closed = True
             connections = list(self._connections)
+            # Before anybody hears that it is closed: from then on no connection may be taken.
+            _shut(self._listener)
             self._changed.notify_all()
-        for link in [self._listener, *connections]:
+        for link in connections:
             _shut(link)
         self._listener.close()
 

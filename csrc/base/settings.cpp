@@ -20,13 +20,13 @@ constexpr Setting kRows[] = {
      "Size of the shared-memory ring from one rank to another that send and recv use.", true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
      "Messages up to this size are sent before the receiver asked for them.", true},
-    {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds, >= 0",
+    {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
      "How long a waiting rank spins before it sleeps; not at all where ranks outnumber cores or it did not help "
      "lately.",
      false},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},
-    {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0",
+    {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0, up to 3600",
      "How often a waiting rank looks whether the processes it waits for still live.", false},
     {&Settings::mpi, "ACCDP_MPI", "auto or on",
      "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true},
@@ -75,7 +75,8 @@ void check(const Settings& values, const Setting& row) {
   if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
   if (is(&Settings::ring_bytes) && bad_ring) fail();
   if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
-  if (is(&Settings::liveness_s) && values.liveness_s <= 0) fail();
+  if (is(&Settings::spin_us) && values.spin_us > 1e6) fail();
+  if (is(&Settings::liveness_s) && (values.liveness_s <= 0 || values.liveness_s > 3600)) fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 

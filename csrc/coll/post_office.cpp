@@ -1,7 +1,6 @@
 #include "coll/post_office.hpp"
 
-#include <time.h>
-
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.hpp"
@@ -10,67 +9,10 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kWirePieceBytes = 64 << 20;
-// How long an unattended message may lie before the background thread takes over. Long enough that a
-// caller who posts and then waits drives it himself, without a hand-over between threads.
-constexpr std::chrono::microseconds kGrace{300};
-
-std::string signature_text(const Message& m) {
-  std::string text = std::string(m.is_send ? "send" : "recv") + " of " + std::to_string(m.bytes) + " bytes";
-  if (m.tag >= 0) text += ", tag " + std::to_string(m.tag);
-  return text;
-}
 
 }  // namespace
 
-/// Watches on behalf of all open messages.
-class PostOffice::Watcher : public Lookout {
- public:
-  explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
-
-  void look_around() override {
-    {
-      std::unique_lock lock(office_.mutex_);
-      office_.expire();
-    }
-    Lookout::look_around();
-  }
-
- protected:
-  bool waits_for(int rank) const override {
-    std::lock_guard lock(office_.mutex_);
-    for (const MessageHandle& m : office_.open_)
-      if (m->peer == rank || (m->peer < 0 && may_be_missed(rank))) return true;
-    return false;
-  }
-  /// Whether a receive from anybody can end because of `rank`. One that left has sent what it had to, and
-  /// others may still send; one that died breaks the group for everything.
-  bool may_be_missed(int rank) const {
-    const Topology& t = fabric_.topology();
-    if (rank == t.rank()) return false;
-    bool all_left = true;
-    for (int other = 0; other < t.size(); ++other) all_left &= other == t.rank() || fabric_.has_left(other);
-    return all_left || !fabric_.has_left(rank);
-  }
-  std::string what() const override {
-    std::lock_guard lock(office_.mutex_);
-    return office_.open_.empty() ? "send/recv" : signature_text(*office_.open_.front());
-  }
-
- private:
-  PostOffice& office_;
-};
-
 PostOffice::PostOffice(Fabric& fabric) : fabric_(fabric), routes_(fabric.topology().size()) {}
-
-PostOffice::~PostOffice() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-    attention_.notify_all();
-    fabric_.board().mine().bells[kPointToPoint].ring();
-  }
-  if (attendant_.joinable()) attendant_.join();
-}
 
 MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
   auto message = std::make_shared<Message>(true, to, tag, const_cast<std::byte*>(data.data()), data.size(), timeout_s);
@@ -105,7 +47,7 @@ void PostOffice::post(const MessageHandle& m) {
     }
   } else if (m->peer == fabric_.topology().rank()) {
     // To oneself: as if it had come in whole, so that send never waits for the receive.
-    MessageHead head{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes};
+    const MessageHead head{MessageHead::kEager, 0, m->tag, 0, m->bytes};
     arrived(m->peer, head, [&](std::byte* place) {
       if (m->bytes) std::memcpy(place, m->data, m->bytes);
     });
@@ -180,7 +122,7 @@ void PostOffice::arrived(int from, const MessageHead& head, const std::function<
   if (head.kind == MessageHead::kGrant) {
     take(nullptr);
     auto it = route.asked.find(head.id);
-    if (it == route.asked.end()) return;  // the send timed out meanwhile
+    if (it == route.asked.end()) return;  // the group failed meanwhile
     it->second->matched = true;
     route.streaming.push_back(it->second);
     route.asked.erase(it);
@@ -196,10 +138,12 @@ void PostOffice::arrived(int from, const MessageHead& head, const std::function<
     finish(m);
     return;
   }
+  // Not head.piece: a message to oneself has no record, and may be longer than a record can be.
+  const std::size_t payload = head.kind == MessageHead::kEager ? head.bytes : 0;
   auto fits = [&](const MessageHandle& m) { return m->tag == head.tag && (m->peer < 0 || m->peer == from); };
   auto found = std::find_if(receives_.begin(), receives_.end(), fits);
   if (found == receives_.end()) {
-    Unexpected u{from, head, std::vector<std::byte>(head.piece)};
+    Unexpected u{from, head, std::vector<std::byte>(payload)};
     take(u.payload.data());
     unexpected_.push_back(std::move(u));
     return;
@@ -208,7 +152,7 @@ void PostOffice::arrived(int from, const MessageHead& head, const std::function<
   receives_.erase(found);
   accept(m, from, head);
   if (m->done) {  // refused
-    std::vector<std::byte> dropped(head.piece);
+    std::vector<std::byte> dropped(payload);
     take(dropped.data());
     return;
   }
@@ -333,165 +277,6 @@ void PostOffice::finish(const MessageHandle& m, std::exception_ptr error) {
   open_.remove(m);
   if (m->on_done) callbacks_.push_back(std::move(m->on_done));
   done_.notify_all();
-}
-
-/// Messages whose deadline has passed. One that no peer counts on yet is only given up; else the group fails.
-void PostOffice::expire() {
-  const auto now = Clock::now();
-  for (const MessageHandle& m : std::list<MessageHandle>(open_)) {
-    if (now < m->deadline.at()) continue;
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.3g s", m->deadline.seconds());
-    const std::string text = signature_text(*m) + " Timed out after " + seconds + " (timeout) waiting for " +
-                             (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
-    if (m->matched) return fabric_.fail(FailureKind::kTimeout, text);
-    receives_.remove(m);
-    if (m->is_send) routes_[m->peer].asked.erase(m->id);
-    finish(m, std::make_exception_ptr(PeerTimeout("rank " + std::to_string(fabric_.topology().rank()) + " of " +
-                                                  std::to_string(fabric_.topology().size()) + ", group " +
-                                                  fabric_.name() + ": " + text)));
-  }
-}
-
-void PostOffice::give_up(std::exception_ptr error) {
-  const std::string what = open_.empty() ? "send/recv" : signature_text(*open_.front());
-  const std::string who = fabric_.describe(fabric_.topology().rank());
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
-  } catch (...) {  // Ctrl-C
-    fabric_.fail(FailureKind::kOther, who + " was interrupted during " + what);
-  }
-  for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
-  receives_.clear();
-  for (Parcel& parcel : parcels_)
-    if (fabric_.wire()) fabric_.wire()->abandon(parcel.request);
-  // Letters stay where they are: MPI may still read them.
-}
-
-void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
-  if (callbacks_.empty()) return;
-  std::vector<std::function<void()>> calls = std::move(callbacks_);
-  callbacks_.clear();
-  lock.unlock();
-  for (auto& call : calls) call();
-  lock.lock();
-}
-
-// ---- driving ------------------------------------------------------------------------------------
-
-/// Moves messages until `enough()`, or until callbacks were due. Called with the lock held and driving_ false.
-void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough) {
-  driving_ = true;
-  Watcher watcher(*this);
-  Board& board = fabric_.board();
-  const Topology& t = fabric_.topology();
-  try {
-    std::vector<std::uint64_t> taken(t.local_size());
-    while (!enough()) {
-      // Read before progress(), so that room made after it looked counts as news.
-      for (int local = 0; local < t.local_size(); ++local)
-        taken[local] = board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire);
-      const bool moved = progress();
-      const std::uint64_t changes = changes_;
-      if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
-      if (moved) continue;
-      if (enough()) break;
-      std::vector<int> blocked;
-      for (int peer : t.neighbours())
-        if (!routes_[peer].outbox.empty() || !routes_[peer].streaming.empty()) blocked.push_back(t.local_of(peer));
-      const bool polls = fabric_.wire() != nullptr;
-      lock.unlock();
-      // What could let us move on: a record for us, room in a ring that we filled, a message posted or given up here.
-      auto news = [&] {
-        for (int local = 0; local < t.local_size(); ++local) {
-          RingLine& in = board.ring_line(local, t.local_rank());
-          if (in.written.load(std::memory_order_acquire) != in.taken.load(std::memory_order_relaxed)) return true;
-        }
-        for (int local : blocked)
-          if (board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire) != taken[local]) return true;
-        return changes_ != changes || stop_ || board.has_failed();
-      };
-      try {
-        if (polls) {  // MPI has nothing to sleep on
-          watcher.look_around();
-          timespec nap{0, 20'000};
-          nanosleep(&nap, nullptr);
-        } else {
-          wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
-          fabric_.throw_if_failed();
-        }
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
-    }
-  } catch (...) {
-    give_up(std::current_exception());
-  }
-  driving_ = false;
-  done_.notify_all();
-  run_callbacks(lock);
-}
-
-void PostOffice::wait(const MessageHandle& m, double timeout_s) {
-  std::unique_lock lock(mutex_);
-  if (timeout_s >= 0) m->deadline = Deadline(timeout_s);
-  while (!m->done) {
-    if (!driving_) {
-      drive(lock, [&] { return m->done; });
-    } else {
-      done_.wait_for(lock, kLongestSleep);
-      lock.unlock();
-      check_interrupt();
-      lock.lock();
-    }
-  }
-  if (m->error) std::rethrow_exception(m->error);
-}
-
-bool PostOffice::is_done(const MessageHandle& m) {
-  std::lock_guard lock(mutex_);
-  return m->done;
-}
-
-void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!m->done) {
-      m->on_done = std::move(call);
-      return;
-    }
-  }
-  call();
-}
-
-void PostOffice::attend() {
-  std::unique_lock lock(mutex_);
-  int idle_rounds = 0;
-  while (!stop_) {
-    if (open_.empty()) {
-      // Rests only after a while without messages: waking it costs every post a system call.
-      if (++idle_rounds < 20) {
-        attention_.wait_for(lock, std::chrono::milliseconds(1));
-        continue;
-      }
-      resting_ = true;
-      attention_.wait(lock, [&] { return stop_ || !open_.empty(); });
-      resting_ = false;
-      idle_rounds = 0;
-      continue;
-    }
-    idle_rounds = 0;
-    if (driving_) {
-      attention_.wait_for(lock, std::chrono::milliseconds(5));
-      continue;
-    }
-    attention_.wait_for(lock, kGrace);
-    if (!driving_ && !stop_ && !open_.empty()) drive(lock, [&] { return stop_ || open_.empty(); });
-  }
 }
 
 }  // namespace accdp

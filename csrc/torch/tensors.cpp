@@ -79,6 +79,21 @@ void give_back(const std::vector<Operand>& operands) {
   for (const Operand& operand : operands) operand.give_back();
 }
 
+Tensors flat(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+std::vector<Bytes> parts(const Operand& operand, int count) {
+  const std::size_t each = operand.bytes().size() / count;
+  std::vector<Bytes> blocks;
+  for (int i = 0; i < count; ++i) blocks.push_back(operand.bytes().subspan(i * each, each));
+  return blocks;
+}
+
+std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks) { return {blocks.begin(), blocks.end()}; }
+
 void Checks::fail(const std::string& text) const { TORCH_CHECK(false, "ProcessGroupAccdp::", where, ": ", text); }
 
 void Checks::non_empty(const Tensors& tensors) const {

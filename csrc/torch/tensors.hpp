@@ -39,6 +39,11 @@ std::vector<Bytes> memory_of(const std::vector<Operand>& operands);
 std::vector<ConstBytes> readable_memory_of(const std::vector<Operand>& operands);
 void give_back(const std::vector<Operand>& operands);
 
+Tensors flat(const std::vector<Tensors>& lists);
+/// An operand's memory as `count` equal parts, one per rank.
+std::vector<Bytes> parts(const Operand& operand, int count);
+std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks);
+
 /// Checks of a call's arguments, made before anything is sent. `where` begins the message.
 struct Checks {
   std::string where;

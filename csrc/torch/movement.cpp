@@ -1,52 +1,13 @@
-// c10d's collectives in terms of the group's: arguments are checked at the call, tensors become memory,
-// the rest runs in order (queue.hpp).
+// c10d's collectives that only move data, in terms of the group's: arguments are checked at the call,
+// tensors become memory, the rest runs in order (queue.hpp).
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
-#include <set>
-
-#include "device/reduce.hpp"
 #include "torch/process_group.hpp"
 
 namespace accdp::torch_backend {
 namespace {
 
 using c10d::OpType;
-
-/// The factor of PREMUL_SUM, applied to what this rank contributes.
-at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
-  const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor.to(tensor.scalar_type())
-                                         : tensor * factor->double_factor;
-}
-
-void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const ReduceOp how = reduce_op_of(op);
-  const bool bitwise = how == ReduceOp::kBand || how == ReduceOp::kBor || how == ReduceOp::kBxor;
-  if (bitwise && !at::isIntegralType(tensor.scalar_type(), true))
-    checks.fail(std::string("Cannot use ReduceOp.B") + (name_of(how) + 1) + " with non-integral dtype");
-  try {
-    accdp::check_reducible(datatype_of(tensor), how);
-  } catch (const std::exception& error) {
-    checks.fail(error.what());
-  }
-}
-
-Tensors flat(const ProcessGroupAccdp::Lists& lists) {
-  Tensors all;
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
-/// Views of equal parts of `tensor` along its memory, one per rank; `tensor` is contiguous.
-std::vector<Bytes> parts(const Operand& operand, int count) {
-  const std::size_t each = operand.bytes().size() / count;
-  std::vector<Bytes> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(operand.bytes().subspan(i * each, each));
-  return blocks;
-}
-
-std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks) { return {blocks.begin(), blocks.end()}; }
 
 /// Sizes along the first dimension as pieces of the tensor's memory; empty splits mean equal parts.
 std::vector<Bytes> split_parts(const Operand& operand, const std::vector<int64_t>& splits, int size) {
@@ -80,120 +41,6 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
                   group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s);
                   for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
                   if (!is_root || memory.size() > 1) give_back(memory);
-                });
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Checks checks{"allreduce"};
-  checks.non_empty(tensors);
-  checks.on_host(tensors);
-  for (std::size_t i = 1; i < tensors.size(); ++i)
-    if (tensors[i].layout() != tensors[0].layout()) checks.fail("invalid tensor layout at index " + std::to_string(i));
-  checks.same_type_and_sizes(tensors);
-  if (tensors[0].is_sparse()) return launch_sparse(tensors, options);
-  checks.dense(tensors);
-  check_reducible(checks, tensors[0], options.reduceOp);
-  auto outs = operands(tensors, Operand::kReadWrite);
-  auto ins = std::vector<Operand>();
-  for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
-  return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
-                                                                                                    double timeout_s) {
-                  const Operand& result = outs[0];
-                  if (outs.size() > 1) {  // this rank contributes all of its tensors
-                    std::vector<const void*> sources;
-                    for (const Operand& in : ins) sources.push_back(in.bytes().data());
-                    accdp::reduce(result.bytes().data(), sources, result.dense().numel(),
-                                  Reduction{result.type(), op}.partial());
-                  }
-                  group.allreduce(outs.size() > 1 ? result.bytes() : ins[0].bytes(), result.bytes(), result.type(), op,
-                                  timeout_s);
-                  for (const Operand& other : outs) copy(other.bytes(), result.bytes());
-                  give_back(outs);
-                });
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors,
-                                                               const c10d::AllreduceOptions& options) {
-  return allreduce(tensors, options);
-}
-
-/// The sum of sparse tensors: everybody's indices and values are gathered and added up locally.
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Checks checks{"allreduce"};
-  if (options.reduceOp.op_ != c10d::ReduceOp::SUM)
-    checks.fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
-  return launch(
-      {OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-      [tensors, size = size_, rank = rank_](Group& group, double timeout_s) {
-        at::Tensor mine = tensors[0];
-        for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
-        mine = mine.coalesce();
-        const auto sizes = mine.sizes();
-        at::Tensor counts = at::empty({size}, at::kLong);
-        auto nnz = Operand(counts, Operand::kWrite);
-        counts[rank] = mine._nnz();
-        group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
-        Tensors indices, values;
-        for (int r = 0; r < size; ++r) {
-          const std::int64_t n = counts[r].item<std::int64_t>();
-          auto value_sizes = mine._values().sizes().vec();
-          value_sizes[0] = n;
-          indices.push_back(at::empty({mine.sparse_dim(), n}, at::kLong));
-          values.push_back(at::empty(value_sizes, mine._values().options()));
-        }
-        auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
-        const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
-        group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s);
-        group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s);
-        const at::Tensor sum = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
-        for (at::Tensor tensor : tensors) tensor.copy_(sum);
-      });
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors,
-                                                                  const c10d::AllreduceCoalescedOptions& options) {
-  const Checks checks{"allreduce_coalesced"};
-  checks.non_empty(tensors);
-  checks.on_host(tensors);
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].layout() != tensors[0].layout()) checks.fail("invalid tensor layout at index " + std::to_string(i));
-  checks.dense(tensors);
-  for (const at::Tensor& tensor : tensors) check_reducible(checks, tensor, options.reduceOp);
-  auto outs = operands(tensors, Operand::kReadWrite);
-  auto ins = std::vector<Operand>();
-  std::set<void*> seen;
-  for (const at::Tensor& tensor : tensors) {
-    at::Tensor mine = scaled(tensor, options.reduceOp);
-    // A tensor that is listed twice contributes the same value twice, not its own result.
-    if (mine.nbytes() && !seen.insert(mine.data_ptr()).second) mine = mine.clone();
-    ins.emplace_back(mine, Operand::kRead);
-  }
-  return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
-                                                                                                    double timeout_s) {
-                  for (std::size_t i = 0; i < outs.size(); ++i)
-                    group.allreduce(ins[i].bytes(), outs[i].bytes(), outs[i].type(), op, timeout_s);
-                  give_back(outs);
-                });
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const Checks checks{"reduce"};
-  checks.root(options.rootRank, size_);
-  checks.root_tensor(options.rootTensor, tensors.size());
-  checks.single(tensors, "tensor list");
-  checks.dense(tensors);
-  checks.on_host(tensors);
-  check_reducible(checks, tensors[0], options.reduceOp);
-  const int root = static_cast<int>(options.rootRank);
-  // Other ranks' tensors stay as they are.
-  const Operand out(tensors[0], Operand::kReadWrite), in(scaled(tensors[0], options.reduceOp), Operand::kRead);
-  const bool is_root = root == rank_;
-  return launch({OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [in, out, root, is_root, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
-                  group.reduce(in.bytes(), is_root ? out.bytes() : Bytes(), in.type(), op, root, timeout_s);
-                  if (is_root) out.give_back();
                 });
 }
 
@@ -354,74 +201,6 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
                   group.scatter(readable_memory_of(ins), out.bytes(), out.type(), root, timeout_s);
                   out.give_back();
                 });
-}
-
-/// blocks[i]: what output i's ranks get, as one tensor per rank or as one tensor of equal parts.
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, Tensors& outputs,
-                                                                    Tensors& inputs, Lists blocks,
-                                                                    const c10d::ReduceScatterOptions& options) {
-  const Checks checks{where};
-  checks.dense(outputs);
-  checks.dense(inputs);
-  checks.on_host(outputs);
-  checks.on_host(inputs);
-  struct One {
-    Operand out;
-    std::vector<Operand> ins;
-  };
-  std::vector<One> all;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    checks.same_type(blocks[i], outputs[i]);
-    check_reducible(checks, outputs[i], options.reduceOp);
-    Tensors contributions;
-    for (const at::Tensor& block : blocks[i]) contributions.push_back(scaled(block, options.reduceOp));
-    all.push_back({Operand(outputs[i], Operand::kWrite), operands(contributions, Operand::kRead)});
-  }
-  const OpType type = blocks.size() > 1 ? OpType::REDUCE_SCATTER_TENSOR_COALESCED : OpType::REDUCE_SCATTER;
-  return launch(
-      {type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
-      [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
-        for (const One& one : all) {
-          const bool whole = one.ins.size() == 1 && size > 1;
-          group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins), one.out.bytes(),
-                               one.out.type(), op, timeout_s);
-          one.out.give_back();
-        }
-      });
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, Lists& inputs,
-                                                             const c10d::ReduceScatterOptions& options) {
-  const Checks checks{"reduce_scatter"};
-  checks.single(outputs, "output tensor list");
-  if (inputs.size() != 1 || inputs[0].size() != std::size_t(size_))
-    checks.fail("requires a single-element input list containing a list with " + std::to_string(size_) + " tensors");
-  if (inputs[0][rank_].numel() != outputs[0].numel())
-    checks.fail(c10::str("invalid tensor size at index ", rank_, " (expected ", outputs[0].sizes(), ", got ",
-                         inputs[0][rank_].sizes(), ")"));
-  Tensors all = flat(inputs);
-  return launch_reduce_scatter("reduce_scatter", outputs, all, inputs, options);
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                                   const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
-}
-
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  const Checks checks{"reduce_scatter_tensor_coalesced"};
-  if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
-  Lists blocks;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].numel() != outputs[i].numel() * size_)
-      checks.fail("input tensor must be the same size as output size times world size (expected " +
-                  std::to_string(outputs[i].numel() * size_) + " elements, got " + std::to_string(inputs[i].numel()) +
-                  ")");
-    blocks.push_back({inputs[i]});
-  }
-  return launch_reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, std::move(blocks), options);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, at::Tensor& input,

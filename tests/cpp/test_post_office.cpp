@@ -125,15 +125,13 @@ void to_oneself(Group& group) {
   }
 }
 
-/// A receive that nobody answers is given up, and the group goes on; so is a long send that nobody asks for.
+/// A receive that nobody answers is given up, and the group goes on.
 void too_late(Group& group) {
   const int me = group.rank();
-  Data data(10), big(20000);
-  if (me == 0) {
+  Data data(10);
+  if (me == 0)
     CHECK_THROWS(group.post_office().wait(group.receive(data, 1, 5, 0.1)), PeerTimeout,
                  "recv of 10 bytes, tag 5 Timed out after 0.1 s");
-    CHECK_THROWS(group.post_office().wait(group.send(big, 1, 6, 0.1)), PeerTimeout, "send of 20000 bytes, tag 6");
-  }
   group.barrier();
   if (me == 0) {
     const Data small = content(0, 1, 1, 10);
@@ -149,28 +147,19 @@ void too_late(Group& group) {
   group.barrier();
 }
 
-/// A receiver that asks for a long message after its sender has given it up: nobody gets another message's bytes.
+/// A long send that nobody asks for fails the group: its request lies at the receiver, where a retry's would be mistaken
+/// for it. On one node the receiver hears of it; between nodes it may only time out, but gets no other message's bytes.
 void given_up(Group& group) {
-  const Data stale = content(0, 1, 1, 20000), fresh = content(0, 1, 2, 20000);
+  const Data stale = content(0, 1, 1, 20000);
   if (group.rank() == 0) {
-    CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 20000 bytes");
-    group.barrier();
-    try {
-      group.post_office().wait(group.send(fresh, 1, 2, 3));
-    } catch (const Error&) {  // the group has failed, which the receiver may have said first
-    }
+    CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 20000 bytes, tag 1");
+    CHECK_THROWS(group.send(stale, 1, 1), PeerTimeout, "send of 20000 bytes, tag 1");
     return;
   }
-  group.barrier();
-  Data old(20000), now(20000);
-  const MessageHandle missed = group.receive(old, 0, 1, 1);
-  try {
-    group.post_office().wait(group.receive(now, 0, 2, 3));
-    CHECK(now == fresh);
-  } catch (const Error&) {  // the group has failed because of the other one
-  }
-  CHECK_THROWS(group.post_office().wait(missed), Error, "");
-  CHECK(old != fresh);
+  usleep(300'000);
+  Data late(20000);
+  CHECK_THROWS(group.post_office().wait(group.receive(late, 0, 1, 1)), PeerTimeout, "of 20000 bytes, tag 1");
+  CHECK(late != stale);
 }
 
 void wrong_size(Group& group, std::size_t bytes) {

@@ -147,8 +147,9 @@ void too_late(Group& group) {
   group.barrier();
 }
 
-/// A long send that nobody asks for fails the group: its request lies at the receiver, where a retry's would be mistaken
-/// for it. On one node the receiver hears of it; between nodes it may only time out, but gets no other message's bytes.
+/// A long send that nobody asks for fails the group: its request lies at the receiver, where a retry's would be
+/// mistaken for it. On one node the receiver hears of it; between nodes it may only time out, but gets no other
+/// message's bytes.
 void given_up(Group& group) {
   const Data stale = content(0, 1, 1, 20000);
   if (group.rank() == 0) {

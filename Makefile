@@ -26,7 +26,7 @@ make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)"
 NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp')
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
-.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts lint format sanitize clean distclean
+.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts lint format sanitize fuzz clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -71,7 +71,7 @@ test-unit test-torch test-failure test-hosts: test-%: build $(STAMPS)/test
 test-mpi: build $(STAMPS)/test
 	@for ranks in $(RANKS); do \
 	  echo "$(MPIEXEC) -n $$ranks pytest tests/mpi"; \
-	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi tests/mpi || exit 1; \
+	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi tests/mpi || exit 1; \
 	done
 
 # -- checks -------------------------------------------------------------------------------------------------------
@@ -89,10 +89,19 @@ format: $(STAMPS)/lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 
-sanitize: $(STAMPS)/run
+# Where the C++ tests find nvCOMP; empty where its wheel is not installed, and they say that they skip it.
+NVCOMP_DIR = $(shell $(BIN)/python -c 'from accdp_comm import nvcomp; print(nvcomp.find_directory() or "")' 2>/dev/null)
+
+sanitize: build
 	cmake -G Ninja -S . -B build/sanitize -DACCDP_SANITIZE=ON --log-level=WARNING
 	cmake --build build/sanitize --parallel $(shell nproc)
-	$(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
+	  $(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+
+# For as long as you like: libFuzzer where there is clang, else the mutations of the test above.
+FUZZ_S ?= 600
+fuzz: build
+	CLANGXX="$(CLANGXX)" ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR) tools/fuzz.sh $(FUZZ_S)
 
 clean:
 	rm -rf build *.egg-info accdp_comm/*.so $(STAMPS)/native $(STAMPS)/build

@@ -13,6 +13,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._core import (
+        CodecError,
         Error,
         MismatchError,
         MpiError,
@@ -24,10 +25,36 @@ if TYPE_CHECKING:
         stats,
     )
     from .backend import monitored_barrier
+    from .bcast import BcastResult, BcastWork, bcast_compressed, relative
     from .communicator import Communicator
+    from .options import Options
+    from .weight_sync import WeightSync
 
 __all__ = [
+    "BcastResult",
+    "BcastWork",
+    "CodecError",
     "Communicator",
+    "Error",
+    "MismatchError",
+    "MpiError",
+    "Options",
+    "PeerDied",
+    "PeerTimeout",
+    "SystemCallError",
+    "UsageError",
+    "WeightSync",
+    "__version__",
+    "bcast_compressed",
+    "monitored_barrier",
+    "relative",
+    "reset_stats",
+    "settings",
+    "stats",
+]
+
+_ERRORS = (
+    "CodecError",
     "Error",
     "MismatchError",
     "MpiError",
@@ -35,19 +62,17 @@ __all__ = [
     "PeerTimeout",
     "SystemCallError",
     "UsageError",
-    "__version__",
-    "monitored_barrier",
-    "reset_stats",
-    "settings",
-    "stats",
-]
-
+)
 _HOMES = {
+    "BcastResult": "bcast",
+    "BcastWork": "bcast",
     "Communicator": "communicator",
+    "Options": "options",
+    "WeightSync": "weight_sync",
+    "bcast_compressed": "bcast",
+    "relative": "bcast",
     "monitored_barrier": "backend",
-    **dict.fromkeys(
-        ("Error", "MismatchError", "MpiError", "PeerDied", "PeerTimeout", "SystemCallError", "UsageError"), "_core"
-    ),
+    **dict.fromkeys(_ERRORS, "_core"),
     "reset_stats": "_core",
     "stats": "_core",
 }

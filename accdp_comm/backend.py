@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from . import _core, _torch, autoload, mpi_world
 from .bootstrap import form_group
 from .exchange import StoreExchange
+from .options import Options, from_settings
 
 autoload.register()  # for those who turned torch's autoloading off and import this instead
 
@@ -33,12 +34,15 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
     # torch's own options carry the time-out and the ranks, which `options` says too.
     if not (pg_options is None or isinstance(pg_options, C10dBackend.Options)):
         raise _core.UsageError(
-            f"rank {options.group_rank}: pg_options is a {type(pg_options).__qualname__}, but accdp has no options "
-            "of its own; expected None"
+            f"rank {options.group_rank}: pg_options is a {type(pg_options).__qualname__}, expected accdp_comm.Options"
         )
     ranks = list(options.global_ranks_in_group)
     world = (ranks[options.group_rank], _world_size()) if ranks else None
-    return _form(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world)
+    backend = _form(
+        options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world
+    )
+    (pg_options if isinstance(pg_options, Options) else from_settings()).apply(backend)
+    return backend
 
 
 def split(store: dist.Store, ranks: Sequence[int], rank: int, size: int, timeout: timedelta, name: str) -> C10dBackend:
@@ -102,6 +106,11 @@ def _backends(group: dist.ProcessGroup) -> list[Any]:
     return found
 
 
+def backend_of(group: dist.ProcessGroup) -> Any:
+    """Return a group's accdp backend, None if it has none."""
+    return next(iter(_backends(group)), None)
+
+
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
@@ -122,7 +131,7 @@ def monitored_barrier(
     if group is not None and dist.get_rank(group) < 0:
         return
     chosen = group if group is not None else dist.distributed_c10d._get_default_group()
-    if not _backends(chosen):
+    if backend_of(chosen) is None:
         raise _core.UsageError(f"monitored_barrier: the group's backend is {dist.get_backend(chosen)}, expected accdp")
     limit = timedelta(milliseconds=-1) if timeout is None else timeout  # torch's way to say "the group's"
     chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from . import mpi_world, worlds
+from . import _core, mpi_world, worlds
 from .arguments import Arguments
 from .bootstrap import form_group
 from .buffers import new_like
 from .exchange import Exchange
+
+T = TypeVar("T")
 
 
 class Communicator:
@@ -37,24 +40,43 @@ class Communicator:
 
     def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
         self._world, self._name, self._splits = world, name, 0
-        self._group = form_group(exchange, name, world=world)
-        self._args = Arguments(self.rank, self.size)
-        mpi_world.keep_until_exit(self._group)
+        self._core = form_group(exchange, name, world=world)
+        self._worker: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None  # the last operation given to the worker
+        self._args = Arguments(self._core.rank, self._core.size)
+        mpi_world.keep_until_exit(self._core)
+
+    @property
+    def _group(self) -> _core.Group:
+        """The group, once the asynchronous operations before have ended: collectives keep their order."""
+        if self._last is not None:
+            wait([self._last])
+        return self._core
+
+    def _run(self, operation: Callable[[_core.Group], T], *, later: bool) -> Future[T]:
+        """Run an operation now, or after those before it on a thread."""
+        if later:
+            self._worker = self._worker or ThreadPoolExecutor(1, "accdp-communicator")
+            self._last = self._worker.submit(operation, self._core)
+            return self._last
+        done: Future[T] = Future()
+        done.set_result(operation(self._group))
+        return done
 
     @property
     def rank(self) -> int:
         """Rank of this process, 0..size-1."""
-        return self._group.rank
+        return self._core.rank
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self._group.size
+        return self._core.size
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """Node of each rank, numbered from 0 in the order in which nodes first appear."""
-        return tuple(self._group.nodes)
+        return tuple(self._core.nodes)
 
     def bcast(self, x: Any, root: int = 0) -> Any:
         """Copy ``x`` of rank ``root`` into ``x`` of every rank.
@@ -319,5 +341,5 @@ class Communicator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._group.abort(f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}")
+            self._core.abort(f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}")
         self.close()

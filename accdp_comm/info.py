@@ -12,7 +12,7 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from . import _core, settings
+from . import _core, nvcomp, settings
 from ._version import __version__
 from .launcher import is_launcher_variable
 
@@ -39,6 +39,8 @@ def collect() -> dict[str, Any]:
         "mpi": _mpi(),
         "cuda": _cuda(),
         "nvcomp": _nvcomp(),
+        "codecs": _codecs(),
+        "bcast_algorithms": [{"name": name, "meaning": meaning} for name, meaning in _core.bcast_algorithms()],
         "settings": [asdict(row) for row in settings.table()],
     }
 
@@ -67,6 +69,10 @@ def as_text(found: dict[str, Any]) -> str:
         ("topology", f"{place['ranks']} ranks on {place['nodes']} nodes, node of rank: {place['node_of_rank']}"),
     ]
     lines = [f"{name:<18}{text}" for name, text in facts]
+    lines += ["", f"{'codec':<15}{'from':<22}{'exactness':<46}datatypes"]
+    for row in found["codecs"]:
+        lines.append(f"{row['name']:<15}{row['home']:<22}{row['exactness']:<46}{row['why_not'] or row['datatypes']}")
+    lines += ["", *(f"bcast {row['name']:<19}{row['meaning']}" for row in found["bcast_algorithms"])]
     lines += ["", f"{'setting':<22}{'value':<10}{'default':<10}{'set by':<13}accepts"]
     for row in found["settings"]:
         lines.append(
@@ -149,6 +155,11 @@ def _cuda() -> dict[str, Any]:
     driver.cuDriverGetVersion(ctypes.byref(version))
     driver.cuDeviceGetCount(ctypes.byref(devices))
     return {"found": f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} devices"}
+
+
+def _codecs() -> list[dict[str, Any]]:
+    nvcomp.find()
+    return _core.codecs()
 
 
 def _nvcomp() -> dict[str, Any]:

@@ -18,7 +18,7 @@ _SIGNS = (
 )
 # Everything a launcher says to MPI: hidden while ranks that it did not start form a world of their own.
 LAUNCHER_VARIABLES = (
-    *("PMI_FD", "PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE", "PMI_SPAWNED"),
+    *("PMI_FD", "PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE", "PMI_SPAWNED", "PMI_JOBID"),
     *("PMIX_RANK", "PMIX_NAMESPACE"),
 )
 
@@ -29,6 +29,7 @@ class Launcher:
 
     name: str
     size: int  # number of ranks; 0 where the environment does not tell
+    minds_deaths: bool = True  # ends all ranks when one dies or leaves without MPI_Finalize
 
 
 def is_launcher_variable(name: str) -> bool:
@@ -58,7 +59,7 @@ def find_launcher() -> Launcher | None:
                 f"PMI_FD={os.environ['PMI_FD']} is not open in this process, so it cannot reach the launcher that "
                 f"started {size} ranks: start Python directly by mpiexec or srun, or unset PMI_FD, PMI_RANK, PMI_SIZE"
             )
-        return Launcher(name, size)
+        return Launcher(name, size, minds_deaths=not _is_srun_pmi2())
     return None
 
 
@@ -70,6 +71,14 @@ def refuse_srun_without_mpi() -> None:
             f"srun started {tasks} tasks without an MPI plug-in, so they cannot find each other: use srun --mpi=pmi2 "
             "(MPICH), srun --mpi=pmix (Open MPI), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
+
+
+def _is_srun_pmi2() -> bool:
+    """Whether srun --mpi=pmi2 started this rank: unless Slurm is told otherwise, it lets ranks survive each other.
+
+    A mpiexec inside a task of srun hands srun's PMI_JOBID on, and adds what only MPICH's family sets.
+    """
+    return "PMI_JOBID" in os.environ and "MPI_LOCALNRANKS" not in os.environ
 
 
 def _number(variable: str) -> int:

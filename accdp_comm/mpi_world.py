@@ -20,7 +20,7 @@ from typing import Any
 from . import _core, addresses, pmi1
 from .cards import Card
 from .exchange import Exchange, agree
-from .launcher import LAUNCHER_VARIABLES, find_launcher
+from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher
 
 _FINALIZE_SECONDS = 5.0
 
@@ -33,6 +33,7 @@ class _World:
         self.pid = 0
         self.service: subprocess.Popen[str] | None = None  # on the rank that started it
         self.has_launcher = True
+        self.minds_deaths = True  # something ends all ranks when one dies or leaves without MPI_Finalize
         self.lock = threading.RLock()
 
 
@@ -69,15 +70,37 @@ def place() -> tuple[str, int, int]:
 
 
 def enter_launched(timeout_s: float) -> tuple[int, int]:
-    """Initialise MPI in the world the launcher made, unless it is; return rank and size. Collective over that world."""
+    """Initialise MPI in the world the launcher made, unless it is; return rank and size. Collective over that world.
+
+    Raises:
+        UsageError: MPI does not understand this launcher and made a world of one in each rank.
+    """
     with _world.lock:
         module = load()
         _initialise(module, timeout_s)
         if not _world.universe:
+            launcher = find_launcher()
+            _check_not_alone(module, launcher)
             mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
             _world.universe = module.allgather(mine, timeout_s)[0].decode()
+            _world.minds_deaths = launcher is None or launcher.minds_deaths
             _unlink_segments_of_mpich()
         return module.world_rank(), module.world_size()
+
+
+def _check_not_alone(module: ModuleType, launcher: Launcher | None) -> None:
+    """An MPI that finds none of what it knows in the launcher's variables starts alone and calls that a success."""
+    if launcher is not None and launcher.size > 1 and module.world_size() == 1:
+        raise _core.UsageError(
+            f"{launcher.name} started {launcher.size} ranks, but MPI in process {os.getpid()} sees itself alone: "
+            f"{_library(module)}, which accdp was built with, does not understand this launcher; use that MPI's "
+            "mpiexec, srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+        )
+
+
+def _library(module: ModuleType) -> str:
+    """Name and version of the MPI, of the long text it says about itself."""
+    return " ".join(str(module.library()).splitlines()[0].split(",")[0].split())
 
 
 def join(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> list[int]:
@@ -121,7 +144,7 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
             )
         if load().abi() != "mpich":
             raise _core.UsageError(
-                f"this group spans nodes, and {load().library().splitlines()[0]} can start such a job only under its "
+                f"this group spans nodes, and {_library(load())} can start such a job only under its "
                 "own mpirun: start the script by mpirun, or build accdp with MPICH"
             )
         if exchange.rank != 0:
@@ -152,7 +175,7 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
         _initialise(load(), exchange.timeout_s)
     load().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
     _unlink_segments_of_mpich()
-    _world.universe, _world.has_launcher = service["token"], False
+    _world.universe, _world.has_launcher, _world.minds_deaths = service["token"], False, False
     return str(service["token"])
 
 
@@ -267,8 +290,12 @@ def _leave() -> None:
         # This rank ends by an exception. Waiting for the others in MPI_Finalize could keep them waiting for this one;
         # without it the launcher sees that the rank failed and ends the job.
         module.mark_broken()
-    # A launcher takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
-    _attempt(lambda: module.finalize(math.inf if _world.has_launcher else _FINALIZE_SECONDS))
+    # mpiexec takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
+    # Where nobody does, a rank that has died would be waited for without end.
+    seconds = math.inf if _world.minds_deaths else _FINALIZE_SECONDS
+    # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
+    leave_open = _world.has_launcher and not _world.minds_deaths
+    _attempt(lambda: module.finalize(seconds, leave_open))
 
 
 # A forked child must not close what belongs to its parent when it exits.

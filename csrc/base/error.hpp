@@ -26,6 +26,10 @@ struct PeerTimeout : Error {
 struct PeerDied : Error {
   using Error::Error;
 };
+/// Compressed bytes are damaged, or of a format that is not understood. The group is broken.
+struct CodecError : Error {
+  using Error::Error;
+};
 struct MpiError : Error {
   using Error::Error;
 };

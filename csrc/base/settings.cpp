@@ -33,6 +33,16 @@ constexpr Setting kRows[] = {
     {&Settings::topology, "ACCDP_TOPOLOGY",
      "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
      "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
+    {&Settings::bcast_algorithm, "ACCDP_BCAST_ALGORITHM",
+     "auto, chain, binomial, scatter_allgather, mpi or p2p_compressed",
+     "How a broadcast goes from node to node; the last two are for comparison.", true},
+    {&Settings::codec, "ACCDP_CODEC", "none, auto or a codec of `accdp info`",
+     "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only.",
+     true},
+    {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
+     "Size of one chunk, before encoding, of a compressed broadcast.", true},
+    {&Settings::cache_dir, "ACCDP_CACHE_DIR", "a folder; empty = accdp in the user's cache folder; - = none",
+     "Where measured codec speeds are kept for the next run.", false},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {
@@ -71,12 +81,19 @@ void check(const Settings& values, const Setting& row) {
   auto bad_ring = values.ring_bytes < (4 << 10) || (values.ring_bytes & (values.ring_bytes - 1)) != 0;
   const bool bad_chunk =
       values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20) || values.chunk_bytes % (4 << 10);
+  const bool bad_codec_chunk = values.codec_chunk_bytes < (4 << 10) || values.codec_chunk_bytes > (16 << 20) ||
+                               values.codec_chunk_bytes % (4 << 10);
+  if (is(&Settings::codec_chunk_bytes) && bad_codec_chunk) fail();
   if (is(&Settings::chunk_bytes) && bad_chunk) fail();
   if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
   if (is(&Settings::ring_bytes) && bad_ring) fail();
   if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
   if (is(&Settings::spin_us) && values.spin_us > 1e6) fail();
   if (is(&Settings::liveness_s) && (values.liveness_s <= 0 || values.liveness_s > 3600)) fail();
+  constexpr const char* kWays[] = {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"};
+  if (is(&Settings::bcast_algorithm) && std::count(std::begin(kWays), std::end(kWays), values.bcast_algorithm) == 0)
+    fail();
+  if (is(&Settings::codec) && values.codec.empty()) fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 
@@ -154,6 +171,14 @@ std::string shared_settings_text() {
   for (const Setting& row : kRows)
     if (row.shared) text += std::string(row.name) + "=" + text_of(row, settings()) + ";";
   return text;
+}
+
+std::string cache_directory() {
+  if (settings().cache_dir == "-") return "";
+  if (!settings().cache_dir.empty()) return settings().cache_dir;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/accdp";
+  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/accdp";
+  return "";
 }
 
 }  // namespace accdp

@@ -17,6 +17,10 @@ struct Settings {
   double liveness_s = 0.25;
   std::string mpi = "auto";
   std::string topology = "";
+  std::string bcast_algorithm = "auto";
+  std::string codec = "none";
+  std::int64_t codec_chunk_bytes = 256 << 10;
+  std::string cache_dir = "";
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;
@@ -40,5 +44,9 @@ void set_setting(const std::string& name, const std::string& text);
 std::string text_of(const Setting& row, const Settings& values);
 const char* source_of(const Setting& row);  ///< "default", "environment" or "code"
 std::string shared_settings_text();         ///< "NAME=value;..." of the rows that ranks must share
+
+/// Where files may be kept from one run to the next: ACCDP_CACHE_DIR, else the user's cache folder; "" if there is
+/// none.
+std::string cache_directory();
 
 }  // namespace accdp

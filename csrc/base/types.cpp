@@ -24,6 +24,10 @@ std::size_t element_bytes(Datatype type) noexcept { return row(type).bytes; }
 const char* name_of(Datatype type) noexcept { return row(type).name; }
 const char* name_of(ReduceOp op) noexcept { return kOps[static_cast<int>(op)]; }
 bool is_integer(Datatype type) noexcept { return row(type).kind == 'i'; }
+bool is_real_float(Datatype type) noexcept {
+  return type == Datatype::kF16 || type == Datatype::kBF16 || type == Datatype::kF32 || type == Datatype::kF64;
+}
+
 bool is_complex(Datatype type) noexcept { return row(type).kind == 'c'; }
 
 }  // namespace accdp

@@ -34,5 +34,6 @@ const char* name_of(Datatype type) noexcept;
 const char* name_of(ReduceOp op) noexcept;
 bool is_integer(Datatype type) noexcept;  ///< bool counts as an integer
 bool is_complex(Datatype type) noexcept;
+bool is_real_float(Datatype type) noexcept;
 
 }  // namespace accdp

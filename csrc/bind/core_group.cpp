@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
+#include "bind/stream_report.hpp"
 #include "coll/group.hpp"
 
 namespace py = pybind11;
@@ -28,6 +29,29 @@ std::vector<ConstBytes> readable(const std::vector<Block>& blocks, Datatype type
   std::vector<ConstBytes> spans;
   for (const Block& block : blocks) spans.push_back(readable(block, type));
   return spans;
+}
+
+/// A tensor of a stream: address, elements, datatype, address of its reference or 0.
+using Tensor = std::tuple<Address, std::size_t, Datatype, Address>;
+
+py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root, const std::string& codec,
+                      std::size_t chunk_bytes, const std::string& algorithm, double error_bound, bool relative,
+                      bool root_takes_decoded, std::uint64_t label, double timeout_s) {
+  StreamReport report;
+  {
+    py::gil_scoped_release nogil;
+    std::vector<Piece> pieces;
+    for (const auto& [ptr, count, type, reference] : tensors) {
+      const Bytes data = writable({ptr, count}, type);
+      pieces.push_back({data, type, {reinterpret_cast<std::byte*>(reference), reference ? data.size() : 0}});
+    }
+    StreamOptions options = stream_options(codec, chunk_bytes, algorithm);
+    options.root_takes_decoded = root_takes_decoded;
+    options.label = label;
+    options.bound = {error_bound, relative};
+    report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
+  }
+  return report_of(report);
 }
 
 std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
@@ -125,6 +149,8 @@ void bind_group(py::module_& m) {
             return message->peer;
           },
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
+      .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",
+           "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0, timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close", &Group::close, nogil())

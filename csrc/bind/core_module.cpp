@@ -7,7 +7,12 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "bind/core_group.hpp"
+#include "codec/codec.hpp"
+#include "codec/crc32c.hpp"
+#include "codec/nvcomp_api.hpp"
+#include "codec/spread.hpp"
 #include "coll/call.hpp"
+#include "coll/stream_codec.hpp"
 #include "device/reduce.hpp"
 
 namespace py = pybind11;
@@ -60,6 +65,8 @@ void bind_errors(py::module_& m) {
                           "A rank did not come before the deadline. The group is broken.");
   bind_error<PeerDied>(m, "PeerDied", py::make_tuple(base, builtin(PyExc_ConnectionError)),
                        "A rank exited or left the group. The group is broken.");
+  bind_error<CodecError>(m, "CodecError", py::make_tuple(base),
+                         "Compressed bytes are damaged, or of a format that is not understood. The group is broken.");
   bind_error<MpiError>(m, "MpiError", py::make_tuple(base), "An MPI call failed.");
   bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)),
                               "A system call failed.");
@@ -96,6 +103,45 @@ py::list stats_rows() {
     rows.append(entry);
   }
   return rows;
+}
+
+py::list codec_list() {
+  py::list rows;
+  for (const CodecRow* row : codec_rows()) {
+    py::dict entry;
+    const std::string reason = row->why_not();
+    entry["name"] = row->name;
+    entry["datatypes"] = row->datatypes;
+    entry["exactness"] = row->exactness;
+    entry["home"] = row->home;
+    entry["lossy"] = row->lossy;
+    entry["format"] = row->format;
+    entry["library_major"] = reason.empty() ? row->library_major() : 0;
+    entry["why_not"] = reason;
+    rows.append(entry);
+  }
+  return rows;
+}
+
+py::list algorithm_list() {
+  py::list rows;
+  for (const BcastAlgorithmRow& row : bcast_algorithm_rows()) rows.append(py::make_tuple(row.name, row.meaning));
+  return rows;
+}
+
+/// One chunk through a codec and back, for tests and measurements: (encoded or None, decoded).
+py::bytes encode_chunk(const std::string& codec, Datatype type, const py::bytes& raw, double bound) {
+  const std::string_view in = raw;
+  std::string out(in.size(), '\0');
+  const std::size_t size =
+      codec_named(codec).encode({type, bound}, std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
+  return py::bytes(out.data(), size);
+}
+py::bytes decode_chunk(const std::string& codec, Datatype type, const py::bytes& stored, std::size_t raw_bytes) {
+  const std::string_view in = stored;
+  std::string out(raw_bytes, '\0');
+  codec_named(codec).decode(type, std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
+  return py::bytes(out);
 }
 
 }  // namespace
@@ -147,5 +193,34 @@ PYBIND11_MODULE(_core, m) {
         "Size of the segment that a node's ranks share.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
   m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
+  m.def(
+      "codecs", codec_list,
+      "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works).");
+  m.def("bcast_algorithms", algorithm_list, "(name, meaning) of each way a broadcast may go between nodes.");
+  m.def(
+      "check_stream",
+      [](const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm) {
+        stream_options(codec, chunk_bytes, algorithm);
+      },
+      py::arg("codec"), py::arg("chunk_bytes") = 0, py::arg("algorithm") = "",
+      "Raise UsageError for a codec, chunk size or algorithm that does not exist.");
+  m.def("encode_chunk", encode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("raw"), py::arg("bound") = 0.0,
+        "The encoded bytes of one chunk; empty where they would not be fewer.");
+  m.def("decode_chunk", decode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("stored"), py::arg("raw_bytes"),
+        "The bytes that encode_chunk() was given.");
+  m.def(
+      "standard_deviation",
+      [](std::uintptr_t ptr, std::size_t count, Datatype type) {
+        return standard_deviation(type, {reinterpret_cast<const std::byte*>(ptr), count * element_bytes(type)});
+      },
+      py::arg("ptr"), py::arg("count"), py::arg("dtype"), "Of the finite values.");
+  m.def(
+      "crc32c",
+      [](std::uintptr_t ptr, std::size_t nbytes, std::uint32_t seed) {
+        return crc32c({reinterpret_cast<const std::byte*>(ptr), nbytes}, seed);
+      },
+      py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
+  m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
+        "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
   bind_group(m);
 }

@@ -71,6 +71,6 @@ PYBIND11_MODULE(_mpi, m) {
       },
       "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
   m.def("mark_broken", [] { mpi::worsen(Wire::kGroupFailed); }, "Leave MPI_Finalize out at the end of the process.");
-  m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), nogil(),
-        "Finalise MPI if init() initialised it; False when other ranks did not come in time.");
+  m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "leave_open"_a = false,
+        nogil(), "Finalise MPI if init() initialised it; False when other ranks did not come in time.");
 }

@@ -1,9 +1,11 @@
 // The module _torch: the c10d backend. Built with torch's own pybind11, so that c10d's types are known.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
+#include "bind/stream_report.hpp"
 #include "torch/process_group.hpp"
 
 namespace py = pybind11;
@@ -22,6 +24,11 @@ AccdpPtr make_process_group(int rank, int size, const py::object& group, std::ch
   options->global_ranks_in_group = global_ranks;
   return c10::make_intrusive<ProcessGroupAccdp>(
       rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options));
+}
+
+ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_bytes, std::string algorithm,
+                                          double error_bound, bool relative, std::uint64_t label) {
+  return {std::move(codec), chunk_bytes, std::move(algorithm), {error_bound, relative}, label};
 }
 
 void set_split(py::function make) {
@@ -46,6 +53,33 @@ PYBIND11_MODULE(_torch, m) {
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
+      .def(
+          "set_bcast",
+          [](ProcessGroupAccdp& self, std::string codec, std::size_t chunk_bytes, double error_bound, bool relative) {
+            self.set_bcast(stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0));
+          },
+          py::arg("codec"), py::arg("chunk_bytes"), py::arg("error_bound"), py::arg("relative"))
+      .def(
+          "bcast_stream",
+          [](ProcessGroupAccdp& self, std::vector<at::Tensor> tensors,
+             const std::vector<std::optional<at::Tensor>>& references, int root, std::string codec,
+             std::size_t chunk_bytes, std::string algorithm, double error_bound, bool relative, std::uint64_t label,
+             bool is_async, std::chrono::milliseconds timeout) {
+            std::vector<at::Tensor> old;
+            for (const auto& reference : references) old.push_back(reference.value_or(at::Tensor()));
+            auto report = std::make_shared<accdp::StreamReport>();
+            py::gil_scoped_release nogil;
+            auto work = self.bcast_stream(
+                std::move(tensors), std::move(old), root,
+                stream_call(std::move(codec), chunk_bytes, std::move(algorithm), error_bound, relative, label),
+                is_async, timeout, report);
+            py::gil_scoped_acquire gil;
+            py::object read = py::cpp_function([report] { return accdp::bind::report_of(*report); });
+            return std::make_pair(c10::intrusive_ptr<c10d::Work>(work), read);
+          },
+          py::arg("tensors"), py::arg("references"), py::arg("root"), py::arg("codec"), py::arg("chunk_bytes"),
+          py::arg("algorithm"), py::arg("error_bound"), py::arg("relative"), py::arg("label"), py::arg("is_async"),
+          py::arg("timeout"))
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("set_split", &set_split, py::arg("make"),
         "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");

@@ -1,12 +1,9 @@
-// Broadcast. Phases, for each chunk:
-//   1. between nodes, leaders only (root on its own node): receive the chunk from the leader before,
-//      pass it on; a chain where the message has more chunks than there are nodes, else a binomial tree;
-//   2. on the node: the leader writes the chunk into its slot, the others copy it out.
-// The leader's next chunk travels while the node copies this one. A rank alone in phase 2 copies nothing.
-// Cost: ceil(S/c) steps; S bytes into and out of each node (chain), S*log2(nodes) out of the root (tree).
+// Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
+// nothing. Cost: ceil(S/c) steps. Between nodes: bcast_stream.cpp.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
+#include "coll/bcast_stream.hpp"
 
 namespace accdp {
 namespace {
@@ -24,63 +21,6 @@ void walk(const std::vector<Bytes>& spans, std::size_t offset, std::size_t bytes
     copy(span.data() + offset, n);
     bytes -= n;
     offset = 0;
-  }
-}
-
-/// Parent and children of this node in the tree over nodes rooted at the root's node.
-struct Relay {
-  int parent = -1;  // leader's rank
-  std::vector<int> children;
-};
-
-Relay relay(const Topology& t, int root, bool chain) {
-  const int nodes = t.nodes(), first = t.node_of(root);
-  const int place = (t.node() - first + nodes) % nodes;
-  auto leader_at = [&](int p) { return t.leader((p + first) % nodes, root); };
-  Relay r;
-  if (chain) {
-    if (place > 0) r.parent = leader_at(place - 1);
-    if (place + 1 < nodes) r.children.push_back(leader_at(place + 1));
-    return r;
-  }
-  int bit = 1;
-  for (; bit < nodes; bit <<= 1)
-    if (place & bit) {
-      r.parent = leader_at(place - bit);
-      break;
-    }
-  for (bit >>= 1; bit > 0; bit >>= 1)
-    if (place + bit < nodes) r.children.push_back(leader_at(place + bit));
-  return r;
-}
-
-void bcast_over_nodes(Context& c, Bytes data, int root) {
-  const Topology& t = c.topology();
-  const int leader = t.leader(t.node(), root);
-  const bool leads = leader == t.rank();
-  const std::size_t chunk = c.slot_bytes();
-  const std::size_t chunks = (data.size() + chunk - 1) / chunk;
-  const Relay r = relay(t, root, chunks > std::size_t(t.nodes()));
-  auto piece = [&](std::size_t i) { return data.subspan(i * chunk, std::min(chunk, data.size() - i * chunk)); };
-  c.meet();
-  constexpr std::size_t kAhead = 4;  // receives posted before their chunk is needed
-  std::vector<Wire::Request> receives, sends;
-  try {
-    for (std::size_t i = 0; i < chunks; ++i) {
-      if (leads && r.parent >= 0) {
-        while (receives.size() < chunks && receives.size() < i + kAhead)
-          receives.push_back(c.irecv({r.parent, piece(receives.size())}));
-        c.wait(receives[i]);
-      }
-      if (leads)
-        for (int child : r.children) sends.push_back(c.isend({child, piece(i)}));
-      bcast_on_node(c, {piece(i)}, t.local_of(leader));
-    }
-    for (Wire::Request& send : sends) c.wait(send);
-  } catch (...) {
-    for (Wire::Request& request : receives) c.abandon(request);
-    for (Wire::Request& request : sends) c.abandon(request);
-    throw;
   }
 }
 
@@ -114,7 +54,7 @@ void bcast_on_node(Context& c, const std::vector<Bytes>& spans, int source) {
 
 void bcast(Context& c, Bytes data, int root) {
   if (c.topology().nodes() > 1)
-    bcast_over_nodes(c, data, root);
+    bcast_between_nodes(c, data, root);
   else
     bcast_on_node(c, {data}, c.topology().local_of(root));
 }

@@ -1,13 +1,14 @@
 #include "coll/call.hpp"
 
 #include <atomic>
+#include <cstdio>
 
 namespace accdp {
 namespace {
 
 constexpr const char* kNames[kOpKinds] = {
-    "barrier", "bcast",   "allreduce", "reduce", "allgather", "reduce_scatter",
-    "gather",  "scatter", "alltoall",  "send",   "recv",      "monitored_barrier",
+    "barrier", "bcast",    "allreduce", "reduce", "allgather",         "reduce_scatter",   "gather",
+    "scatter", "alltoall", "send",      "recv",   "monitored_barrier", "bcast_compressed",
 };
 
 struct Counters {
@@ -25,6 +26,11 @@ std::string describe(const Signature& s) {
   if (s.op != 255) text += std::string(" (") + name_of(static_cast<ReduceOp>(s.op)) + ")";
   text += " of " + std::to_string(s.count) + " " + name_of(s.type);
   if (s.root >= 0) text += " with root " + std::to_string(s.root);
+  if (s.check) {
+    char digits[24];
+    std::snprintf(digits, sizeof digits, "%08llx", static_cast<unsigned long long>(s.check & 0xffffffff));
+    text += std::string(" against a reference with checksum ") + digits;
+  }
   return text;
 }
 

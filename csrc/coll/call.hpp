@@ -21,8 +21,9 @@ enum class OpKind : std::uint8_t {
   kSend,
   kRecv,
   kMonitoredBarrier,
+  kBcastCompressed,
 };
-constexpr int kOpKinds = 12;
+constexpr int kOpKinds = 13;
 const char* name_of(OpKind kind) noexcept;
 
 /// "bcast of 1024 float32 from root 0": what a rank did, for the message when ranks disagree.

@@ -19,6 +19,15 @@ void post_pieces(const Parcel& parcel, std::vector<Wire::Request>& requests, Pos
   }
 }
 
+/// Where all but the layout is equal the descriptions are too, so say what differs.
+std::string difference(const Signature& a, Signature b) {
+  b.layout = a.layout;
+  if (a != b) return "ranks disagree: ";
+  if (a.kind == static_cast<std::uint8_t>(OpKind::kBcastCompressed))
+    return "ranks disagree on the tensors, codec, chunk size, error bound or reference: ";
+  return "ranks disagree on the sizes of their blocks: ";
+}
+
 }  // namespace
 
 Context::Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step)
@@ -80,7 +89,7 @@ void Context::compare_between_nodes() {
     if (side_of(node) > side_of(usual)) usual = node;
   for (int node = 0; node < topology().nodes(); ++node)
     if (theirs[node] != theirs[usual])
-      fail_mismatch("ranks disagree: " + says(topology().leader(node), theirs[node]) + ", but " +
+      fail_mismatch(difference(theirs[node], theirs[usual]) + says(topology().leader(node), theirs[node]) + ", but " +
                     says(topology().leader(usual), theirs[usual]));
 }
 
@@ -100,11 +109,7 @@ void Context::compare(const Signature& other, int rank) {
   }
   const bool i_am_odd = with_other > with_me || (with_other == with_me && me > rank);
   const std::string mine = says(me, signature_), its = says(rank, other);
-  // Where all but the layout is equal the descriptions are too.
-  Signature in_my_layout = other;
-  in_my_layout.layout = signature_.layout;
-  const char* about = in_my_layout == signature_ ? "ranks disagree on the sizes of their blocks: " : "ranks disagree: ";
-  fail_mismatch(about + (i_am_odd ? mine + ", but " + its : its + ", but " + mine));
+  fail_mismatch(difference(signature_, other) + (i_am_odd ? mine + ", but " + its : its + ", but " + mine));
 }
 
 void Context::fail_mismatch(const std::string& text) {

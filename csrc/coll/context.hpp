@@ -41,6 +41,14 @@ class Context : public Lookout {
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }
   Wire::Request irecv(const Incoming& parcel) { return wire().irecv(parcel.data, parcel.from, Wire::kCollective); }
+  /// Of a message that may be shorter; request.bytes says how long it was.
+  Wire::Request irecv_up_to(const Incoming& parcel) {
+    return wire().irecv(parcel.data, parcel.from, Wire::kCollective, false);
+  }
+  Wire& wire() { return *fabric_.wire(); }
+  LinkMeter& link() { return fabric_.link; }
+  const Signature& signature() const { return signature_; }
+  bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request);
   void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
   /// Sends and receives all of it; empty parcels are skipped. Pieces keep their order per pair of ranks.
@@ -57,7 +65,6 @@ class Context : public Lookout {
   bool waits_for(int rank) const override;
 
  private:
-  Wire& wire() { return *fabric_.wire(); }
   void compare_on_node();
   void compare_between_nodes();
   void compare(const Signature& other, int rank);

@@ -20,6 +20,7 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
 Wire::Health health_after(FailureKind kind) {
   switch (kind) {
     case FailureKind::kMismatch: return Wire::kWell;  // ranks that only disagree are alive
+    case FailureKind::kDamaged:
     case FailureKind::kOther: return Wire::kGroupFailed;
     case FailureKind::kTimeout:
     case FailureKind::kDied: break;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coll/call.hpp"
+#include "coll/link_meter.hpp"
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
 #include "node/waiter.hpp"
@@ -37,6 +38,8 @@ class Fabric {
   double timeout_s;  ///< of operations that give none
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
+
+  LinkMeter link;  ///< to other nodes; used by one collective at a time
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;

@@ -1,5 +1,7 @@
 #include "coll/group.hpp"
 
+#include <bit>
+
 #include "base/error.hpp"
 #include "base/settings.hpp"
 
@@ -64,9 +66,10 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   try {
     algorithm(context);
   } catch (const Error& error) {
-    const bool mismatch = dynamic_cast<const MismatchError*>(&error) != nullptr;
-    fabric_.fail(mismatch ? FailureKind::kMismatch : FailureKind::kOther,
-                 fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
+    const FailureKind what = dynamic_cast<const MismatchError*>(&error) ? FailureKind::kMismatch
+                             : dynamic_cast<const CodecError*>(&error)  ? FailureKind::kDamaged
+                                                                        : FailureKind::kOther;
+    fabric_.fail(what, fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
     throw;
   } catch (...) {  // Ctrl-C
     fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
@@ -83,6 +86,40 @@ void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
   check_root(root);
   collective(OpKind::kBcast, {.root = root, .type = type}, data.size(), timeout_s,
              [&](Context& c) { accdp::bcast(c, data, root); });
+}
+
+StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s) {
+  const ErrorBound& bound = options.bound;
+  check_root(root);
+  if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
+    usage("algorithm=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
+  if (options.codec) {
+    if (const std::string reason = options.codec->why_not(); !reason.empty())
+      usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
+    if (options.codec->lossy && !(bound.value > 0))
+      usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
+  }
+  std::size_t bytes = 0;
+  for (Piece& piece : pieces) {
+    bytes += piece.data.size();
+    if (!piece.reference.empty() && piece.reference.size() != piece.data.size())
+      usage("a reference of " + std::to_string(piece.reference.size()) + " bytes: expected " +
+            std::to_string(piece.data.size()));
+    piece.lossy = bound.value > 0 && is_real_float(piece.type) && piece.reference.empty();
+  }
+  if (rank() == root) set_bounds(pieces, bound);
+  // What the root says counts, but ranks that call with other options are in another operation.
+  std::uint64_t layout = layout_of(pieces);
+  for (std::uint64_t value :
+       {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
+        options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
+        static_cast<std::uint64_t>(options.algorithm), options.label, std::bit_cast<std::uint64_t>(bound.value),
+        std::uint64_t{bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
+    layout = (layout ^ value) * 1099511628211u;
+  StreamReport report;
+  collective(OpKind::kBcastCompressed, {.layout = layout, .check = reference_check(pieces), .root = root}, bytes,
+             timeout_s, [&](Context& c) { report = accdp::bcast_stream(c, pieces, root, options); });
+  return report;
 }
 
 void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s) {

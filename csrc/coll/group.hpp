@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coll/algorithms.hpp"
+#include "coll/bcast_stream.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -28,6 +29,9 @@ class Group {
 
   void barrier(double timeout_s = -1);
   void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
+  /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors
+  /// that have no reference arrive changed.
+  StreamReport bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s = -1);
   void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
   void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
   void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);

@@ -14,14 +14,21 @@ class MpiWire : public Wire {
     MPI_Request raw;
     auto lock = turn();
     ACCDP_MPI(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &raw));
-    return keep(raw, to, data.size(), false);
+    return keep(raw, {0, data.size(), to, true, false});
   }
 
-  Request irecv(Bytes data, int from, Tag tag) override {
+  Request irecv(Bytes data, int from, Tag tag, bool exact) override {
     MPI_Request raw;
     auto lock = turn();
     ACCDP_MPI(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm_, &raw));
-    return keep(raw, from, data.size(), true);
+    return keep(raw, {0, data.size(), from, true, true, exact});
+  }
+
+  Request ibcast(Bytes data, int root) override {
+    MPI_Request raw;
+    auto lock = turn();
+    ACCDP_MPI(MPI_Ibcast(data.data(), static_cast<int>(data.size()), MPI_BYTE, root, comm_, &raw));
+    return keep(raw, {0, data.size(), root, true, false});
   }
 
   bool test(Request& request) override {
@@ -39,9 +46,10 @@ class MpiWire : public Wire {
     if (request.is_receive) {
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);
-      if (static_cast<std::size_t>(bytes) != request.expected_bytes)
+      if (request.exact && static_cast<std::size_t>(bytes) != request.bytes)
         throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
-                            " bytes, expected " + std::to_string(request.expected_bytes));
+                            " bytes, expected " + std::to_string(request.bytes));
+      request.bytes = bytes;
     }
     return true;
   }
@@ -82,8 +90,7 @@ class MpiWire : public Wire {
     std::memcpy(&raw, &request.raw, sizeof raw);
     return raw;
   }
-  static Request keep(MPI_Request raw, int peer, std::size_t bytes, bool is_receive) {
-    Request request{0, bytes, peer, true, is_receive};
+  static Request keep(MPI_Request raw, Request request) {
     pack(request, raw);
     return request;
   }

@@ -13,20 +13,23 @@ class Wire {
  public:
   /// Long messages have tags from kData on, by their number: one that its sender gave up after the receiver
   /// had made room for it must not take the bytes of the next.
-  enum Tag : int { kCollective = 1, kMail = 2, kFailure = 3, kFarewell = 4, kData = 16 };
+  enum Tag : int { kCollective = 1, kMail = 2, kFailure = 3, kFarewell = 4, kReceipt = 5, kData = 16 };
   static constexpr std::uint64_t kDataTags = 16384;
   static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
   struct Request {
-    std::uint64_t raw = 0;           ///< the library's handle
-    std::size_t expected_bytes = 0;  ///< of a receive
+    std::uint64_t raw = 0;  ///< the library's handle
+    std::size_t bytes = 0;  ///< of the buffer; of a completed receive: of the message
     int peer = -1;
     bool pending = false;
     bool is_receive = false;
+    bool exact = true;  ///< of a receive: whether a shorter message is an error
   };
 
   virtual ~Wire() = default;
   virtual Request isend(ConstBytes data, int to, Tag tag) = 0;
-  virtual Request irecv(Bytes data, int from, Tag tag) = 0;
+  virtual Request irecv(Bytes data, int from, Tag tag, bool exact = true) = 0;
+  /// The MPI library's own broadcast over all ranks of the group.
+  virtual Request ibcast(Bytes data, int root) = 0;
   /// True once it is complete. Throws MismatchError when a message of another size came.
   virtual bool test(Request& request) = 0;
   /// Takes one whole message of unknown size and sender, if there is one.

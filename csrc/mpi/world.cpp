@@ -190,7 +190,7 @@ void worsen(Wire::Health health) noexcept {
 
 Wire::Health health() noexcept { return state().health; }
 
-bool finalize(double timeout_s) {
+bool finalize(double timeout_s, bool leave_open) {
   State& s = state();
   if (!s.ours || s.health != Wire::kWell || !is_initialized()) return true;
   if (s.world != MPI_COMM_NULL) {
@@ -203,6 +203,8 @@ bool finalize(double timeout_s) {
       return false;
     }
   }
+  // Where the time-out was too short for others this rank may have met them all, and would wait for them again.
+  if (leave_open) return true;
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
   return true;

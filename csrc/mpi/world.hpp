@@ -36,8 +36,9 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
 
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;
-/// Finalises if init() initialised and all is well. False when others did not come within timeout_s.
-bool finalize(double timeout_s);
+/// Finalises if init() initialised and all is well. False when others did not come within timeout_s. With leave_open it
+/// only waits for the others: for a process that ends now, where nobody minds that MPI is not finalised.
+bool finalize(double timeout_s, bool leave_open);
 
 }  // namespace accdp::mpi
 

@@ -15,6 +15,7 @@ struct Signature {
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;   ///< elements
   std::uint64_t layout = 0;  ///< hash of per-rank counts where they may differ, else 0
+  std::uint64_t check = 0;   ///< checksum of what all ranks must hold alike already (a reference), else 0
   std::int32_t root = -1;    ///< -1 where the operation has none
   std::uint8_t kind = 0;     ///< coll/call.hpp
   Datatype type = Datatype::kBytes;
@@ -23,10 +24,10 @@ struct Signature {
 
   bool operator==(const Signature&) const = default;
 };
-static_assert(sizeof(Signature) == 32);
+static_assert(sizeof(Signature) == 40);
 
 /// Why a group cannot go on. Written once by the first rank that notices, read by all of its node.
-enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther };
+enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther, kDamaged };
 [[noreturn]] void throw_failure(FailureKind kind, const std::string& text);
 
 /// What one waiting thread sleeps on.

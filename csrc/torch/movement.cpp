@@ -37,10 +37,53 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   const auto first = static_cast<std::size_t>(options.rootTensor);
   const bool is_root = root == rank_;
   return launch({OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
-                [memory = std::move(memory), root, first, is_root](Group& group, double timeout_s) {
-                  group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s);
+                [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s) {
+                  if (call.codec == "none") {
+                    group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s);
+                  } else {
+                    StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
+                    how.root_takes_decoded = true;
+                    how.bound = call.bound;
+                    group.bcast_stream({{memory[first].bytes(), memory[first].type()}}, root, how, timeout_s);
+                  }
                   for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
                   if (!is_root || memory.size() > 1) give_back(memory);
+                });
+}
+
+void ProcessGroupAccdp::set_bcast(StreamCall call) {
+  stream_options(call.codec, call.chunk_bytes, call.algorithm);  // throws where they make no sense
+  bcast_ = std::move(call);
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensors references, int root,
+                                                           const StreamCall& call, bool is_async, Milliseconds timeout,
+                                                           std::shared_ptr<StreamReport> report) {
+  const Checks checks{"bcast_compressed"};
+  checks.root(root, size_);
+  checks.dense(tensors);
+  checks.on_host(tensors);
+  const StreamOptions options = [&] {
+    StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
+    how.label = call.label;
+    how.bound = call.bound;
+    return how;
+  }();
+  auto memory = operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
+  std::vector<Operand> old;
+  for (std::size_t i = 0; i < references.size(); ++i)
+    old.emplace_back(references[i].defined() ? references[i] : tensors[i], Operand::kRead);
+  return launch({OpType::BROADCAST, "accdp:bcast_compressed", tensors, tensors, timeout, is_async},
+                [memory = std::move(memory), old = std::move(old), references, root, options,
+                 report = std::move(report)](Group& group, double timeout_s) {
+                  std::vector<Piece> pieces;
+                  for (std::size_t i = 0; i < memory.size(); ++i) {
+                    const bool has_reference = i < references.size() && references[i].defined();
+                    pieces.push_back({memory[i].bytes(), memory[i].type(),
+                                      has_reference ? ConstBytes(old[i].bytes()) : ConstBytes()});
+                  }
+                  *report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
+                  give_back(memory);
                 });
 }
 

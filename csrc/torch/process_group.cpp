@@ -44,7 +44,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_
                                                            const c10::intrusive_ptr<Options>& options) {
   auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  return splitter()(store, ranks, static_cast<int>(me - ranks.begin()), options);
+  auto part = splitter()(store, ranks, static_cast<int>(me - ranks.begin()), options);
+  static_cast<ProcessGroupAccdp&>(*part).bcast_ = bcast_;
+  return part;
 }
 
 c10d::ErrorType ProcessGroupAccdp::getError() {

@@ -62,6 +62,21 @@ class ProcessGroupAccdp : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  /// How a broadcast compresses; names as in coll/stream_codec.hpp.
+  struct StreamCall {
+    std::string codec = "none";
+    std::size_t chunk_bytes = 0;
+    std::string algorithm = "";
+    ErrorBound bound = {};
+    std::uint64_t label = 0;
+  };
+  /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
+  void set_bcast(StreamCall call);
+  /// All tensors as one stream. references: none, or one per tensor, undefined where there is none. `report` is filled
+  /// when the work is done.
+  WorkPtr bcast_stream(Tensors tensors, Tensors references, int root, const StreamCall& call, bool is_async,
+                       Milliseconds timeout, std::shared_ptr<StreamReport> report);
+
   /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
   using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&,
                                                                    const std::vector<int>& ranks, int rank,
@@ -92,6 +107,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
+  StreamCall bcast_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 

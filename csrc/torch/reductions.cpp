@@ -12,9 +12,19 @@ using c10d::OpType;
 /// The factor of PREMUL_SUM, applied to what this rank contributes.
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
-  const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  // The name that torch 2.11 has; later ones keep it beside the new name, PreMulSumSupplement.
+  const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   return factor->tensor_factor.defined() ? tensor * factor->tensor_factor.to(tensor.scalar_type())
                                          : tensor * factor->double_factor;
+}
+
+/// The type of several reduce_scatters in one work: torch 2.11 has no name for them.
+template <class Type>
+constexpr Type several_reduce_scatters() {
+  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; })
+    return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+  else
+    return Type::COALESCED;
 }
 
 void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -166,7 +176,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     for (const at::Tensor& block : blocks[i]) contributions.push_back(scaled(block, options.reduceOp));
     all.push_back({Operand(outputs[i], Operand::kWrite), operands(contributions, Operand::kRead)});
   }
-  const OpType type = blocks.size() > 1 ? OpType::REDUCE_SCATTER_TENSOR_COALESCED : OpType::REDUCE_SCATTER;
+  const OpType type = blocks.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
   return launch(
       {type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
       [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {

@@ -47,12 +47,14 @@ class ThreadWire : public accdp::Wire {
     return {last_, data.size(), to, true, false};
   }
 
-  Request irecv(accdp::Bytes data, int from, Tag tag) override {
+  Request irecv(accdp::Bytes data, int from, Tag tag, bool exact) override {
     std::lock_guard lock(mail_->mutex);
     receives_[{from, rank_, tag}].push_back({++last_, data});
     routes_[last_] = {from, rank_, tag};
-    return {last_, data.size(), from, true, true};
+    return {last_, data.size(), from, true, true, exact};
   }
+
+  Request ibcast(accdp::Bytes, int) override { throw accdp::UsageError("threads have no broadcast of their own"); }
 
   bool test(Request& request) override {
     if (!request.pending) return true;
@@ -71,9 +73,10 @@ class ThreadWire : public accdp::Wire {
     received_.erase(found);
     routes_.erase(request.raw);
     request.pending = false;
-    if (bytes != request.expected_bytes)
+    if (request.exact && bytes != request.bytes)
       throw accdp::MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
-                                 " bytes, expected " + std::to_string(request.expected_bytes));
+                                 " bytes, expected " + std::to_string(request.bytes));
+    request.bytes = bytes;
     return true;
   }
 

@@ -19,10 +19,10 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture
 def mpich_launcher():
-    """Skips where MPI comes with another launcher than MPICH's, which alone can be told how to reach our hosts."""
+    """Skips where MPI is not MPICH, which alone reaches our hosts: by its launcher, or joined by others' ranks."""
     mpiexec = jobs.find_mpiexec()
     if jobs.is_open_mpi(mpiexec):
-        pytest.skip(f"{mpiexec} is Open MPI's; hosts on one machine are reached by MPICH's launcher")
+        pytest.skip(f"{mpiexec} is Open MPI's; hosts on one machine are reached by MPICH alone")
 
 
 @pytest.fixture

@@ -28,14 +28,24 @@ def check_reports(result: jobs.Result, placed: list[str]) -> None:
 
 @pytest.fixture(params=["mpiexec", "torchrun"])
 def launcher(request) -> str:
-    if request.param == "mpiexec":
-        request.getfixturevalue("mpich_launcher")
+    # torchrun's ranks too: only MPICH can be joined by ranks that its launcher did not start.
+    request.getfixturevalue("mpich_launcher")
     return request.param
 
 
 def test_the_same_script_on_two_hosts(two_hosts, launcher):
     result = start(two_hosts, launcher, 2, LAUNCH_CHILD)
     check_reports(result, ["node0", "node0", "node1", "node1"])
+
+
+def test_open_mpi_refuses_ranks_over_hosts_that_it_did_not_start(two_hosts):
+    mpiexec = jobs.find_mpiexec()
+    if not jobs.is_open_mpi(mpiexec):
+        pytest.skip(f"{mpiexec} is not Open MPI's; with MPICH such a job runs")
+    result = two_hosts.torchrun(1, LAUNCH_CHILD, timeout=SECONDS)
+    assert result.returncode != 0 and not result.reports, str(result)
+    assert "this group spans nodes, and Open MPI" in result.stderr, str(result)
+    assert "start the script by mpirun, or build accdp with MPICH" in result.stderr, str(result)
 
 
 def test_collectives_with_uneven_nodes(two_hosts, launcher):
@@ -49,7 +59,7 @@ def test_collectives_on_four_hosts_of_one_rank(four_hosts, launcher):
 
 
 @pytest.mark.parametrize("placed", [(0, 0, 1, 1), (0, 0, 1)], ids=["with a neighbour", "alone on its host"])
-def test_killed_rank_on_the_other_host(two_hosts, placed):
+def test_killed_rank_on_the_other_host(two_hosts, mpich_launcher, placed):
     """No launcher that would kill the survivors: plain processes that meet by env://. The last rank is the victim."""
     size, victim = len(placed), len(placed) - 1
     env = {"WORLD_SIZE": str(size), "MASTER_ADDR": two_hosts.addresses[0], "MASTER_PORT": "29500"}

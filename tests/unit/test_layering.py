@@ -16,11 +16,12 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 MAY_INCLUDE = {
     "base": [],
     "device": ["base"],
+    "codec": ["base", "device"],
     "node": ["base"],
     "mpi": ["base"],
-    "coll": ["base", "device", "node", "mpi/wire.hpp"],
+    "coll": ["base", "device", "codec", "node", "mpi/wire.hpp"],
     "torch": ["base", "device", "node", "coll"],
-    "bind": ["base", "device", "node", "mpi", "coll", "torch"],
+    "bind": ["base", "device", "codec", "node", "mpi", "coll", "torch"],
 }
 
 # What must not spread: a pattern, and the folders or files that may contain it.
@@ -30,6 +31,8 @@ HOMES = {
     "environment": (r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["base"]),
     "torch": (r"#include [<\"](?:torch|ATen|c10)/|\b(?:at|c10d?|torch)::", ["torch", "bind/torch_module.cpp"]),
     "Python": (r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)", ["bind", "torch/work.cpp"]),
+    "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
+    "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
     "shared memory and futexes": (
         r"\b(?:mmap|munmap|mremap|memfd_create|shm_open)\s*\(|\bSYS_futex\b|#include <(?:linux/futex|sys/mman)\.h>",
         ["node"],
@@ -120,6 +123,8 @@ def append(path: Path, line: str) -> None:
     [
         ("base/types.hpp", "device/reduce.hpp"),
         ("device/reduce.hpp", "node/board.hpp"),
+        ("codec/codec.hpp", "coll/stream.hpp"),
+        ("node/board.hpp", "codec/codec.hpp"),
         ("node/waiter.hpp", "coll/fabric.hpp"),
         ("mpi/world.hpp", "node/board.hpp"),
         ("coll/group.hpp", "mpi/world.hpp"),
@@ -140,6 +145,8 @@ def test_an_arrow_that_points_up_is_found(tree, name, header):
         ("calls of MPI", "coll/group.cpp", "void f() { MPI_Barrier(0); }"),
         ("calls of MPI", "bind/mpi_module.cpp", "int g_code = MPI_Finalize ();"),
         ("calls of MPI", "torch/queue.cpp", "#include <mpi.h>"),
+        ("libraries opened at run time", "coll/group.cpp", 'void* p = dlopen("libm.so", 1);'),
+        ("nvCOMP and zstd", "coll/group.cpp", "int ZSTD_compress();"),
         ("environment", "coll/context.cpp", 'const char* home = std::getenv("HOME");'),
         ("torch", "coll/group.hpp", "#include <c10/util/Exception.h>"),
         ("torch", "bind/core_module.cpp", "#include <torch/extension.h>"),

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from accdp_comm._core import UsageError
-from accdp_comm.launcher import LAUNCHER_VARIABLES, find_launcher, refuse_srun_without_mpi
+from accdp_comm.launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, refuse_srun_without_mpi
 
 pytest.importorskip("torch")
 
-from accdp_comm import rendezvous
+from accdp_comm import mpi_world, rendezvous
 
 TORCHS = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -91,6 +91,34 @@ def test_srun_without_mpi_is_not_taken_for_many_worlds_of_one(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "0")
     refuse_srun_without_mpi()
     assert find_launcher().size == 4
+
+
+def test_srun_is_told_from_an_mpiexec_in_one_of_its_tasks(monkeypatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for name, value in {"PMI_FD": str(ours.fileno()), "PMI_RANK": "0", "PMI_SIZE": "4"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
+        assert find_launcher().minds_deaths
+        monkeypatch.setenv("PMI_JOBID", "7.0")
+        assert not find_launcher().minds_deaths
+        monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+        assert find_launcher().minds_deaths
+
+
+def test_a_launcher_that_mpi_does_not_understand_is_not_taken_for_worlds_of_one():
+    class Mpi:
+        def __init__(self, size):
+            self.world_size = lambda: size
+
+        def library(self):
+            return "Open MPI v5.0.11, package: Open MPI user@host\n"
+
+    said = r"srun started 2 ranks, but MPI in process \d+ sees itself alone: Open MPI v5.0.11, which"
+    with pytest.raises(UsageError, match=said):
+        mpi_world._check_not_alone(Mpi(1), Launcher("srun", 2))
+    for size, launcher in ((2, Launcher("srun", 2)), (1, Launcher("srun", 1)), (1, Launcher("srun", 0)), (1, None)):
+        mpi_world._check_not_alone(Mpi(size), launcher)
 
 
 def test_children_of_a_rank_are_not_ranks(monkeypatch):

@@ -27,6 +27,10 @@ GOOD = {
     "ACCDP_LIVENESS_S": SECONDS,
     "ACCDP_MPI": {"auto": "auto", "on": "on"},
     "ACCDP_TOPOLOGY": {"": "", "2x2": "2x2", "0,0,1": "0,0,1"},
+    "ACCDP_BCAST_ALGORITHM": {name: name for name, _ in _core.bcast_algorithms()},
+    "ACCDP_CODEC": {"auto": "auto", "none": "none", "fpk": "fpk"},
+    "ACCDP_CODEC_CHUNK_BYTES": {"4k": "4k", "256k": "256k", "16M": "16M"},
+    "ACCDP_CACHE_DIR": {"": "", "-": "-", "/tmp": "/tmp"},
 }
 # Variable -> texts it refuses.
 BAD = {
@@ -38,6 +42,9 @@ BAD = {
     "ACCDP_TIMEOUT_S": NOT_A_NUMBER,
     "ACCDP_LIVENESS_S": [*NOT_A_NUMBER, "0"],
     "ACCDP_MPI": ["", "off", "AUTO", "1"],
+    "ACCDP_BCAST_ALGORITHM": ["", "ring", "Chain"],
+    "ACCDP_CODEC": [""],
+    "ACCDP_CODEC_CHUNK_BYTES": [*NOT_BYTES, "0", "4095", "5000", "17M"],
 }
 BAD_TOPOLOGIES = ["x", "2x", "0x2", "2x0", "-1", "0,,1", "0,1,", "2 x 2", "a,b", "2X2"]
 ENVS = [row.env for row in settings.table()]
@@ -59,7 +66,8 @@ def restored():
 
 def test_tables_of_this_file_are_complete():
     assert list(GOOD) == ENVS
-    assert [*BAD, "ACCDP_TOPOLOGY"] == ENVS  # a topology is parsed by Python, see below
+    # A topology is parsed by Python, see below; whether a folder can be written to is seen when it is.
+    assert {*BAD, "ACCDP_TOPOLOGY", "ACCDP_CACHE_DIR"} == {*ENVS}
 
 
 def test_rows():

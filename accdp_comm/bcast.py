@@ -1,0 +1,191 @@
+"""bcast_compressed: a broadcast of one tensor, or of many as one stream, that moves fewer bytes between nodes."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from . import _core, nvcomp
+from .arguments import Arguments
+from .buffers import Buffer
+from .channels import Pending, channel_of
+
+_FLOATS = ("f16", "bf16", "f32", "f64")
+
+
+@dataclass(frozen=True)
+class Relative:
+    """An error bound in units of each tensor's standard deviation."""
+
+    value: float
+
+
+def relative(value: float) -> Relative:
+    """Return an error bound of ``value`` times the standard deviation of each tensor's finite values."""
+    return Relative(value)
+
+
+@dataclass(frozen=True)
+class BcastResult:
+    """What a compressed broadcast did, as this rank saw it."""
+
+    logical_bytes: int  # of the tensors
+    wire_bytes: int  # that went over one link between nodes (through shared memory where there is one node), with heads
+    codec: str  # that encoded most of it, or "none"
+    algorithm: str  # how it went from node to node; "flat" on one node
+    seconds: dict[str, float]  # encode, decode, wire (waiting for it), node (shared memory), total
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the tensors over bytes on the wire; 1.0 where nothing was sent."""
+        return self.logical_bytes / self.wire_bytes if self.wire_bytes else 1.0
+
+    def __str__(self) -> str:
+        mib, wire = self.logical_bytes / 2**20, self.wire_bytes / 2**20
+        stages = ", ".join(f"{name} {value * 1e3:.1f} ms" for name, value in self.seconds.items())
+        return f"{mib:.2f} MiB as {wire:.2f} MiB ({self.ratio:.2f}x, {self.codec}, {self.algorithm}): {stages}"
+
+
+class BcastWork:
+    """An asynchronous bcast_compressed: wait for it before the tensors are used."""
+
+    def __init__(self, pending: Pending):
+        self._pending = pending
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._pending.is_completed()
+
+    def wait(self, timeout_s: float | None = None) -> BcastResult:
+        """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
+        return BcastResult(**self._pending.wait(timeout_s))
+
+
+def bcast_compressed(
+    tensor: Any,
+    root: int = 0,
+    *,
+    group: Any = None,
+    codec: str = "auto",
+    error_bound: float | Relative | None = None,
+    reference: Any = None,
+    chunk_bytes: int | None = None,
+    async_op: bool = False,
+) -> BcastResult | BcastWork:
+    """Copy tensors of rank ``root`` to every rank, compressed between nodes where that is faster.
+
+    Root encodes chunk after chunk while those before travel; nodes pass the encoded chunks on before they decode them,
+    each node decodes once, and its ranks share the result through memory.
+
+    Args:
+        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory, of any shape and datatype; or a
+            list of them, or a mapping of names to them such as a ``state_dict``, which go as one stream. Same counts,
+            datatypes and names on all ranks. Read on root, written elsewhere.
+        root: Rank in the group that holds the data.
+        group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
+            has that backend, else all ranks of the job.
+        codec: "auto" samples the data and takes what is predicted to be fastest, "none" included; or a name from
+            ``accdp info``, used for all tensors that it has. Between ranks of one node "auto" never compresses.
+        error_bound: None: every bit arrives. A number: float tensors may arrive changed by up to it, everywhere, for
+            every finite value (NaN and infinities arrive exactly). ``relative(0.01)``: by up to 0.01 of each tensor's
+            standard deviation. Root's own tensors stay as they are; all other ranks get the same bits.
+        reference: Tensors that all ranks hold already with the same content, usually the version before, in the same
+            structure as ``tensor``; on receivers they may be ``tensor`` itself. Only differences travel; lossless.
+        chunk_bytes: Size of a chunk before encoding; None: the setting codec_chunk_bytes.
+        async_op: Return at once, with a BcastWork.
+    Returns:
+        BcastResult; or BcastWork where async_op.
+    Raises:
+        UsageError: Not such tensors, an unknown codec or one that does not work here, an error bound for integers or
+            together with a reference. Nothing was sent.
+        MismatchError: Ranks disagree on any argument, or their references differ, by checksum: nothing was written.
+        CodecError: What arrived was damaged. Tensors are undefined.
+        PeerTimeout, PeerDied: A rank did not come, or is gone.
+
+    Collective over the group. Cost: bytes / (ratio * link) plus a chunk per node, where the codec keeps up. Source:
+    docs/compression.md.
+    """
+    nvcomp.find()
+    channel = channel_of(group)
+    args = Arguments(channel.rank, channel.size)
+    args.rank_of("root", root)
+    names, tensors = flatten("tensor", tensor)
+    stream = [args.buffer(name, x, writable=channel.rank != root) for name, x in zip(names, tensors, strict=True)]
+    if error_bound is not None and not any(x.datatype.name in _FLOATS for x in stream):
+        # In a state_dict the counters stay exact; asking for an error in nothing but integers is a mistake.
+        raise args.wrong("error_bound", "None, because there are no floats in tensor", repr(error_bound))
+    if reference is not None and error_bound is not None:
+        raise args.wrong("error_bound", "None where a reference is given: differences are sent exactly", error_bound)
+    old = None if reference is None else _references(args, reference, names, stream)
+    try:
+        bound = bound_of(error_bound)
+        check_codec(codec, chunk_bytes)
+    except _core.UsageError as error:
+        raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
+    pending = channel.bcast(
+        stream,
+        old,
+        root,
+        codec=codec,
+        chunk_bytes=chunk_bytes or 0,
+        bound=bound,
+        label=zlib.crc32("\n".join(names).encode()),
+        async_op=async_op,
+    )
+    return BcastWork(pending) if async_op else BcastResult(**pending.wait(None))
+
+
+def flatten(name: str, value: Any) -> tuple[list[str], list[Any]]:
+    """Return the tensors in a tensor, list or mapping, and what to call them."""
+    if isinstance(value, Mapping):
+        return [f"{name}[{key!r}]" for key in value], list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [f"{name}[{index}]" for index in range(len(value))], list(value)
+    return [name], [value]
+
+
+def rebuild(like: Any, tensors: list[Any]) -> Any:
+    """Return tensors in the structure that flatten() took apart."""
+    if isinstance(like, Mapping):
+        return dict(zip(like, tensors, strict=True))
+    return tensors if isinstance(like, (list, tuple)) else tensors[0]
+
+
+def bound_of(error_bound: Any) -> tuple[float, bool]:
+    """Return an error bound as a number, 0 for lossless, and whether it is relative; raises UsageError."""
+    if error_bound is None:
+        return 0.0, False
+    value = error_bound.value if isinstance(error_bound, Relative) else error_bound
+    if not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+        raise _core.UsageError(f"error_bound: expected a finite number > 0 or relative(number), got {error_bound!r}")
+    return float(value), isinstance(error_bound, Relative)
+
+
+def check_codec(codec: Any, chunk_bytes: Any) -> None:
+    """Raise UsageError where there is no such codec, or the size of a chunk makes no sense."""
+    if not isinstance(codec, str):
+        raise _core.UsageError(f"codec={codec!r}: expected a name")
+    if chunk_bytes is not None and (not isinstance(chunk_bytes, int) or chunk_bytes <= 0):
+        raise _core.UsageError(f"chunk_bytes={chunk_bytes!r}: expected 4096 to 16777216, a multiple of 4096")
+    _core.check_stream(codec, chunk_bytes or 0)
+
+
+def _references(args: Arguments, reference: Any, names: Sequence[str], stream: Sequence[Buffer]) -> list[Buffer]:
+    """Return one reference per tensor, like it in count and datatype."""
+    keys, values = flatten("tensor", reference)
+    if sorted(keys) != sorted(names):
+        raise args.wrong("reference", f"the structure of tensor, {len(names)} entries", f"{len(keys)} other entries")
+    by_name = dict(zip(keys, values, strict=True))
+    found = []
+    for name, like in zip(names, stream, strict=True):
+        title = "reference" + name.removeprefix("tensor")
+        buffer = args.buffer(title, by_name[name], writable=False)
+        args.same_kind(title, buffer, like)
+        if buffer.count != like.count:
+            raise args.wrong(title, f"{like.count} elements", buffer.count)
+        found.append(buffer)
+    return found

@@ -1,0 +1,170 @@
+"""Channels: what bcast_compressed and WeightSync need of a group, over a torch process group or a Communicator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import _core
+from .buffers import Buffer
+from .communicator import Communicator
+
+Report = dict[str, Any]
+
+_everybody: list[Communicator] = []  # all ranks of the job, formed at first use
+
+
+class Pending(Protocol):
+    """An operation under way."""
+
+    def is_completed(self) -> bool: ...
+    def wait(self, timeout_s: float | None) -> Report: ...
+
+
+class Channel(Protocol):
+    """A group of ranks."""
+
+    rank: int
+    size: int
+
+    def bcast(
+        self,
+        stream: Sequence[Buffer],
+        old: Sequence[Buffer] | None,
+        root: int,
+        *,
+        codec: str,
+        chunk_bytes: int,
+        bound: tuple[float, bool],
+        label: int,
+        async_op: bool,
+        algorithm: str = "",
+    ) -> Pending: ...
+
+    def table(self, row: Sequence[int]) -> list[list[int]]:
+        """Return the rows of all ranks; integers below 2^63. Collective."""
+
+
+def channel_of(group: Any) -> Channel:
+    """Return the channel of a torch process group, a Communicator, or None for all ranks of the job."""
+    if isinstance(group, Communicator):
+        return CommunicatorChannel(group)
+    dist = sys.modules.get("torch.distributed")
+    up = dist is not None and dist.is_available() and dist.is_initialized()
+    if group is None and not up:
+        if not _everybody:
+            _everybody.append(Communicator())
+        return CommunicatorChannel(_everybody[0])
+    if not up:
+        raise _core.UsageError(f"group is a {type(group).__name__}: expected a torch process group or a Communicator")
+    from .backend import backend_of
+
+    assert dist is not None
+    backend = backend_of(dist.distributed_c10d._get_default_group() if group is None else group)
+    if backend is None:
+        name = dist.get_backend(group)
+        raise _core.UsageError(f"group: its backend is {name}, expected accdp, or a Communicator")
+    return TorchChannel(backend)
+
+
+class CommunicatorChannel:
+    """Over a Communicator."""
+
+    def __init__(self, communicator: Communicator):
+        self.rank, self.size = communicator.rank, communicator.size
+        self._communicator = communicator
+
+    def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
+        tensors = [
+            (x.pointer, x.count, x.datatype, old[i].pointer if old is not None and x.count else 0)
+            for i, x in enumerate(stream)
+        ]
+
+        def run(group: _core.Group) -> Report:
+            keep = (stream, old)  # the arrays, until the operation has ended
+            value, is_relative = bound
+            report = group.bcast_stream(tensors, root, codec, chunk_bytes, algorithm, value, is_relative, label=label)
+            del keep
+            return report
+
+        return _FuturePending(self._communicator._run(run, later=async_op))
+
+    def table(self, row: Sequence[int]) -> list[list[int]]:
+        return self._communicator.allgather(np.array(row, np.int64)).tolist()
+
+
+class _FuturePending:
+    def __init__(self, future: Future[Report]):
+        self._future = future
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def wait(self, timeout_s: float | None) -> Report:
+        try:
+            return self._future.result(timeout_s)
+        except FutureTimeout:
+            raise TimeoutError(f"the operation has not ended within {timeout_s:g} s") from None
+
+
+class TorchChannel:
+    """Over the accdp backend of a torch process group; operations keep their order among those of torch."""
+
+    def __init__(self, backend: Any):
+        self.rank, self.size = backend.rank(), backend.size()
+        self._backend = backend
+
+    def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
+        value, is_relative = bound
+        work, report = self._backend.bcast_stream(
+            [_as_tensor(x) for x in stream],
+            [] if old is None else [_as_tensor(x) for x in old],
+            root,
+            codec,
+            chunk_bytes,
+            algorithm,
+            value,
+            is_relative,
+            label,
+            async_op,
+            timedelta(milliseconds=-1),  # the group's
+        )
+        return _WorkPending(work, report)
+
+    def table(self, row: Sequence[int]) -> list[list[int]]:
+        import torch
+
+        mine = torch.tensor(row, dtype=torch.int64)
+        every = torch.empty((self.size, len(row)), dtype=torch.int64)
+        self._backend._allgather_base(every, mine).wait()
+        return every.tolist()
+
+
+class _WorkPending:
+    def __init__(self, work: Any, report: Callable[[], Report]):
+        self._work, self._report = work, report
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def wait(self, timeout_s: float | None) -> Report:
+        if timeout_s is None:
+            self._work.wait()
+        else:
+            self._work.wait(timedelta(seconds=timeout_s))
+        return self._report()
+
+
+def _as_tensor(x: Buffer) -> Any:
+    import torch
+
+    if isinstance(x.owner, torch.Tensor):
+        return x.owner
+    # torch has no records, strings or times: their bytes are what travels.
+    return torch.from_numpy(x.owner.reshape(-1).view(np.uint8) if x.datatype == _core.Datatype.bytes else x.owner)

@@ -1,0 +1,53 @@
+"""Options: what a torch process group with the backend accdp does by default (``pg_options``)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import Backend
+
+from . import _core, nvcomp
+from .bcast import Relative, bound_of, check_codec
+
+
+class Options(Backend.Options):
+    """Options of one process group, for ``pg_options`` of init_process_group and new_group; equal on all its ranks.
+
+    Args:
+        codec: How ``dist.broadcast``, and with it DistributedDataParallel's first synchronisation of parameters and
+            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``.
+        error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
+        chunk_bytes: As in bcast_compressed().
+    Raises:
+        UsageError: No such codec, or not such a bound.
+    """
+
+    def __init__(
+        self, codec: str = "auto", error_bound: float | Relative | None = None, chunk_bytes: int | None = None
+    ):
+        super().__init__("accdp", timedelta(minutes=30))
+        nvcomp.find()
+        check_codec(codec, chunk_bytes)
+        self.codec, self.chunk_bytes = codec, chunk_bytes or 0
+        self.error_bound, self.is_relative = bound_of(error_bound)
+        if not self.error_bound and codec in lossy_codecs():
+            raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
+
+    def apply(self, backend: Any) -> None:
+        """Make a backend behave so."""
+        backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
+
+
+def from_settings() -> Options:
+    """Return what the environment says."""
+    codec = next(row["value"] for row in _core.settings() if row["name"] == "codec")
+    try:
+        return Options(codec)
+    except _core.UsageError as error:
+        raise _core.UsageError(f"ACCDP_CODEC: {error}") from None
+
+
+def lossy_codecs() -> set[str]:
+    """Return the names of the codecs that need an error bound."""
+    return {row["name"] for row in _core.codecs() if row["lossy"]}

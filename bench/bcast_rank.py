@@ -1,0 +1,166 @@
+"""One rank of a job of bench/bcast_hosts.py: all methods take turns, sample by sample.
+
+A sample is the slowest rank's time for one broadcast from rank 0; for small messages, the mean over a burst in which
+the root goes round, so that no rank can run ahead of the one before. Before its first sample each method has to fill
+cleared memory with what root has. Rank 0 appends one JSON line per method to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import real_tensors
+import torch
+import torch.distributed as dist
+from bcast_plan import Method, Point
+from mpi4py import MPI
+from torch import Tensor
+
+import accdp_comm
+from accdp_comm import bcast, buffers, channels
+
+Call = Callable[[int], Any]  # of the root; returns what accdp reports, or None
+
+_BURST_BYTES = 4 << 20  # a burst sends about as much
+_MOST_CALLS = 40
+_LINK_BYTES = 16 << 20
+
+
+class Ranks:
+    """The groups of the job, of the same ranks. What is between samples goes over Gloo, which sleeps as it waits."""
+
+    def __init__(self) -> None:
+        dist.init_process_group("accdp")
+        self.gloo = dist.new_group(backend="gloo")
+        self.mpi = MPI.COMM_WORLD
+        self.channel = channels.channel_of(None)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        assert self.rank == self.mpi.rank, "torch and MPI number the ranks alike"
+
+    def slowest(self, seconds: float) -> float:
+        """The largest of all ranks' numbers."""
+        box = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.gloo)
+        return box.item()
+
+    def sample(self, call: Call, calls: int) -> tuple[float, Any]:
+        """Seconds per call on the slowest rank, and what the last call returned."""
+        dist.barrier(group=self.gloo)
+        began = perf_counter()
+        for turn in range(calls):
+            result = call(turn % self.size)
+        return self.slowest((perf_counter() - began) / calls), result
+
+    def call_of(self, method: Method, tensor: Tensor, before: Tensor | None) -> Call:
+        """How a method sends a tensor."""
+        if method.name == "MPI_Bcast":
+            memory = tensor.view(torch.uint8).numpy()
+            return lambda root: self.mpi.Bcast([memory, MPI.BYTE], root)
+        if method.name == "gloo":
+            return lambda root: (dist.broadcast(tensor, root, group=self.gloo), None)[1]
+        bound = accdp_comm.relative(method.bound) if method.bound else None
+        if not method.algorithm:
+            reference = before if method.reference else None
+            return lambda root: accdp_comm.bcast_compressed(
+                tensor, root, codec=method.codec, error_bound=bound, reference=reference
+            )
+        buffer = buffers.describe(tensor, "tensor", writable=True)
+        options = {"codec": method.codec, "bound": bcast.bound_of(bound), "algorithm": method.algorithm}
+
+        def inner(root: int) -> bcast.BcastResult:
+            pending = self.channel.bcast([buffer], None, root, chunk_bytes=0, label=0, async_op=False, **options)
+            return bcast.BcastResult(**pending.wait(None))
+
+        return inner
+
+
+def check(ranks: Ranks, method: Method, call: Call, tensor: Tensor, wanted: Tensor) -> None:
+    """Call once with cleared memory on all but root, and compare what arrives."""
+    tensor.copy_(wanted) if ranks.rank == 0 else tensor.zero_()
+    call(0)
+    if method.bound:
+        error = (tensor.double() - wanted.double()).abs().max() / wanted.double().std()
+        # What a datatype cannot express is rounded on top of the bound.
+        wrong = error.item() if error > method.bound * (1 + 1e-6) + torch.finfo(tensor.dtype).eps else 0.0
+    else:
+        wrong = (tensor.view(torch.uint8) != wanted.view(torch.uint8)).double().mean().item()
+    if wrong := ranks.slowest(wrong):
+        unit = "standard deviations off" if method.bound else "of the bytes are wrong"
+        raise RuntimeError(f"{method.name}: what arrived is not what was sent: {wrong:.3g} {unit}")
+
+
+def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
+    """Measure all methods of a point; one row each. Collective."""
+    wanted = real_tensors.load(folder, point.data, point.dtype, point.nbytes)
+    tensor, before = wanted.clone(), None
+    if point.data.startswith("after_"):
+        before = real_tensors.load(folder, point.data.replace("after", "before"), point.dtype, point.nbytes)
+    calls = max(1, min(_MOST_CALLS, _BURST_BYTES // point.nbytes))
+    send = {method: ranks.call_of(method, tensor, before) for method in point.methods}
+    times: dict[Method, list[float]] = {method: [] for method in send}
+    results: dict[Method, Any] = {}
+    one_round = 0.0
+    for method, call in send.items():
+        check(ranks, method, call, tensor, wanted)
+        tensor.copy_(wanted)
+        one_round += ranks.sample(call, calls)[0] * calls
+    least, most = point.samples
+    samples = max(least, min(most, int(point.budget_s / one_round)))
+    turns, order = list(send.items()), random.Random(0)  # shuffled alike on all ranks: who comes after whom matters
+    for _ in range(samples):
+        order.shuffle(turns)
+        for method, call in turns:
+            tensor.copy_(wanted)  # what is within a bound of it would drift from turn to turn
+            seconds, results[method] = ranks.sample(call, calls)
+            times[method].append(seconds)
+    return [row_of(point, method, times[method], results[method], calls) for method in send]
+
+
+def row_of(point: Point, method: Method, seconds: list[float], result: Any, calls: int) -> dict[str, Any]:
+    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
+    row = {
+        "part": point.part,
+        "data": point.data,
+        "dtype": point.dtype,
+        "bytes": point.nbytes,
+        "method": method.name,
+        "median_s": statistics.median(seconds),
+        "p10_s": cuts[0],
+        "p90_s": cuts[-1],
+        "samples": len(seconds),
+        "calls_per_sample": calls,
+        "ratio": 1.0,
+        "wire_bytes": point.nbytes,
+    }
+    if result is not None:
+        row |= {"ratio": result.ratio, "wire_bytes": result.wire_bytes, "codec": result.codec}
+        row |= {"algorithm": result.algorithm, "stages_s": result.seconds}
+    return row
+
+
+def main(plan: str, folder: str, out: str) -> None:
+    torch.set_num_threads(1)
+    ranks = Ranks()
+    try:
+        # What a program's first broadcasts do in passing: auto gets to know the link, whoever is root.
+        first = torch.ones(_LINK_BYTES, dtype=torch.uint8)
+        for root in [*range(ranks.size)] * 2:
+            accdp_comm.bcast_compressed(first, root, codec="none")
+        for fields in json.loads(Path(plan).read_text()):
+            rows = measure(ranks, Point.from_json(fields), Path(folder))
+            if ranks.rank == 0:
+                with open(out, "a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in rows)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

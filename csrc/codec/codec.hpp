@@ -1,0 +1,61 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/types.hpp"
+
+namespace accdp {
+
+/// Numbers on the wire; a number is never used again for something else.
+enum class CodecId : std::uint8_t {
+  kNone = 0,
+  kFpk = 1,
+  kBitcomp = 2,
+  kAns = 3,  ///< nvCOMP's, on the GPU only
+  kLz4 = 4,
+  kQpk = 5,
+  kBitcompLossy = 6,
+  kZhuff = 7,
+  kZstd = 8,
+};
+
+/// What an encoder has to know besides the bytes.
+struct Encoding {
+  Datatype type;
+  double bound = 0;  ///< of lossy codecs: |x - x'| <= bound for every finite x; finite, > 0
+};
+
+/// One way to make a chunk of one datatype smaller. Chunks are independent of each other: no state lasts
+/// from one call to the next but scratch memory, so any thread may call.
+struct CodecRow {
+  CodecId id;
+  const char* name;       ///< as users write it
+  std::uint8_t format;    ///< version of the byte format; streams of another are refused
+  const char* datatypes;  ///< for people
+  const char* exactness;  ///< for people: "exact", "|x - x'| <= bound; NaN and infinities exact"
+  const char* home;       ///< for people: whose code it is
+  bool lossy;
+  bool (*takes)(Datatype) noexcept;
+
+  /// Why it does not work in this process, with what to do about it; empty where it does.
+  std::string (*why_not)();
+  /// Major version of the library whose format this is, 0 for own formats; needs why_not() to be empty.
+  std::uint8_t (*library_major)();
+  /// Writes the encoded chunk to `out`, whose size is at least that of `in`; returns its bytes, or 0 where it would
+  /// not be smaller than `in`: the caller then sends the chunk as it is. `in` holds whole elements, any alignment.
+  std::size_t (*encode)(const Encoding& how, ConstBytes in, Bytes out);
+  /// Fills all of `out`. Throws CodecError on any stream that is not one for `out.size()` bytes of this datatype,
+  /// as far as the format shows it; never reads outside `in` nor writes outside `out`. Libraries whose decoders
+  /// cannot promise that are guarded by the checksums of the frames (frame.hpp).
+  void (*decode)(Datatype type, ConstBytes in, Bytes out);
+};
+
+/// All rows but kNone, in the order of their numbers.
+std::span<const CodecRow* const> codec_rows() noexcept;
+const CodecRow* find_codec(CodecId id) noexcept;  ///< nullptr: no such row in this build
+/// Throws UsageError listing the names there are.
+const CodecRow& codec_named(const std::string& name);
+
+}  // namespace accdp

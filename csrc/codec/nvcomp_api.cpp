@@ -1,0 +1,112 @@
+#include "codec/nvcomp_api.hpp"
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+namespace accdp {
+namespace nvcomp {
+namespace {
+
+struct Directory {
+  std::mutex mutex;
+  std::string path;
+};
+
+Directory& directory() {
+  static Directory instance;
+  return instance;
+}
+
+struct Properties {
+  std::uint32_t version;  // 1000 * major + 100 * minor + patch
+  std::uint32_t cuda_version;
+};
+
+/// A library of nvCOMP's that is being opened: either everything was found or why_not() says what was not.
+class Opening {
+ public:
+  explicit Opening(const std::string& stem) : name_(stem + ".so." + std::to_string(kMajor)), library_(path()) {
+    if (!library_) why_not_ = "nvCOMP's " + name_ + " could not be opened (" + library_.error() + ")" + kRemedy;
+  }
+
+  template <class Function>
+  Opening& find(const char* symbol, Function*& function) {
+    if (library_ && !library_.find(symbol, function) && why_not_.empty())
+      why_not_ = "nvCOMP's " + name_ + " has no " + symbol + kRemedy;
+    return *this;
+  }
+
+  void require_version() {
+    int (*properties)(Properties*) = nullptr;
+    find("nvcompGetProperties", properties);
+    if (!why_not_.empty()) return;
+    Properties found{};
+    if (properties(&found) != 0 || found.version / 1000 != kMajor)
+      why_not_ = "nvCOMP's " + name_ + " says it is version " + std::to_string(found.version) + kRemedy;
+  }
+
+  /// The library stays open until the process ends: threads may be inside it even then.
+  std::string keep() && {
+    library_.leak();
+    return std::move(why_not_);
+  }
+
+ private:
+  static constexpr const char* kRemedy = "; install nvCOMP 6 with `pip install nvidia-libnvcomp-cu13`";
+
+  std::string path() const {
+    const std::lock_guard lock(directory().mutex);
+    return directory().path.empty() ? name_ : directory().path + "/" + name_;
+  }
+
+  std::string name_;
+  SharedLibrary library_;
+  std::string why_not_;
+};
+
+Bitcomp open_bitcomp() {
+  Bitcomp api;
+  Opening opening("libnvcomp");
+  opening.require_version();
+  opening.find("bitcompCreatePlan", api.create_plan)
+      .find("bitcompDestroyPlan", api.destroy_plan)
+      .find("bitcompHostCompressLossless", api.compress_lossless)
+      .find("bitcompHostCompressLossy_fp32", api.compress_lossy_f32)
+      .find("bitcompHostCompressLossy_fp64", api.compress_lossy_f64)
+      .find("bitcompHostUncompress", api.uncompress)
+      .find("bitcompMaxBuflen", api.max_bytes)
+      .find("bitcompGetCompressedSize", api.compressed_bytes)
+      .find("bitcompGetCompressedInfo", api.describe);
+  api.why_not = std::move(opening).keep();
+  return api;
+}
+
+Lz4 open_lz4() {
+  Lz4 api;
+  Opening opening("libnvcomp_cpu");
+  opening.find("LZ4_compress_fast", api.compress_fast).find("LZ4_decompress_safe", api.decompress_safe);
+  api.why_not = std::move(opening).keep();
+  return api;
+}
+
+}  // namespace
+
+const Bitcomp& bitcomp() {
+  static const Bitcomp* const api = new Bitcomp(open_bitcomp());
+  return *api;
+}
+
+const Lz4& lz4() {
+  static const Lz4* const api = new Lz4(open_lz4());
+  return *api;
+}
+
+}  // namespace nvcomp
+
+void set_nvcomp_directory(std::string path) {
+  const std::lock_guard lock(nvcomp::directory().mutex);
+  nvcomp::directory().path = std::move(path);
+}
+
+}  // namespace accdp

@@ -1,0 +1,10 @@
+#pragma once
+#include "base/types.hpp"
+
+namespace accdp {
+
+/// Standard deviation of the finite values of float16, bfloat16, float32 or float64 data; 0 for fewer than two of them
+/// and for other datatypes. One pass, about memory speed.
+double standard_deviation(Datatype type, ConstBytes data) noexcept;
+
+}  // namespace accdp

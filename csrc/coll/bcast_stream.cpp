@@ -1,0 +1,370 @@
+// Broadcast over nodes, as a stream of frames. For each frame:
+//   1. leaders only (root on its own node): receive the frame, pass it on as it came (schedule.hpp says from and to
+//      whom), then decode it; the root encodes the next frame while this one travels;
+//   2. on the node: the leader hands the decoded frame to the others through shared memory.
+// Only the first frame that a node gets needs a head: it tells whether those after it have one (encoded) or are the
+// tensors' memory itself (direct). On one node a frame goes through the slot, and each rank decodes it.
+// Cost, chain: ceil(S/c) + nodes - 2 frames over the slowest of encoding, link and decoding.
+#include "coll/bcast_stream.hpp"
+
+#include <cstring>
+#include <deque>
+
+#include "base/settings.hpp"
+#include "coll/algorithms.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kAhead = 8;  // receives posted before their frame is needed
+constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
+
+using Seconds = std::chrono::duration<double>;
+
+/// A frame on its way through a node: where its message lies, and who has not got it yet.
+struct Passage {
+  Bytes room;
+  Wire::Request receive;
+  std::vector<Wire::Request> sends;
+};
+
+class BetweenNodes {
+ public:
+  /// codec: null where the frames go as they are, and everybody knows that.
+  BetweenNodes(Context& c, const std::vector<Piece>& pieces, const StreamPlan& plan, int root, BcastAlgorithm algorithm,
+               StreamCodec* codec, bool root_takes_decoded, StreamReport& report)
+      : c_(c),
+        pieces_(pieces),
+        plan_(plan),
+        codec_(codec),
+        report_(report),
+        takes_decoded_(root_takes_decoded),
+        root_node_(c.topology().node_of(root)),
+        nodes_(c.topology().nodes()),
+        place_((c.topology().node() - root_node_ + nodes_) % nodes_),
+        root_(root),
+        leader_(c.topology().leader(c.topology().node(), root)),
+        leads_(leader_ == c.topology().rank()),
+        hops_(bcast_schedule(algorithm, nodes_, place_, plan.frames().size())),
+        first_frames_(algorithm == BcastAlgorithm::kScatterAllgather ? nodes_ : 1),
+        direct_(codec == nullptr) {}
+
+  void run(const Journey& journey) {
+    try {
+      for (std::size_t i = 0; i < hops_.size(); ++i) {
+        const Hop& hop = hops_[i];
+        if (leads_ && place_ == 0)
+          give(i, journey);
+        else if (leads_)
+          take(i);
+        if (c_.local_size() > 1) hand_over(hop.frame);
+      }
+      for (Passage& passage : passages_) settle(passage);
+      for (Wire::Request& receipt : receipts_) c_.wait(receipt);
+      while (leads_ && place_ == 0 && receipts_got_ < receipts_due_) await_receipt();
+    } catch (...) {
+      for (Passage& passage : passages_) {
+        c_.abandon(passage.receive);
+        for (Wire::Request& send : passage.sends) c_.abandon(send);
+      }
+      c_.abandon(receipt_);
+      for (Wire::Request& receipt : receipts_) c_.abandon(receipt);
+      throw;
+    }
+  }
+
+ private:
+  int leader_at(int place) const { return c_.topology().leader((place + root_node_) % nodes_, root_); }
+  /// A place's first frame always has one.
+  bool has_head(std::size_t frame) const { return codec_ && (!direct_ || frame < first_frames_); }
+  Passage& passage(std::size_t hop) {
+    while (passages_.size() <= hop % kKept) passages_.emplace_back();
+    return passages_[hop % kKept];
+  }
+  /// Memory for a message: taken once, used again by the hop that follows kKept later.
+  Bytes room_of(Passage& p) {
+    if (p.room.empty()) p.room = c_.scratch(std::max<std::size_t>(plan_.room(), 1));
+    return p.room;
+  }
+  void settle(Passage& p) {
+    const auto began = Clock::now();
+    c_.wait(p.receive);
+    for (Wire::Request& send : p.sends) c_.wait(send);
+    p.sends.clear();
+    report_.wire_s += Seconds(Clock::now() - began).count();
+  }
+
+  /// Where a frame that goes as it is lies: in a tensor, or copied together.
+  Bytes direct_memory(std::size_t frame, Passage& p) {
+    const std::vector<Bytes> spans = spans_of_frame(frame);
+    if (spans.size() == 1) return spans[0];
+    return room_of(p).first(plan_.frames()[frame].bytes);
+  }
+  std::vector<Bytes> spans_of_frame(std::size_t frame) const {
+    const StreamPlan::Frame& f = plan_.frames()[frame];
+    std::vector<Bytes> spans;
+    for (std::size_t i = f.first; i < f.first + f.chunks; ++i)
+      for (const Bytes& span : spans_of(pieces_, plan_.chunks()[i])) {
+        const bool continues = !spans.empty() && spans.back().data() + spans.back().size() == span.data();
+        if (continues)
+          spans.back() = {spans.back().data(), spans.back().size() + span.size()};
+        else
+          spans.push_back(span);
+      }
+    return spans;
+  }
+
+  // ---- root -------------------------------------------------------------------------------------
+
+  void give(std::size_t i, const Journey& journey) {
+    const std::size_t frame = hops_[i].frame;
+    Passage& p = passage(i);
+    settle(p);
+    ConstBytes message;
+    result_.clear();
+    if (i == 0 && codec_) begin_stream(journey);
+    if (!has_head(frame)) {
+      const Bytes memory = direct_memory(frame, p);
+      if (memory.data() == p.room.data()) copy_together(frame, memory);
+      message = memory;
+    } else {
+      if (i % kReconsider == 0 && i > 0) reconsider(frame, journey);
+      message = codec_->encode(frame, room_of(p), flags_);
+      if (codec_->is_lossy() && (takes_decoded_ || c_.local_size() > 1)) look_at_result(frame, message);
+    }
+    report_.wire_bytes += message.size();
+    for (int place : hops_[i].to) {
+      p.sends.push_back(c_.isend({leader_at(place), message}));
+      if (place == 1 && wants_receipts()) {
+        c_.link().sent(message.size());
+        sent_sizes_.push_back(message.size());
+        ++receipts_due_;
+      }
+    }
+    look_for_receipts();
+  }
+
+  /// All other ranks get the same bits, those on the root's node too.
+  void look_at_result(std::size_t frame, ConstBytes message) {
+    result_.resize(plan_.frames()[frame].bytes);
+    codec_->decode_to(frame, message, result_);
+    if (takes_decoded_) scatter(result_, spans_of_frame(frame));
+  }
+
+  void begin_stream(const Journey& journey) {
+    codec_->choose(0, journey);
+    direct_ = !codec_->encodes();
+    flags_ = (direct_ ? FrameHead::kDirect : 0);
+    if (plan_.frames().size() >= kFramesToMeasure) flags_ |= FrameHead::kReceipt;
+    c_.link().begin();
+  }
+  /// Once the link is known better than when the codecs were chosen, they are chosen again.
+  void reconsider(std::size_t frame, Journey journey) {
+    const double speed = c_.link().bytes_per_s();
+    if (speed > 0.8 * considered_ && speed < 1.25 * considered_) return;
+    considered_ = speed;
+    journey.link_bytes_per_s = speed;
+    journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
+    codec_->choose(frame, journey);
+  }
+  bool wants_receipts() const { return flags_ & FrameHead::kReceipt; }
+
+  void look_for_receipts() {
+    while (receipts_got_ < receipts_due_) {
+      if (!receipt_.pending) receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(1), Wire::kReceipt);
+      if (!c_.test(receipt_)) return;
+      count_receipt();
+    }
+  }
+  void await_receipt() {
+    if (!receipt_.pending) receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(1), Wire::kReceipt);
+    c_.wait(receipt_);
+    count_receipt();
+  }
+  void count_receipt() {
+    received_bytes_ += sent_sizes_.front();
+    sent_sizes_.pop_front();
+    ++receipts_got_;
+    c_.link().received(received_bytes_);
+  }
+
+  static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
+    const std::byte* at = from.data();
+    for (const Bytes& span : spans) {
+      std::memcpy(span.data(), at, span.size());
+      at += span.size();
+    }
+  }
+  void copy_together(std::size_t frame, Bytes memory) {
+    std::byte* at = memory.data();
+    for (const Bytes& span : spans_of_frame(frame)) {
+      std::memcpy(at, span.data(), span.size());
+      at += span.size();
+    }
+  }
+
+  // ---- other leaders ----------------------------------------------------------------------------
+
+  void post(std::size_t i) {
+    Passage& p = passage(i);
+    settle(p);
+    const std::size_t frame = hops_[i].frame;
+    const int from = leader_at(hops_[i].from);
+    p.receive = has_head(frame) ? c_.irecv_up_to({from, room_of(p)}) : c_.irecv({from, direct_memory(frame, p)});
+  }
+
+  void take(std::size_t i) {
+    // Until the first frame has told how the others come, none can be waited for.
+    const std::size_t known = codec_ && i == 0 ? 1 : hops_.size();
+    while (posted_ < known && posted_ < i + kAhead) post(posted_++);
+    const std::size_t frame = hops_[i].frame;
+    Passage& p = passage(i);
+    const auto began = Clock::now();
+    c_.wait(p.receive);
+    report_.wire_s += Seconds(Clock::now() - began).count();
+    const Bytes memory = has_head(frame) ? p.room.first(p.receive.bytes) : direct_memory(frame, p);
+    report_.wire_bytes += memory.size();
+    for (int place : hops_[i].to) p.sends.push_back(c_.isend({leader_at(place), memory}));
+    if (has_head(frame)) {
+      const std::uint8_t flags = codec_->decode(frame, memory);
+      if (i == 0) {
+        flags_ = flags;
+        direct_ = flags & FrameHead::kDirect;
+      }
+    } else if (memory.data() == p.room.data()) {
+      scatter(memory, spans_of_frame(frame));
+    }
+    if (wants_receipts() && hops_[i].from == 0 && place_ == 1)
+      receipts_.push_back(c_.wire().isend(ConstBytes(&token_, 1), leader_at(0), Wire::kReceipt));
+  }
+
+  // ---- on the node ------------------------------------------------------------------------------
+
+  void hand_over(std::size_t frame) {
+    const auto began = Clock::now();
+    const bool from_result = leads_ && !result_.empty();
+    bcast_on_node(c_, from_result ? std::vector<Bytes>{result_} : spans_of_frame(frame),
+                  c_.topology().local_of(leader_));
+    report_.node_s += Seconds(Clock::now() - began).count();
+  }
+
+  static constexpr std::size_t kReconsider = 16, kFramesToMeasure = 8;
+
+  Context& c_;
+  const std::vector<Piece>& pieces_;
+  const StreamPlan& plan_;
+  StreamCodec* codec_;
+  StreamReport& report_;
+  const bool takes_decoded_;
+  const int root_node_, nodes_, place_, root_, leader_;
+  const bool leads_;
+  const std::vector<Hop> hops_;
+  const std::size_t first_frames_;  ///< among these is the first one of every place
+  bool direct_;
+  std::uint8_t flags_ = 0;
+  std::vector<Passage> passages_;
+  std::size_t posted_ = 0;
+  double considered_ = c_.link().bytes_per_s();
+  // Receipts, on the root and on the place after it.
+  Wire::Request receipt_;
+  std::vector<Wire::Request> receipts_;
+  std::deque<std::size_t> sent_sizes_;
+  std::size_t receipts_due_ = 0, receipts_got_ = 0, received_bytes_ = 0;
+  std::byte token_{1};
+  std::vector<std::byte> result_;  // root: a lossy frame as the others get it
+};
+
+/// All tensors one after the other through shared memory, without copies beyond the slot.
+std::vector<Bytes> memory_of(const std::vector<Piece>& pieces) {
+  std::vector<Bytes> spans;
+  for (const Piece& piece : pieces) spans.push_back(piece.data);
+  return spans;
+}
+
+/// On one node: the root encodes into its slot, every other rank decodes out of it.
+void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamCodec& codec, bool root_takes_decoded,
+                           StreamReport& report) {
+  const int source = c.topology().local_of(root);
+  std::vector<std::byte> result;
+  for (std::size_t frame = 0; frame < plan.frames().size(); ++frame) {
+    ConstBytes message;
+    if (c.local_rank() == source) {
+      message = codec.encode(frame, Bytes(c.open(), c.slot_bytes()), 0);
+      c.publish();
+      if (codec.is_lossy() && root_takes_decoded) codec.decode(frame, message);
+    } else {
+      const auto began = Clock::now();
+      c.open_unwritten();
+      c.publish();
+      c.await(source);
+      report.node_s += Seconds(Clock::now() - began).count();
+      FrameHead head;
+      std::memcpy(&head, c.slot(source), sizeof head);
+      message = ConstBytes(c.slot(source), std::min<std::size_t>(head.frame_bytes, c.slot_bytes()));
+      codec.decode(frame, message);
+    }
+    report.wire_bytes += message.size();
+  }
+}
+
+void bcast_by_mpi(Context& c, const std::vector<Piece>& pieces, int root) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are ints
+  c.meet();
+  for (const Piece& piece : pieces)
+    for (std::size_t at = 0; at < piece.data.size(); at += kMost) {
+      Wire::Request request = c.wire().ibcast(piece.data.subspan(at, std::min(kMost, piece.data.size() - at)), root);
+      c.wait(request);
+    }
+}
+
+BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Topology& t, const StreamPlan& plan) {
+  if (asked != BcastAlgorithm::kAuto) return asked;
+  // All ranks must choose alike, so not by what one of them measured.
+  const LinkSpeed usual{LinkMeter().bytes_per_s(), LinkMeter::kLatencyS};
+  return choose_bcast(t.nodes(), plan.frames().size(), static_cast<double>(plan.bytes()), usual);
+}
+
+}  // namespace
+
+StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& options) {
+  const auto began = Clock::now();
+  const Topology& t = c.topology();
+  StreamReport report;
+  // Half a slot leaves room for heads; a multiple of 16 keeps elements whole.
+  const StreamPlan plan(pieces, std::min(options.chunk_bytes, c.slot_bytes() / 2 / 16 * 16));
+  report.logical_bytes = plan.bytes();
+  StreamCodec codec(pieces, plan, options, c.signature().sequence, c.signature().check, report);
+  const bool plain = !options.automatic && !options.codec;
+  if (options.algorithm == BcastAlgorithm::kMpi) {
+    report.algorithm = name_of(options.algorithm);
+    bcast_by_mpi(c, pieces, root);
+    report.wire_bytes = plan.bytes();
+  } else if (t.nodes() == 1 && (plain || options.automatic)) {
+    bcast_on_node(c, memory_of(pieces), t.local_of(root));  // memory is faster than any codec
+    report.wire_bytes = t.size() > 1 ? plan.bytes() : 0;
+  } else if (t.nodes() == 1) {
+    bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
+  } else {
+    const BcastAlgorithm algorithm = algorithm_for(options.algorithm, t, plan);
+    report.algorithm = name_of(algorithm);
+    c.meet();
+    const Journey journey{static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
+                          c.link().bytes_per_s(), LinkMeter::kLatencyS};
+    if (algorithm == BcastAlgorithm::kP2pCompressed)
+      bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
+    else
+      BetweenNodes(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report)
+          .run(journey);
+  }
+  codec.finish_report();
+  report.total_s = Seconds(Clock::now() - began).count();
+  return report;
+}
+
+void bcast_between_nodes(Context& c, Bytes data, int root) {
+  StreamOptions options = stream_options("none", 0, "");
+  if (options.algorithm == BcastAlgorithm::kP2pCompressed) options.algorithm = BcastAlgorithm::kBinomial;
+  bcast_stream(c, {{data}}, root, options);
+}
+
+}  // namespace accdp

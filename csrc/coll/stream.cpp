@@ -1,0 +1,92 @@
+#include "coll/stream.hpp"
+
+#include <algorithm>
+
+#include "codec/crc32c.hpp"
+#include "codec/frame.hpp"
+#include "codec/spread.hpp"
+
+namespace accdp {
+namespace {
+
+// With it a frame of half a slot fits into the slot, head and records included, however small the slot is.
+constexpr std::size_t kChunksPerFrame = 32;
+
+/// Whether a chunk that ends one piece may go on with the next. Lossy tensors have a bound of their own.
+bool continues(const Piece& a, const Piece& b) {
+  return a.type == b.type && !a.lossy && !b.lossy && a.reference.empty() == b.reference.empty();
+}
+
+template <class Span, class Memory>
+std::vector<Span> walk(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk, Memory memory) {
+  std::vector<Span> spans;
+  std::size_t left = chunk.bytes, offset = chunk.offset;
+  for (std::size_t i = chunk.piece; left > 0; ++i, offset = 0) {
+    const std::size_t n = std::min(left, pieces[i].data.size() - offset);
+    if (n) spans.push_back(memory(pieces[i]).subspan(offset, n));
+    left -= n;
+  }
+  return spans;
+}
+
+}  // namespace
+
+void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound) {
+  for (Piece& piece : pieces)
+    if (piece.lossy)
+      piece.bound = bound.is_relative ? bound.value * standard_deviation(piece.type, piece.data) : bound.value;
+}
+
+StreamPlan::StreamPlan(const std::vector<Piece>& pieces, std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::size_t size = pieces[i].data.size();
+    bytes_ += size;
+    std::size_t at = 0;
+    const bool joins = i > 0 && !chunks_.empty() && continues(pieces[i - 1], pieces[i]);
+    if (joins && chunks_.back().bytes < chunk_bytes) {
+      at = std::min(size, chunk_bytes - chunks_.back().bytes);
+      chunks_.back().bytes += at;
+    }
+    for (; at < size; at += chunk_bytes) chunks_.push_back({i, at, std::min(chunk_bytes, size - at)});
+  }
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    const bool fits = !frames_.empty() && frames_.back().bytes + chunks_[i].bytes <= chunk_bytes &&
+                      frames_.back().chunks < kChunksPerFrame;
+    if (!fits) frames_.push_back({i, 0, 0});
+    ++frames_.back().chunks;
+    frames_.back().bytes += chunks_[i].bytes;
+  }
+  if (frames_.empty()) frames_.push_back({0, 0, 0});
+  for (const Frame& frame : frames_) room_ = std::max(room_, frame_room(frame.bytes, frame.chunks));
+}
+
+std::vector<Bytes> spans_of(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk) {
+  return walk<Bytes>(pieces, chunk, [](const Piece& piece) { return piece.data; });
+}
+
+std::vector<ConstBytes> references_of(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk) {
+  return walk<ConstBytes>(pieces, chunk, [](const Piece& piece) { return piece.reference; });
+}
+
+std::uint64_t layout_of(const std::vector<Piece>& pieces) noexcept {
+  std::uint64_t hash = 1469598103934665603u;  // FNV-1a
+  auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  for (const Piece& piece : pieces) {
+    mix(piece.data.size());
+    mix(static_cast<std::uint64_t>(piece.type) | std::uint64_t{piece.lossy} << 8 |
+        std::uint64_t{!piece.reference.empty()} << 9);
+  }
+  return hash;
+}
+
+std::uint64_t reference_check(const std::vector<Piece>& pieces) noexcept {
+  std::uint32_t crc = 0;
+  bool any = false;
+  for (const Piece& piece : pieces) {
+    any |= !piece.reference.empty();
+    crc = crc32c(piece.reference, crc);
+  }
+  return any ? (std::uint64_t{1} << 32 | crc) : 0;
+}
+
+}  // namespace accdp

@@ -1,0 +1,217 @@
+#include "coll/stream_codec.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+#include "base/settings.hpp"
+#include "codec/delta.hpp"
+#include "codec/survey.hpp"
+#include "coll/call.hpp"
+
+namespace accdp {
+namespace {
+
+/// Adds the time until its end to a sum.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum) {}
+  ~Stopwatch() { sum_ += std::chrono::duration<double>(Clock::now() - began_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  Clock::time_point began_ = Clock::now();
+};
+
+// Sampling must cost little beside sending: this part of the data, within limits.
+constexpr std::size_t kSampleShare = 64, kSliceBytes = 32 << 10, kMostSlices = 8;
+constexpr std::size_t kTooSmall = 64 << 10;
+
+}  // namespace
+
+StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm) {
+  StreamOptions options;
+  options.automatic = codec == "auto";
+  if (codec != "auto" && codec != "none") options.codec = &codec_named(codec);
+  options.chunk_bytes = chunk_bytes ? chunk_bytes : static_cast<std::size_t>(settings().codec_chunk_bytes);
+  if (options.chunk_bytes < (4 << 10) || options.chunk_bytes > (16 << 20) || options.chunk_bytes % (4 << 10))
+    throw UsageError("chunk_bytes=" + std::to_string(chunk_bytes) + ": expected 4096 to 16777216, a multiple of 4096");
+  options.algorithm = bcast_algorithm_named(algorithm.empty() ? settings().bcast_algorithm : algorithm);
+  return options;
+}
+
+StreamCodec::StreamCodec(const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
+                         std::uint64_t sequence, std::uint64_t reference, StreamReport& report)
+    : pieces_(pieces), plan_(plan), options_(options), sequence_(sequence), reference_(reference), report_(report) {}
+
+StreamCodec::Class StreamCodec::class_of(const Piece& piece) {
+  return {piece.type, piece.lossy && piece.bound > 0, !piece.reference.empty()};
+}
+
+const CodecRow* StreamCodec::codec_for(const Piece& piece) const {
+  const Class which = class_of(piece);
+  if (options_.automatic) {
+    auto found = chosen_.find(which);
+    return found == chosen_.end() ? nullptr : found->second;
+  }
+  const Datatype type = which.delta ? delta_type(which.type) : which.type;
+  const bool fits = options_.codec && options_.codec->takes(type) && (!options_.codec->lossy || which.lossy);
+  return fits ? options_.codec : nullptr;
+}
+
+bool StreamCodec::encodes() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return codec_for(piece) != nullptr; });
+}
+
+void StreamCodec::choose(std::size_t first_frame, const Journey& journey) {
+  if (!options_.automatic || journey.bytes < kTooSmall) return;
+  std::vector<Class> classes;
+  for (const Piece& piece : pieces_)
+    if (std::find(classes.begin(), classes.end(), class_of(piece)) == classes.end()) classes.push_back(class_of(piece));
+  for (const Class& which : classes) choose_for(which, first_frame, journey);
+}
+
+void StreamCodec::choose_for(const Class& which, std::size_t first_frame, const Journey& journey) {
+  // Slices at even distances over what is still to be sent of this class, whole elements of one tensor each.
+  std::vector<std::pair<const Piece*, std::size_t>> places;  // begin of every stretch of a slice's length
+  const StreamPlan::Chunk& begin = plan_.chunks()[plan_.frames()[first_frame].first];
+  std::size_t total = 0;
+  for (std::size_t i = begin.piece; i < pieces_.size(); ++i) {
+    if (class_of(pieces_[i]) != which) continue;
+    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kSliceBytes)
+      places.push_back({&pieces_[i], at});
+    total += pieces_[i].data.size();
+  }
+  if (places.empty()) return;
+  const std::size_t slices = std::clamp<std::size_t>(total / kSampleShare / kSliceBytes, 1, kMostSlices);
+  const std::size_t share = std::clamp<std::size_t>(total / kSampleShare / slices, 4 << 10, kSliceBytes);
+  const Datatype type = which.delta ? delta_type(which.type) : which.type;
+  std::vector<std::vector<std::byte>> deltas;
+  std::vector<ConstBytes> samples;
+  double bound = 0;
+  for (std::size_t k = 0; k < slices; ++k) {
+    const auto& [piece, at] = places[k * places.size() / slices];
+    const std::size_t n = std::min(share, piece->data.size() - at);
+    bound = std::max(bound, piece->bound);
+    samples.push_back(ConstBytes(piece->data).subspan(at, n));
+    if (!which.delta) continue;
+    deltas.emplace_back(n);
+    delta_encode(which.type, samples.back(), piece->reference.subspan(at, n), deltas.back());
+    samples.back() = deltas.back();
+  }
+  const std::vector<Candidate> candidates = survey(samples, {type, bound}, journey.link_bytes_per_s);
+  std::vector<CodecCost> costs;
+  for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
+  const int best = choose_codec(journey, costs);
+  chosen_[which] = best < 0 ? nullptr : candidates[best].codec;
+}
+
+ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {
+  if (spans.size() == 1) return spans[0];
+  room.clear();
+  for (const ConstBytes& span : spans) room.insert(room.end(), span.begin(), span.end());
+  return room;
+}
+
+ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags) {
+  Stopwatch watch(report_.encode_s);
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  FrameWriter writer(room, f.chunks);
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
+    const StreamPlan::Chunk& chunk = plan_.chunks()[i];
+    const Piece& piece = pieces_[chunk.piece];
+    const CodecRow* codec = codec_for(piece);
+    const std::vector<Bytes> spans = spans_of(pieces_, chunk);
+    ConstBytes raw = joined({spans.begin(), spans.end()}, gathered_);
+    bool encoded;
+    if (codec && !piece.reference.empty()) {
+      delta_.resize(raw.size());
+      delta_encode(piece.type, raw, joined(references_of(pieces_, chunk), old_), delta_);
+      encoded = writer.add(codec, {delta_type(piece.type)}, delta_, ChunkRecord::kDelta);
+    } else {
+      encoded = writer.add(codec, {piece.type, piece.bound}, raw);
+    }
+    if (encoded) encoded_bytes_[codec->id] += raw.size();
+  }
+  FrameHead head;
+  head.collective = static_cast<std::uint8_t>(OpKind::kBcastCompressed);
+  head.flags = flags;
+  head.sequence = sequence_;
+  head.stream_bytes = plan_.bytes();
+  head.reference = reference_;
+  head.first_chunk = f.first;
+  head.chunk_bytes = static_cast<std::uint32_t>(plan_.chunk_bytes());
+  return writer.finish(head);
+}
+
+FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  std::vector<std::uint32_t> sizes;
+  bool may_be_lossy = false;
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
+    sizes.push_back(static_cast<std::uint32_t>(plan_.chunks()[i].bytes));
+    may_be_lossy |= pieces_[plan_.chunks()[i].piece].lossy;
+  }
+  return FrameReader(
+      message, {static_cast<std::uint8_t>(OpKind::kBcastCompressed), sequence_, plan_.bytes(), reference_, f.first,
+                static_cast<std::uint32_t>(plan_.chunk_bytes()), may_be_lossy, sizes});
+}
+
+std::uint8_t StreamCodec::decode(std::size_t frame, ConstBytes message) {
+  Stopwatch watch(report_.decode_s);
+  const FrameReader reader = read(frame, message);
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  for (std::size_t i = 0; i < f.chunks; ++i) {
+    const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
+    write_chunk(reader, i, chunk, spans_of(pieces_, chunk));
+  }
+  return reader.flags();
+}
+
+void StreamCodec::decode_to(std::size_t frame, ConstBytes message, Bytes out) {
+  Stopwatch watch(report_.decode_s);
+  const FrameReader reader = read(frame, message);
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < f.chunks; ++i) {
+    const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
+    write_chunk(reader, i, chunk, {out.subspan(at, chunk.bytes)});
+    at += chunk.bytes;
+  }
+}
+
+bool StreamCodec::is_lossy() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.lossy; });
+}
+
+void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
+                              const std::vector<Bytes>& spans) {
+  const Piece& piece = pieces_[chunk.piece];
+  const ChunkRecord& record = reader.record(index);
+  const bool is_delta = record.flags & ChunkRecord::kDelta;
+  if (record.codec != CodecId::kNone) encoded_bytes_[record.codec] += record.raw;
+  if (!is_delta && spans.size() == 1) return reader.decode(index, piece.type, spans[0]);
+  gathered_.resize(chunk.bytes);
+  reader.decode(index, is_delta ? delta_type(piece.type) : piece.type, gathered_);
+  const ConstBytes reference = is_delta ? joined(references_of(pieces_, chunk), old_) : ConstBytes();
+  if (is_delta && spans.size() == 1) return delta_decode(piece.type, gathered_, reference, spans[0]);
+  if (is_delta) delta_decode(piece.type, gathered_, reference, gathered_);
+  const std::byte* at = gathered_.data();
+  for (const Bytes& span : spans) {
+    std::memcpy(span.data(), at, span.size());
+    at += span.size();
+  }
+}
+
+void StreamCodec::finish_report() {
+  std::uint64_t most = 0;  // nothing encoded: what another codec of this operation said stays
+  for (const auto& [id, bytes] : encoded_bytes_) {
+    if (bytes <= most) continue;
+    most = bytes;
+    report_.codec = find_codec(id)->name;
+  }
+}
+
+}  // namespace accdp

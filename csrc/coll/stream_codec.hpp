@@ -1,0 +1,76 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codec/frame.hpp"
+#include "codec/policy.hpp"
+#include "coll/schedule.hpp"
+#include "coll/stream.hpp"
+
+namespace accdp {
+
+/// How a stream is to be encoded: what the caller asked for.
+struct StreamOptions {
+  bool automatic = true;            ///< the root chooses by sampling, the codecs' speeds and the link's
+  const CodecRow* codec = nullptr;  ///< else: this one for all tensors that it takes; null: none
+  std::size_t chunk_bytes = 0;
+  BcastAlgorithm algorithm = BcastAlgorithm::kAuto;
+  ErrorBound bound;
+  std::uint64_t label = 0;          ///< hash of the tensors' names; equal on all ranks
+  bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
+};
+
+/// From names; chunk_bytes 0 and algorithm "" mean the settings'. Throws UsageError.
+StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm);
+
+/// What one broadcast did on this rank.
+struct StreamReport {
+  std::uint64_t logical_bytes = 0, wire_bytes = 0;  ///< wire: of one link, heads included
+  std::string codec = "none", algorithm = "flat";
+  double encode_s = 0, decode_s = 0, wire_s = 0, node_s = 0, total_s = 0;
+};
+
+/// Turns frames of a stream into messages and back, on one rank, in one operation.
+class StreamCodec {
+ public:
+  StreamCodec(const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
+              std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
+
+  /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
+  void choose(std::size_t first_frame, const Journey& journey);
+  bool encodes() const;  ///< whether any tensor has a codec now
+
+  ConstBytes encode(std::size_t frame, Bytes room, std::uint8_t flags);
+  /// Checks all of the message, then writes the frame's tensors; returns the head's flags. Throws CodecError.
+  std::uint8_t decode(std::size_t frame, ConstBytes message);
+  /// The frame's tensors one after the other, as receivers get them.
+  void decode_to(std::size_t frame, ConstBytes message, Bytes out);
+  bool is_lossy() const;
+  void finish_report();  ///< names the codec that encoded most
+
+ private:
+  struct Class {  // tensors that share a codec
+    Datatype type;
+    bool lossy, delta;
+    auto operator<=>(const Class&) const = default;
+  };
+  static Class class_of(const Piece& piece);
+  const CodecRow* codec_for(const Piece& piece) const;
+  FrameReader read(std::size_t frame, ConstBytes message) const;
+  void write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
+                   const std::vector<Bytes>& spans);
+  ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
+  void choose_for(const Class& which, std::size_t first_frame, const Journey& journey);
+
+  const std::vector<Piece>& pieces_;
+  const StreamPlan& plan_;
+  const StreamOptions& options_;
+  std::uint64_t sequence_, reference_;
+  StreamReport& report_;
+  std::map<Class, const CodecRow*> chosen_;
+  std::map<CodecId, std::uint64_t> encoded_bytes_;
+  std::vector<std::byte> gathered_, old_, delta_;
+};
+
+}  // namespace accdp

@@ -1,0 +1,24 @@
+"""Rank 0 stays for a while after the others have left the group, as one that writes a checkpoint does."""
+
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+STAYS_S = 8.0  # longer than accdp waits for others where no launcher would end them
+
+
+def main() -> None:
+    dist.init_process_group("accdp")
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+    if rank == 0:
+        time.sleep(STAYS_S)
+    os.write(1, (json.dumps({"rank": rank}) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

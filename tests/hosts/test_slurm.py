@@ -1,0 +1,81 @@
+"""One script under srun: ranks on one node and on two, tasks that no MPI joins, and ranks that end before the others.
+
+srun's own default is to let the other ranks run when one dies, so they must come to an end by themselves.
+"""
+
+import sys
+
+import jobs
+import pytest
+import slurm
+import testbed
+
+LAUNCH_CHILD = str(jobs.TESTS / "launch_child.py")
+KILLED_CHILD = str(testbed.HERE / "killed_child.py")
+LATE_CHILD = str(testbed.HERE / "late_child.py")
+SECONDS = 90.0
+GROUP_TIMEOUT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Slurm on two hosts."""
+    if reason := slurm.why_not():
+        pytest.skip(reason)
+    mpiexec = jobs.find_mpiexec()
+    if jobs.is_open_mpi(mpiexec):
+        pytest.skip(f"{mpiexec} is Open MPI's, which does not speak srun's pmi2")
+    with testbed.Hosts(2, rate_mbit=1000) as hosts:
+        yield slurm.Slurm(hosts, tmp_path_factory.mktemp("slurm"))
+
+
+@pytest.mark.parametrize(
+    ("options", "placed"),
+    [
+        (["-N1", "-n1"], ["node0"]),
+        (["-N1", "-n2"], ["node0", "node0"]),
+        (["-N1", "-n4"], ["node0"] * 4),
+        (["-N2", "-n4", "--ntasks-per-node=2"], ["node0", "node0", "node1", "node1"]),
+        (["-N2", "-n2"], ["node0", "node1"]),
+    ],
+    ids=["1 rank", "2 ranks", "4 ranks", "4 ranks on 2 nodes", "2 ranks on 2 nodes"],
+)
+def test_srun(cluster, options, placed):
+    result = cluster.srun([*options, "--mpi=pmi2"], [sys.executable, LAUNCH_CHILD], SECONDS)
+    assert result.returncode == 0, str(result)
+    assert sorted(report["rank"] for report in result.reports) == list(range(len(placed))), str(result)
+    assert all(report["hosts"] == placed for report in result.reports), str(result)
+
+
+def test_srun_without_mpi_is_refused_in_one_sentence(cluster):
+    result = cluster.srun(["-N1", "-n2", "--mpi=none"], [sys.executable, LAUNCH_CHILD], SECONDS)
+    assert result.returncode == 1, str(result)
+    said = [line for line in result.stderr.splitlines() if line.startswith("accdp_comm.UsageError: ")]
+    assert len(said) == 2, str(result)
+    assert all("srun started 2 tasks without an MPI plug-in" in line and "--mpi=pmi2" in line for line in said), said
+
+
+def test_one_task_without_mpi_is_a_world_of_one(cluster):
+    result = cluster.srun(["-N1", "-n1", "--mpi=none"], [sys.executable, LAUNCH_CHILD], SECONDS)
+    assert [(report["rank"], report["size"]) for report in result.reports] == [(0, 1)], str(result)
+
+
+@pytest.mark.parametrize("options", [["-N1", "-n3"], ["-N2", "-n4", "--ntasks-per-node=2"]], ids=["1 node", "2 nodes"])
+def test_ranks_end_when_one_is_killed(cluster, options):
+    """Slurm does not end them; the last rank is the victim."""
+    command = [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S)]
+    result = cluster.srun([*options, "--mpi=pmi2"], command, SECONDS)
+    victim = int(options[1][2:]) - 1
+    reports = {report["rank"]: report for report in result.reports}
+    assert result.returncode != 0 and sorted(reports) == list(range(victim)), str(result)
+    for report in reports.values():
+        assert report["seconds"] < GROUP_TIMEOUT_S, str(result)
+        assert f"rank {victim} (pid" in report["said"][0], str(result)
+
+
+@pytest.mark.parametrize("options", [["-N1", "-n4"], ["-N2", "-n4", "--ntasks-per-node=2"]], ids=["1 node", "2 nodes"])
+def test_a_rank_that_leaves_long_after_the_others(cluster, options):
+    """They do not wait for it in MPI_Finalize for ever, and it finds an end without them."""
+    result = cluster.srun([*options, "--mpi=pmi2"], [sys.executable, LATE_CHILD], SECONDS)
+    assert result.returncode == 0, str(result)
+    assert sorted(report["rank"] for report in result.reports) == [0, 1, 2, 3], str(result)

@@ -45,7 +45,7 @@ def from_settings() -> Options:
     try:
         return Options(codec)
     except _core.UsageError as error:
-        raise _core.UsageError(f"ACCDP_CODEC: {error}") from None
+        raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
 
 
 def lossy_codecs() -> set[str]:

@@ -8,6 +8,7 @@
 //   method 1  one byte: every byte of the plane is this one
 //   method 2  one zstd frame of the plane
 //   method 3  one usual byte and the exceptions from it (sparse_plane.hpp)
+//   method 4  the same in two zstd frames (sparse_frames.hpp)
 //
 // A decoder needs neither the effort nor the version of libzstd that made a stream.
 #include <algorithm>
@@ -21,16 +22,18 @@
 #include "codec/byte_planes.hpp"
 #include "codec/codec.hpp"
 #include "codec/scratch.hpp"
+#include "codec/sparse_frames.hpp"
 #include "codec/sparse_plane.hpp"
 #include "codec/zstd_api.hpp"
 
 namespace accdp {
 namespace {
 
-enum class Method : std::uint8_t { kRaw = 0, kOneValue = 1, kFrame = 2, kSparse = 3 };
+enum class Method : std::uint8_t { kRaw = 0, kOneValue = 1, kFrame = 2, kSparse = 3, kPackedSparse = 4 };
 
 constexpr std::size_t kHeaderBytes = 5;  // of one plane
 constexpr std::size_t kMaxPlanes = 8;
+constexpr std::size_t kWorthPacking = 64;  // bytes; two frames have heads
 
 void put_header(std::byte* at, Method method, std::size_t payload_bytes) {
   at[0] = static_cast<std::byte>(method);
@@ -68,8 +71,8 @@ class Sample {
   std::byte usual() const {
     return static_cast<std::byte>(std::max_element(counts_.begin(), counts_.end()) - counts_.begin());
   }
-  /// One byte in twenty at most is another one: the sparse form may be the smallest.
-  bool is_sparse() const { return counts_[static_cast<std::size_t>(usual())] >= kBytes - kBytes / 20; }
+  /// One byte in six at most is another one: a sparse form may be the smallest.
+  bool is_sparse() const { return counts_[static_cast<std::size_t>(usual())] >= kBytes - kBytes / 6; }
 
  private:
   std::array<std::size_t, 256> counts_{};
@@ -102,10 +105,15 @@ Stored store(zstd::Effort effort, ConstBytes plane, Bytes out) {
   // Frames are the smaller form where the exceptions come in clusters, as in gradients of rows that were not used.
   if (try_sparse) {
     thread_local Scratch scratch;
-    const std::size_t most = std::min(room.size(), best.bytes - 1);
-    const Bytes trial(scratch.at_least(most), most);
-    if (const std::size_t bytes = encode_sparse(usual, plane, trial)) {
-      std::memcpy(out.data(), trial.data(), bytes);
+    const Bytes sparse(scratch.at_least(2 * plane.size()), plane.size());
+    const std::size_t bytes = encode_sparse(usual, plane, sparse);
+    const Bytes packed(sparse.data() + plane.size(), std::min({room.size(), best.bytes - 1, plane.size()}));
+    const std::size_t fewer = bytes > kWorthPacking ? pack_sparse(sparse.first(bytes), packed) : 0;
+    if (fewer && fewer < bytes) {
+      std::memcpy(out.data(), packed.data(), fewer);
+      best = {Method::kPackedSparse, fewer};
+    } else if (bytes && bytes < best.bytes && bytes <= room.size()) {
+      std::memcpy(out.data(), sparse.data(), bytes);
       best = {Method::kSparse, bytes};
     }
   }
@@ -155,6 +163,9 @@ const std::byte* restore(Method method, ConstBytes payload, Bytes scratch) {
       return scratch.data();
     case Method::kFrame:
       if (!zstd::decompress(payload, scratch)) refuse("a zstd frame cannot be read or has the wrong size");
+      return scratch.data();
+    case Method::kPackedSparse:
+      if (!decode_packed_sparse(payload, scratch)) refuse("a packed sparse plane does not fit");
       return scratch.data();
     case Method::kSparse:
       if (!decode_sparse(payload, scratch)) refuse("a sparse plane does not fit");

@@ -129,7 +129,7 @@ void check_kept_streams() {
   auto two_frames = huffman;
   two_frames.insert(two_frames.end(), fast.begin(), fast.end());
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {2, two_frames}}), 800);
-  refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {4, {1}}}), 800);
+  refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {5, {1}}}), 800);
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {1, {1, 1}}}), 800);
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {3, {}}}), 800);
 }

@@ -80,7 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=lambda text: [size_of(x) for x in text.split(",")], help=DEFAULT_SIZES)
     parser.add_argument("--links", type=links_of, help="Mbit/s, 1000 and 10000 or one of them")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
-    parser.add_argument("--out", type=Path, help="JSON lines; those of other parts stay there")
+    parser.add_argument("--out", type=Path, help="JSON lines; those of other parts and links stay there")
     parser.add_argument("--png", type=Path, help="the plot")
     parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
@@ -202,7 +202,8 @@ def main() -> None:
         args.cache = args.cache.resolve()
         args.cache.mkdir(parents=True, exist_ok=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        rows = [row for row in kept if row["part"] not in args.only]
+        again = {*args.links, None}
+        rows = [row for row in kept if row["part"] not in args.only or row["link_mbit"] not in again]
         for found in measure(args, console):  # written job by job: what is measured stays if a later job fails
             rows += found
             args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -27,9 +27,9 @@ double encoded_seconds(const Journey& j, const CodecCost& c) noexcept {
 
 int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noexcept {
   int best = -1;
-  double least = plain_seconds(journey) * kWorthIt;
+  double least = plain_seconds(journey) * journey.plain_slowdown * kWorthIt;
   for (std::size_t i = 0; i < codecs.size(); ++i) {
-    const double seconds = encoded_seconds(journey, codecs[i]);
+    const double seconds = encoded_seconds(journey, codecs[i]) * journey.encoded_slowdown;
     if (seconds >= least) continue;
     least = seconds;
     best = static_cast<int>(i);

@@ -18,9 +18,11 @@ struct Journey {
   double link_bytes_per_s, link_latency_s;
   /// What a rank's own thread does for a byte that it sends or receives; it encodes and decodes beside that.
   double message_s_per_byte = 0.4e-9;
+  /// How much longer it took than predicted before.
+  double plain_slowdown = 1, encoded_slowdown = 1;
 };
 
-/// Predicted seconds until the last node has all of it, in a chain whose stages overlap.
+/// Predicted seconds, slowdown left out, until the last node has all of it, in a chain whose stages overlap.
 double plain_seconds(const Journey& journey) noexcept;
 double encoded_seconds(const Journey& journey, const CodecCost& codec) noexcept;
 

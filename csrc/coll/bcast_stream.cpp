@@ -19,6 +19,9 @@ namespace {
 constexpr std::size_t kAhead = 8;  // receives posted before their frame is needed
 constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
 
+constexpr double kMessageSecondsPerByte = 0.4e-9;
+constexpr double kEnoughToLearn = 1 << 20;  // bytes that a prediction was for
+
 using Seconds = std::chrono::duration<double>;
 
 /// A frame on its way through a node: where its message lies, and who has not got it yet.
@@ -62,6 +65,7 @@ class BetweenNodes {
       for (Passage& passage : passages_) settle(passage);
       for (Wire::Request& receipt : receipts_) c_.wait(receipt);
       while (leads_ && place_ == 0 && receipts_got_ < receipts_due_) await_receipt();
+      learn();
     } catch (...) {
       for (Passage& passage : passages_) {
         c_.abandon(passage.receive);
@@ -152,7 +156,7 @@ class BetweenNodes {
   }
 
   void begin_stream(const Journey& journey) {
-    codec_->choose(0, journey);
+    predict(0, journey);
     direct_ = !codec_->encodes();
     flags_ = (direct_ ? FrameHead::kDirect : 0);
     if (plan_.frames().size() >= kFramesToMeasure) flags_ |= FrameHead::kReceipt;
@@ -165,7 +169,17 @@ class BetweenNodes {
     considered_ = speed;
     journey.link_bytes_per_s = speed;
     journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
+    predict(frame, journey);
+  }
+  void predict(std::size_t frame, const Journey& journey) {
     codec_->choose(frame, journey);
+    predicted_at_ = Clock::now();
+    predicted_bytes_ = c_.link().is_known() ? journey.bytes : 0;
+  }
+  /// How wrong the last prediction was.
+  void learn() {
+    if (predicted_bytes_ < kEnoughToLearn || !(codec_->predicted_s() > 0)) return;
+    c_.experience().note(codec_->encodes(), codec_->predicted_s(), Seconds(Clock::now() - predicted_at_).count());
   }
   bool wants_receipts() const { return flags_ & FrameHead::kReceipt; }
 
@@ -264,6 +278,8 @@ class BetweenNodes {
   std::uint8_t flags_ = 0;
   std::vector<Passage> passages_;
   std::size_t posted_ = 0;
+  Clock::time_point predicted_at_;
+  double predicted_bytes_ = 0;
   double considered_ = c_.link().bytes_per_s();
   // Receipts, on the root and on the place after it.
   Wire::Request receipt_;
@@ -348,8 +364,14 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const BcastAlgorithm algorithm = algorithm_for(options.algorithm, t, plan);
     report.algorithm = name_of(algorithm);
     c.meet();
-    const Journey journey{static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
-                          c.link().bytes_per_s(), LinkMeter::kLatencyS};
+    const Journey journey{static_cast<double>(plan.bytes()),
+                          static_cast<double>(plan.chunk_bytes()),
+                          t.nodes() - 1,
+                          c.link().bytes_per_s(),
+                          LinkMeter::kLatencyS,
+                          kMessageSecondsPerByte,
+                          c.experience().slowdown(false),
+                          c.experience().slowdown(true)};
     if (algorithm == BcastAlgorithm::kP2pCompressed)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else

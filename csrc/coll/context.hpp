@@ -47,6 +47,7 @@ class Context : public Lookout {
   }
   Wire& wire() { return *fabric_.wire(); }
   LinkMeter& link() { return fabric_.link; }
+  Experience& experience() { return fabric_.experience; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request);

@@ -39,7 +39,8 @@ class Fabric {
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
 
-  LinkMeter link;  ///< to other nodes; used by one collective at a time
+  LinkMeter link;  ///< to other nodes; used by one collective at a time, as is the next
+  Experience experience;
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;

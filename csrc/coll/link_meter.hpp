@@ -48,4 +48,22 @@ class LinkMeter {
   std::deque<Mark> marks_;
 };
 
+/// How much longer broadcasts took than predicted, encoded and plain ones apart. The prediction knows nothing of cores
+/// that are shared: where encoding takes them from the messages, a codec that ought to win loses, and this remembers
+/// it.
+class Experience {
+ public:
+  double slowdown(bool encoded) const { return factor_[encoded]; }
+  void note(bool encoded, double predicted_s, double took_s) {
+    const double seen = std::clamp(took_s / std::max(predicted_s, 1e-9), 0.5, 8.0);
+    factor_[encoded] = 0.5 * factor_[encoded] + 0.5 * seen;
+    // What was not tried may have become better meanwhile.
+    factor_[!encoded] += kForgets * (1 - factor_[!encoded]);
+  }
+
+ private:
+  static constexpr double kForgets = 0.01;
+  double factor_[2] = {1, 1};
+};
+
 }  // namespace accdp

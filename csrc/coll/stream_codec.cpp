@@ -70,10 +70,11 @@ void StreamCodec::choose(std::size_t first_frame, const Journey& journey) {
   std::vector<Class> classes;
   for (const Piece& piece : pieces_)
     if (std::find(classes.begin(), classes.end(), class_of(piece)) == classes.end()) classes.push_back(class_of(piece));
-  for (const Class& which : classes) choose_for(which, first_frame, journey);
+  predicted_s_ = 0;
+  for (const Class& which : classes) predicted_s_ += choose_for(which, first_frame, journey);
 }
 
-void StreamCodec::choose_for(const Class& which, std::size_t first_frame, const Journey& journey) {
+double StreamCodec::choose_for(const Class& which, std::size_t first_frame, const Journey& journey) {
   // Slices at even distances over what is still to be sent of this class, whole elements of one tensor each.
   std::vector<std::pair<const Piece*, std::size_t>> places;  // begin of every stretch of a slice's length
   const StreamPlan::Chunk& begin = plan_.chunks()[plan_.frames()[first_frame].first];
@@ -84,7 +85,7 @@ void StreamCodec::choose_for(const Class& which, std::size_t first_frame, const 
       places.push_back({&pieces_[i], at});
     total += pieces_[i].data.size();
   }
-  if (places.empty()) return;
+  if (places.empty()) return 0;
   const std::size_t slices = std::clamp<std::size_t>(total / kSampleShare / kSliceBytes, 1, kMostSlices);
   const std::size_t share = std::clamp<std::size_t>(total / kSampleShare / slices, 4 << 10, kSliceBytes);
   const Datatype type = which.delta ? delta_type(which.type) : which.type;
@@ -106,6 +107,8 @@ void StreamCodec::choose_for(const Class& which, std::size_t first_frame, const 
   for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
   const int best = choose_codec(journey, costs);
   chosen_[which] = best < 0 ? nullptr : candidates[best].codec;
+  const double seconds = best < 0 ? plain_seconds(journey) : encoded_seconds(journey, costs[best]);
+  return seconds * static_cast<double>(total) / journey.bytes;
 }
 
 ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {

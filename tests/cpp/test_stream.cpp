@@ -135,12 +135,27 @@ void policy() {
   journey.link_bytes_per_s = 125e6;
   CHECK(choose_codec(journey, std::span(&useless, 1)) == -1);
   CHECK(choose_codec(journey, {}) == -1);
+  journey.encoded_slowdown = 3;  // it was three times as slow as predicted: not again
+  CHECK(choose_codec(journey, all) == -1);
+  journey.plain_slowdown = 3;
+  CHECK(choose_codec(journey, all) == 1);
   for (double bytes : {1e3, 1e6, 1e9})
     for (double link : {1e8, 1e9, 1e10}) {
       const Journey j{bytes, 256 << 10, 3, link, 50e-6};
       const int best = choose_codec(j, all);
       if (best >= 0) CHECK(encoded_seconds(j, all[best]) < plain_seconds(j));
     }
+}
+
+void experience() {
+  Experience seen;
+  CHECK(seen.slowdown(true) == 1 && seen.slowdown(false) == 1);
+  for (int i = 0; i < 10; ++i) seen.note(true, 0.1, 0.4);
+  CHECK(std::abs(seen.slowdown(true) - 4) < 0.02 && seen.slowdown(false) == 1);
+  for (int i = 0; i < 500; ++i) seen.note(false, 0.1, 0.1);
+  CHECK(seen.slowdown(true) < 1.1);  // forgotten: worth another try
+  seen.note(true, 0, 1);
+  CHECK(seen.slowdown(true) < 5);
 }
 
 void checksums() {
@@ -175,6 +190,7 @@ int main() {
   costs();
   plans();
   policy();
+  experience();
   checksums();
   spreads();
 }

@@ -91,3 +91,15 @@ def test_digits_are_learned_as_well_as_with_gloo() -> None:
     assert sum("what the backend did" in text for text in lines) == 1, str(said)
     calls = {row["op"]: row["calls"] for row in accdp["operations"]}
     assert calls["allreduce"] >= accdp["steps"], calls
+
+
+def test_move_fewer_bytes():
+    """Two ranks that pretend to be on two nodes; each line says name, sizes, ratio and codec."""
+    script = str(EXAMPLES / "move_fewer_bytes.py")
+    result = jobs.run([*accdp_run(2), script, "--layers", "1"], env={"ACCDP_TOPOLOGY": "2x1"}, timeout=60.0)
+    assert result.returncode == 0, str(result)
+    lines = result.stdout.splitlines()
+    ratios = {line[:14].strip(): float(line.split(",")[1].split("x")[0]) for line in lines}
+    assert list(ratios) == ["none", "auto", "zhuff", "relative 0.1", "version 1", "version 2", "version 3"], str(result)
+    assert 0.99 < ratios["none"] <= 1 and ratios["zhuff"] > 1.3 and ratios["relative 0.1"] > 2, ratios
+    assert ratios["version 3"] > 2 * ratios["version 1"], ratios

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 
-import accdp_comm
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+import accdp_comm
 
 
 def model(layers: int) -> nn.Module:
@@ -40,7 +41,9 @@ def main() -> None:
     def show(name: str, result: accdp_comm.BcastResult) -> None:
         if dist.get_rank() == dist.get_world_size() - 1:
             mib = (result.logical_bytes / 2**20, result.wire_bytes / 2**20)
-            print(f"{name:<14}{mib[0]:8.2f} MiB as {mib[1]:6.2f} MiB, {result.ratio:6.2f}x by {result.codec}", flush=True)
+            print(
+                f"{name:<14}{mib[0]:8.2f} MiB as {mib[1]:6.2f} MiB, {result.ratio:6.2f}x by {result.codec}", flush=True
+            )
 
     accdp_comm.bcast_compressed(weights)  # warm up: connections, and the speed of the link
     for name, options in {

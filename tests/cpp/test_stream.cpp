@@ -125,7 +125,7 @@ void plans() {
 
 void policy() {
   Journey journey{64 << 20, 256 << 10, 3, 125e6, 50e-6};
-  const CodecCost fast{1.4, 3e9, 3e9}, slow{1.5, 0.5e9, 1e9}, useless{1.0, 5e9, 5e9};
+  const CodecCost fast{1.4, 6e9, 8e9}, slow{1.5, 0.5e9, 1e9}, useless{1.0, 5e9, 5e9};
   const CodecCost all[] = {fast, slow, useless};
   CHECK(choose_codec(journey, all) == 1);  // at 1 Gbit/s the better ratio
   journey.link_bytes_per_s = 1.25e9;

@@ -59,7 +59,7 @@ def find_launcher() -> Launcher | None:
                 f"PMI_FD={os.environ['PMI_FD']} is not open in this process, so it cannot reach the launcher that "
                 f"started {size} ranks: start Python directly by mpiexec or srun, or unset PMI_FD, PMI_RANK, PMI_SIZE"
             )
-        return Launcher(name, size, minds_deaths=not _is_srun_pmi2())
+        return Launcher(name, size, minds_deaths=not is_srun_pmi2())
     return None
 
 
@@ -73,12 +73,12 @@ def refuse_srun_without_mpi() -> None:
         )
 
 
-def _is_srun_pmi2() -> bool:
+def is_srun_pmi2() -> bool:
     """Whether srun --mpi=pmi2 started this rank: unless Slurm is told otherwise, it lets ranks survive each other.
 
     A mpiexec inside a task of srun hands srun's PMI_JOBID on, and adds what only MPICH's family sets.
     """
-    return "PMI_JOBID" in os.environ and "MPI_LOCALNRANKS" not in os.environ
+    return {"PMI_JOBID", "PMI_FD"} <= os.environ.keys() and "MPI_LOCALNRANKS" not in os.environ
 
 
 def _number(variable: str) -> int:

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, pmi1
+from . import _core, addresses, pmi1, pmi_relay
 from .cards import Card
 from .exchange import Exchange, agree
-from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher
+from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 
 _FINALIZE_SECONDS = 5.0
 
@@ -215,10 +215,17 @@ def _initialise(module: ModuleType, timeout_s: float) -> None:
     watch.daemon = True
     watch.start()
     try:
-        module.init()
+        with _relay_to_srun(module):
+            module.init()
     finally:
         watch.cancel()
     _world.pid = os.getpid()
+
+
+def _relay_to_srun(module: ModuleType) -> contextlib.AbstractContextManager[None]:
+    if not is_srun_pmi2() or find_launcher() is None or module.is_initialized():
+        return contextlib.nullcontext()
+    return pmi_relay.relayed(int(os.environ["PMI_FD"]))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import slurm
 import testbed
 
 LAUNCH_CHILD = str(jobs.TESTS / "launch_child.py")
+FULL_HEAP_CHILD = str(testbed.HERE / "full_heap_child.py")
 KILLED_CHILD = str(testbed.HERE / "killed_child.py")
 LATE_CHILD = str(testbed.HERE / "late_child.py")
 SECONDS = 90.0
@@ -45,6 +46,13 @@ def test_srun(cluster, options, placed):
     assert result.returncode == 0, str(result)
     assert sorted(report["rank"] for report in result.reports) == list(range(len(placed))), str(result)
     assert all(report["hosts"] == placed for report in result.reports), str(result)
+
+
+def test_requests_to_srun_that_are_as_long_as_they_get(cluster):
+    """srun tears requests of more than 1024 bytes; malloc fills what it gives out, too."""
+    command = ["env", "MALLOC_PERTURB_=70", sys.executable, FULL_HEAP_CHILD]
+    result = cluster.srun(["-N2", "-n4", "--ntasks-per-node=2", "--mpi=pmi2"], command, SECONDS)
+    assert sorted(report["rank"] for report in result.reports) == [0, 1, 2, 3], str(result)
 
 
 def test_srun_without_mpi_is_refused_in_one_sentence(cluster):

@@ -1,0 +1,66 @@
+"""Between MPICH and srun --mpi=pmi2 while MPI starts: says a smaller limit for values than srun does.
+
+MPICH speaks PMI-1 there. srun reads a request by one read() of 1024 bytes, yet tells its ranks that a value alone may
+have 1024: a longer request (their network addresses, with whatever stood in memory behind them) is torn in two, and
+MPI_Init fails or never returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+# A request is a value and about 100 bytes around it: command, job and step, key.
+_VALUE_BYTES = 896
+_LIMITS = b"cmd=maxes "
+_READ_BYTES = 65536
+
+
+@contextlib.contextmanager
+def relayed(fd: int) -> Iterator[None]:
+    """Let what is written to and read from ``fd``, the rank's connection to srun, pass through this process.
+
+    After the block ``fd`` is the connection itself again. Nothing may be under way then: PMI-1 answers each request.
+    """
+    inheritable = os.get_inheritable(fd)
+    launcher = socket.socket(fileno=os.dup(fd))
+    inside, outside = socket.socketpair()
+    os.dup2(outside.fileno(), fd, inheritable)
+    outside.close()
+    thread = threading.Thread(target=_relay, args=(inside, launcher), name="accdp-pmi-relay", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.dup2(launcher.fileno(), fd, inheritable)  # closes the other end of `inside`, so the thread ends
+        thread.join()
+        launcher.close()
+
+
+def _relay(inside: socket.socket, launcher: socket.socket) -> None:
+    """Carry bytes both ways until either side has closed; MPICH then finds its end closed too."""
+    with inside, contextlib.suppress(OSError):
+        while True:
+            ready, _, _ = select.select([inside, launcher], [], [])
+            for source, target in ((inside, launcher), (launcher, inside)):
+                if source not in ready:
+                    continue
+                data = source.recv(_READ_BYTES)
+                if not data:
+                    return
+                target.sendall(data if source is inside else _with_smaller_limit(data, launcher))
+
+
+def _with_smaller_limit(answer: bytes, launcher: socket.socket) -> bytes:
+    if not answer.startswith(_LIMITS):
+        return answer
+    while not answer.endswith(b"\n") and (more := launcher.recv(_READ_BYTES)):
+        answer += more
+    return re.sub(
+        rb"\bvallen_max=(\d+)", lambda found: b"vallen_max=%d" % min(int(found.group(1)), _VALUE_BYTES), answer
+    )

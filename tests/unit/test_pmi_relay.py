@@ -1,0 +1,66 @@
+"""The relay between MPICH and srun: what passes unchanged, what does not, and what is left afterwards."""
+
+import os
+import socket
+
+import pytest
+
+from accdp_comm import pmi_relay
+
+SECONDS = 10.0
+
+
+@pytest.fixture
+def ends():
+    """The descriptor that MPICH uses, and the launcher at the other end."""
+    rank, launcher = socket.socketpair()
+    for end in (rank, launcher):
+        end.settimeout(SECONDS)
+    os.set_inheritable(rank.fileno(), True)
+    with rank, launcher:
+        yield rank, launcher
+
+
+def test_the_limit_of_values_leaves_room_for_the_rest_of_a_request(ends):
+    rank, launcher = ends
+    with pmi_relay.relayed(rank.fileno()):
+        rank.sendall(b"cmd=get_maxes\n")
+        assert launcher.recv(100) == b"cmd=get_maxes\n"
+        launcher.sendall(b"cmd=maxes rc=0 kvsname_max=256 keylen_max=256 ")
+        launcher.sendall(b"vallen_max=1024\n")
+        assert rank.recv(100) == b"cmd=maxes rc=0 kvsname_max=256 keylen_max=256 vallen_max=896\n"
+
+
+def test_a_smaller_limit_stays(ends):
+    rank, launcher = ends
+    with pmi_relay.relayed(rank.fileno()):
+        launcher.sendall(b"cmd=maxes rc=0 vallen_max=512\n")
+        assert rank.recv(100) == b"cmd=maxes rc=0 vallen_max=512\n"
+
+
+def test_everything_else_passes_unchanged(ends):
+    rank, launcher = ends
+    answer = b"cmd=get_result rc=0 value=vallen_max=1024" + b"7" * 100_000 + b"\n"
+    with pmi_relay.relayed(rank.fileno()):
+        launcher.sendall(answer)
+        got = b""
+        while len(got) < len(answer):
+            got += rank.recv(len(answer))
+    assert got == answer
+
+
+def test_afterwards_the_descriptor_is_the_connection_itself(ends):
+    rank, launcher = ends
+    inode = os.fstat(rank.fileno()).st_ino
+    with pmi_relay.relayed(rank.fileno()):
+        assert os.fstat(rank.fileno()).st_ino != inode
+    assert os.fstat(rank.fileno()).st_ino == inode and os.get_inheritable(rank.fileno())
+    rank.sendall(b"cmd=finalize\n")
+    assert launcher.recv(100) == b"cmd=finalize\n"
+
+
+def test_a_launcher_that_closes_is_seen_to_close(ends):
+    rank, launcher = ends
+    with pmi_relay.relayed(rank.fileno()):
+        launcher.close()
+        assert rank.recv(100) == b""

@@ -64,11 +64,14 @@ _ERRORS = (
     "UsageError",
 )
 _HOMES = {
+    "AllreduceResult": "allreduce",
+    "AllreduceWork": "allreduce",
     "BcastResult": "bcast",
     "BcastWork": "bcast",
     "Communicator": "communicator",
     "Options": "options",
     "WeightSync": "weight_sync",
+    "allreduce_compressed": "allreduce",
     "bcast_compressed": "bcast",
     "relative": "bcast",
     "monitored_barrier": "backend",

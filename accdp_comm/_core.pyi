@@ -115,6 +115,19 @@ class Group:
         label: int = 0,
         timeout_s: float = -1,
     ) -> dict[str, Any]: ...
+    def allreduce_stream(
+        self,
+        ptr: int,
+        counts: Sequence[int],
+        dtype: Datatype,
+        op: ReduceOp,
+        codec: str,
+        chunk_bytes: int = 0,
+        error_bound: float = 0,
+        relative: bool = False,
+        residual: int = 0,
+        timeout_s: float = -1,
+    ) -> dict[str, Any]: ...
     def monitored_barrier(self, wait_all_ranks: bool = False, timeout_s: float = -1) -> None: ...
     def abort(self, reason: str) -> None: ...
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Channels: what bcast_compressed and WeightSync need of a group, over a torch process group or a Communicator."""
+"""Channels: what compressed operations need of a group, over a torch process group or a Communicator."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .buffers import Buffer
 from .communicator import Communicator
 
 Report = dict[str, Any]
+
+_TORCH_OPS = {"prod": "PRODUCT"}  # where torch has another name
 
 _everybody: list[Communicator] = []  # all ranks of the job, formed at first use
 
@@ -45,6 +47,19 @@ class Channel(Protocol):
         label: int,
         async_op: bool,
         algorithm: str = "",
+    ) -> Pending: ...
+
+    def allreduce(
+        self,
+        x: Buffer,
+        counts: Sequence[int],
+        op: str,
+        *,
+        codec: str,
+        chunk_bytes: int,
+        bound: tuple[float, bool],
+        residual: Buffer | None,
+        async_op: bool,
     ) -> Pending: ...
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
@@ -95,6 +110,21 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op))
 
+    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
+        how = getattr(_core.ReduceOp, op)
+
+        def run(group: _core.Group) -> Report:
+            keep = (x, residual)  # the arrays, until the operation has ended
+            left = residual.pointer if residual is not None and x.count else 0
+            value, is_relative = bound
+            report = group.allreduce_stream(
+                x.pointer, counts, x.datatype, how, codec, chunk_bytes, value, is_relative, residual=left
+            )
+            del keep
+            return report
+
+        return _FuturePending(self._communicator._run(run, later=async_op))
+
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return self._communicator.allgather(np.array(row, np.int64)).tolist()
 
@@ -137,6 +167,22 @@ class TorchChannel:
         )
         return _WorkPending(work, report)
 
+    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
+        from torch.distributed import ReduceOp
+
+        work, report = self._backend.allreduce_stream(
+            _as_tensor(x),
+            list(counts),
+            getattr(ReduceOp, _TORCH_OPS.get(op, op.upper())),
+            codec,
+            chunk_bytes,
+            *bound,
+            None if residual is None else _as_tensor(residual),
+            async_op,
+            timedelta(milliseconds=-1),  # the group's
+        )
+        return _WorkPending(work, report)
+
     def table(self, row: Sequence[int]) -> list[list[int]]:
         import torch
 
@@ -149,6 +195,10 @@ class TorchChannel:
 class _WorkPending:
     def __init__(self, work: Any, report: Callable[[], Report]):
         self._work, self._report = work, report
+
+    def torch_future(self) -> Any:
+        """Return the work's future, whose value is a list of the tensors."""
+        return self._work.get_future()
 
     def is_completed(self) -> bool:
         return self._work.is_completed()

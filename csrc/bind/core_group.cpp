@@ -54,6 +54,27 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
   return report_of(report);
 }
 
+/// Tensors of one datatype, one after the other from `ptr` on; residual: address of float32 of as many elements, or 0.
+py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size_t>& counts, Datatype type, ReduceOp op,
+                          const std::string& codec, std::size_t chunk_bytes, double error_bound, bool relative,
+                          Address residual, double timeout_s) {
+  StreamReport report;
+  {
+    py::gil_scoped_release nogil;
+    std::vector<Piece> pieces;
+    std::size_t elements = 0;
+    for (std::size_t count : counts) {
+      pieces.push_back({writable({ptr + elements * element_bytes(type), count}, type), type});
+      elements += count;
+    }
+    StreamOptions options = stream_options(codec, chunk_bytes, "");
+    options.bound = {error_bound, relative};
+    report = group.allreduce_stream(std::move(pieces), op, options,
+                                    {reinterpret_cast<float*>(residual), residual ? elements : 0}, timeout_s);
+  }
+  return report_of(report);
+}
+
 std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
                                   const std::vector<int>& nodes, int segment_fd, double timeout_s,
@@ -151,6 +172,8 @@ void bind_group(py::module_& m) {
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
       .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",
            "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0, timeout)
+      .def("allreduce_stream", &allreduce_stream, "ptr"_a, "counts"_a, "dtype"_a, "op"_a, "codec"_a,
+           "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close", &Group::close, nogil())

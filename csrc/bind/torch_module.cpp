@@ -80,6 +80,22 @@ PYBIND11_MODULE(_torch, m) {
           py::arg("tensors"), py::arg("references"), py::arg("root"), py::arg("codec"), py::arg("chunk_bytes"),
           py::arg("algorithm"), py::arg("error_bound"), py::arg("relative"), py::arg("label"), py::arg("is_async"),
           py::arg("timeout"))
+      .def(
+          "allreduce_stream",
+          [](ProcessGroupAccdp& self, at::Tensor tensor, std::vector<std::int64_t> counts, const c10d::ReduceOp& op,
+             std::string codec, std::size_t chunk_bytes, double error_bound, bool relative,
+             const std::optional<at::Tensor>& residual, bool is_async, std::chrono::milliseconds timeout) {
+            auto report = std::make_shared<accdp::StreamReport>();
+            py::gil_scoped_release nogil;
+            auto work = self.allreduce_stream(std::move(tensor), std::move(counts), op,
+                                              stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0),
+                                              residual.value_or(at::Tensor()), is_async, timeout, report);
+            py::gil_scoped_acquire gil;
+            py::object read = py::cpp_function([report] { return accdp::bind::report_of(*report); });
+            return std::make_pair(c10::intrusive_ptr<c10d::Work>(work), read);
+          },
+          py::arg("tensor"), py::arg("counts"), py::arg("op"), py::arg("codec"), py::arg("chunk_bytes"),
+          py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("is_async"), py::arg("timeout"))
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("set_split", &set_split, py::arg("make"),
         "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");

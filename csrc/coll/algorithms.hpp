@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "coll/context.hpp"
+#include "coll/wire_reduction.hpp"
 
 namespace accdp {
 
@@ -27,7 +28,12 @@ void copy(Bytes to, ConstBytes from);
 void bcast_on_node(Context& context, const std::vector<Bytes>& spans, int source_local_rank);
 /// Reduces over the ranks of the node; receiver: local rank, or -1 for all. Divides if `how` says so.
 void reduce_on_node(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
-/// Reduces `data` of the nodes' leaders in place; receiver: node, or -1 for all. Leaders only.
-void reduce_between_nodes(Context& context, Bytes data, const Reduction& how, int receiver);
+/// Reduces a long message over several nodes; receiver: group rank, or -1 for all.
+void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.
+void reduce_frames(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver,
+                   const FrameGrid& grid, FrameCodec* codec);
+/// How many ranks of each node should speak with other nodes: one or all.
+int lanes_for(const Context& context, std::size_t bytes);
 
 }  // namespace accdp

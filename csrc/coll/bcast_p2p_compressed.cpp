@@ -26,7 +26,8 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
         for (std::size_t i = 0; i < frames; ++i) requests.push_back(c.irecv_up_to({leader_at(hop.from), room(i)}));
         for (Wire::Request& request : requests) c.wait(request);
         report.wire_s += Seconds(Clock::now() - began).count();
-        StreamCodec codec(pieces, plan, options, c.signature().sequence, c.signature().check, report);
+        StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
+                          report);
         for (std::size_t i = 0; i < frames; ++i) codec.decode(i, room(i).first(requests[i].bytes));
         codec.finish_report();
         for (const Wire::Request& request : requests) report.wire_bytes += request.bytes;
@@ -34,7 +35,8 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
       // Each sender encodes what it has, as messages of their own: errors add up from hop to hop.
       std::vector<Piece> mine = pieces;
       if (hop.from >= 0) set_bounds(mine, options.bound);
-      StreamCodec own(mine, plan, options, c.signature().sequence, c.signature().check, report);
+      StreamCodec own(OpKind::kBcastCompressed, mine, plan, options, c.signature().sequence, c.signature().check,
+                      report);
       if (!hop.to.empty()) own.choose(0, journey);
       for (int child : hop.to) {
         requests.clear();

@@ -349,7 +349,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   // Half a slot leaves room for heads; a multiple of 16 keeps elements whole.
   const StreamPlan plan(pieces, std::min(options.chunk_bytes, c.slot_bytes() / 2 / 16 * 16));
   report.logical_bytes = plan.bytes();
-  StreamCodec codec(pieces, plan, options, c.signature().sequence, c.signature().check, report);
+  StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
+                    report);
   const bool plain = !options.automatic && !options.codec;
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);

@@ -22,8 +22,9 @@ enum class OpKind : std::uint8_t {
   kRecv,
   kMonitoredBarrier,
   kBcastCompressed,
+  kAllreduceCompressed,
 };
-constexpr int kOpKinds = 13;
+constexpr int kOpKinds = 14;
 const char* name_of(OpKind kind) noexcept;
 
 /// "bcast of 1024 float32 from root 0": what a rank did, for the message when ranks disagree.

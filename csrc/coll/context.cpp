@@ -25,6 +25,8 @@ std::string difference(const Signature& a, Signature b) {
   if (a != b) return "ranks disagree: ";
   if (a.kind == static_cast<std::uint8_t>(OpKind::kBcastCompressed))
     return "ranks disagree on the tensors, codec, chunk size, error bound or reference: ";
+  if (a.kind == static_cast<std::uint8_t>(OpKind::kAllreduceCompressed))
+    return "ranks disagree on the tensors, codec, chunk size or error bound: ";
   return "ranks disagree on the sizes of their blocks: ";
 }
 
@@ -118,20 +120,11 @@ void Context::fail_mismatch(const std::string& text) {
   throw MismatchError(text);
 }
 
-void Context::wait(Wire::Request& request) {
-  wire_peer_ = request.peer;
+void Context::nap() {
+  look_around();
   // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
-  const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin();
-  while (!wire().test(request)) {
-    if (Clock::now() < spin_end) {
-      pause();
-      continue;
-    }
-    look_around();
-    timespec nap{0, 20'000};
-    nanosleep(&nap, nullptr);
-  }
-  wire_peer_ = -1;
+  const timespec time{0, 20'000};
+  nanosleep(&time, nullptr);
 }
 
 void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {

@@ -50,7 +50,20 @@ class Context : public Lookout {
   Experience& experience() { return fabric_.experience; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
-  void wait(Wire::Request& request);
+  void wait(Wire::Request& request) {
+    poll([&] { return wire().test(request) ? -1 : request.peer; });
+  }
+  /// Until missing() says -1; before, it tells which rank of another node is waited for.
+  template <class Missing>
+  void poll(Missing missing) {
+    const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin();
+    while ((wire_peer_ = missing()) >= 0) {
+      if (Clock::now() < spin_end)
+        pause();
+      else
+        nap();
+    }
+  }
   void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
   /// Sends and receives all of it; empty parcels are skipped. Pieces keep their order per pair of ranks.
   void exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing);
@@ -66,6 +79,7 @@ class Context : public Lookout {
   bool waits_for(int rank) const override;
 
  private:
+  void nap();  // looks around, too
   void compare_on_node();
   void compare_between_nodes();
   void compare(const Signature& other, int rank);

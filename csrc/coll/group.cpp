@@ -23,6 +23,17 @@ std::size_t total_bytes(const Blocks& blocks) {
   return bytes;
 }
 
+std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& options) {
+  std::uint64_t layout = layout_of(pieces);
+  for (std::uint64_t value :
+       {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
+        options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
+        static_cast<std::uint64_t>(options.algorithm), options.label, std::bit_cast<std::uint64_t>(options.bound.value),
+        std::uint64_t{options.bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
+    layout = (layout ^ value) * 1099511628211u;
+  return layout;
+}
+
 }  // namespace
 
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
@@ -51,6 +62,14 @@ double Group::seconds(double timeout_s) const {
 void Group::check_root(int root) const {
   if (root < 0 || root >= size())
     usage("root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
+}
+
+void Group::check_codec(const StreamOptions& options) const {
+  if (!options.codec) return;
+  if (const std::string reason = options.codec->why_not(); !reason.empty())
+    usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
+  if (options.codec->lossy && !(options.bound.value > 0))
+    usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
 }
 
 template <class Algorithm>
@@ -93,12 +112,7 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const Stre
   check_root(root);
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
     usage("algorithm=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
-  if (options.codec) {
-    if (const std::string reason = options.codec->why_not(); !reason.empty())
-      usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
-    if (options.codec->lossy && !(bound.value > 0))
-      usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
-  }
+  check_codec(options);
   std::size_t bytes = 0;
   for (Piece& piece : pieces) {
     bytes += piece.data.size();
@@ -109,16 +123,10 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const Stre
   }
   if (rank() == root) set_bounds(pieces, bound);
   // What the root says counts, but ranks that call with other options are in another operation.
-  std::uint64_t layout = layout_of(pieces);
-  for (std::uint64_t value :
-       {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
-        options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
-        static_cast<std::uint64_t>(options.algorithm), options.label, std::bit_cast<std::uint64_t>(bound.value),
-        std::uint64_t{bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
-    layout = (layout ^ value) * 1099511628211u;
   StreamReport report;
-  collective(OpKind::kBcastCompressed, {.layout = layout, .check = reference_check(pieces), .root = root}, bytes,
-             timeout_s, [&](Context& c) { report = accdp::bcast_stream(c, pieces, root, options); });
+  collective(OpKind::kBcastCompressed,
+             {.layout = layout_of(pieces, options), .check = reference_check(pieces), .root = root}, bytes, timeout_s,
+             [&](Context& c) { report = accdp::bcast_stream(c, pieces, root, options); });
   return report;
 }
 
@@ -128,6 +136,32 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
   collective(OpKind::kAllreduce, {.type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
              [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, -1); });
+}
+
+StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, const StreamOptions& options,
+                                     std::span<float> residual, double timeout_s) {
+  const Datatype type = pieces.empty() ? Datatype::kF32 : pieces.front().type;
+  check_op(type, op);
+  check_codec(options);
+  if (options.bound.value > 0 && (!is_real_float(type) || (op != ReduceOp::kSum && op != ReduceOp::kAvg)))
+    usage(std::string("error_bound: expected none for ") + name_of(op) + " of " + name_of(type) +
+          "; sums and averages of floats may have one");
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.type != type || piece.data.data() != pieces.front().data.data() + bytes)
+      usage("tensors: expected one datatype, each beginning where the one before ends");
+    bytes += piece.data.size();
+  }
+  if (!residual.empty() && residual.size() != bytes / element_bytes(type))
+    usage("residual has " + std::to_string(residual.size()) + " elements: expected " +
+          std::to_string(bytes / element_bytes(type)));
+  StreamReport report;
+  collective(OpKind::kAllreduceCompressed,
+             {.layout = layout_of(pieces, options), .type = type, .op = static_cast<std::uint8_t>(op)}, bytes,
+             timeout_s, [&](Context& c) {
+               report = accdp::allreduce_stream(c, std::move(pieces), {type, op, size()}, options, residual);
+             });
+  return report;
 }
 
 void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coll/algorithms.hpp"
+#include "coll/allreduce_stream.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/post_office.hpp"
 
@@ -33,6 +34,10 @@ class Group {
   /// that have no reference arrive changed.
   StreamReport bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s = -1);
   void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
+  /// In place, of tensors of one datatype that lie one after the other, encoded between nodes as the options say
+  /// (allreduce_stream.hpp). A bound there lets floats arrive changed.
+  StreamReport allreduce_stream(std::vector<Piece> pieces, ReduceOp op, const StreamOptions& options,
+                                std::span<float> residual = {}, double timeout_s = -1);
   void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
   void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
   void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
@@ -60,6 +65,7 @@ class Group {
   double seconds(double timeout_s) const;
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
+  void check_codec(const StreamOptions& options) const;
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 

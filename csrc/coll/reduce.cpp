@@ -2,11 +2,10 @@
 //   1. on the node, up to `flat_bytes`: each rank writes its data into its slot and reduces all slots
 //      itself, in rank order (1 step); above: for each chunk, each rank hands every other rank the slice
 //      that the other one reduces, reduces its own slice, and hands the result round (2 steps);
-//   2. between nodes, leaders only: direct reduce-scatter and allgather over segments; up to
-//      kSmallWireBytes every leader sends all of it to every other and reduces itself;
-//   3. on the node: broadcast from the leader.
+//   2. between nodes, up to kSmallWireBytes: every leader sends all of it to every other and reduces itself, and
+//      broadcasts on its node; above: reduce_over_nodes.cpp.
 // All ranks get the same bits: each element is reduced by one rank, or by all in the same order.
-// Cost: 2*ceil(S/c) steps on one node; 2*S*(nodes-1)/nodes bytes out of and into each node.
+// Cost: 2*ceil(S/c) steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
@@ -15,7 +14,6 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kSmallWireBytes = 4 << 10;
-constexpr std::size_t kWireSegmentBytes = 8 << 20;
 
 struct Slice {
   std::size_t begin, bytes;
@@ -81,51 +79,33 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
   }
 }
 
-void reduce_between_nodes(Context& c, Bytes data, const Reduction& how, int receiver) {
+namespace {
+
+/// Short messages: every leader sends all of its own to every other, and reduces itself.
+void reduce_between_leaders(Context& c, Bytes data, const Reduction& how, int receiver) {
   const Topology& t = c.topology();
-  const int nodes = t.nodes(), me = t.node();
-  const bool small = data.size() <= kSmallWireBytes;
-  const std::size_t most = std::min(data.size(), kWireSegmentBytes);
-  const Bytes scratch = c.scratch(nodes * (small ? most : slice(most, 0, nodes).bytes));
-  for (std::size_t at = 0; at < data.size(); at += kWireSegmentBytes) {
-    const Bytes segment = data.subspan(at, std::min(kWireSegmentBytes, data.size() - at));
-    auto part = [&](int node) {
-      if (small) return Slice{0, segment.size()};
-      return slice(segment.size(), node, nodes);
-    };
-    // Everybody's contribution to my part comes to me.
-    const Slice mine = part(me);
-    std::vector<Incoming> incoming;
-    std::vector<Outgoing> outgoing;
-    std::vector<const void*> sources;
-    for (int node = 0; node < nodes; ++node) {
-      std::byte* place = scratch.data() + node * mine.bytes;
-      sources.push_back(node == me ? segment.data() + mine.begin : place);
-      if (node == me) continue;
-      incoming.push_back({t.leader(node), {place, mine.bytes}});
-      outgoing.push_back({t.leader(node), segment.subspan(part(node).begin, part(node).bytes)});
-    }
-    c.exchange(incoming, outgoing);
-    reduce(segment.data() + mine.begin, sources, mine.bytes / element_bytes(how.type), how);
-    if (small) continue;
-    // My reduced part goes to everybody who wants it.
-    incoming.clear();
-    outgoing.clear();
-    for (int node = 0; node < nodes; ++node) {
-      if (node == me) continue;
-      if (receiver < 0 || receiver == me)
-        incoming.push_back({t.leader(node), segment.subspan(part(node).begin, part(node).bytes)});
-      if (receiver < 0 || receiver == node)
-        outgoing.push_back({t.leader(node), segment.subspan(mine.begin, mine.bytes)});
-    }
-    c.exchange(incoming, outgoing);
+  const Bytes scratch = c.scratch(t.nodes() * data.size());
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  std::vector<const void*> sources;
+  for (int node = 0; node < t.nodes(); ++node) {
+    const Bytes place = node == t.node() ? data : scratch.subspan(node * data.size(), data.size());
+    sources.push_back(place.data());
+    if (node == t.node()) continue;
+    if (receiver < 0 || receiver == t.node()) incoming.push_back({t.leader(node), place});
+    if (receiver < 0 || receiver == node) outgoing.push_back({t.leader(node), data});
   }
+  c.exchange(incoming, outgoing);
+  if (receiver < 0 || receiver == t.node()) reduce(data.data(), sources, data.size() / element_bytes(how.type), how);
 }
+
+}  // namespace
 
 void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
   c.meet();
+  if (in.size() > kSmallWireBytes) return reduce_over_nodes(c, in, out, how, receiver);
   // The lowest rank leads on every node, so that the same ranks speak in all phases.
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();
@@ -133,7 +113,7 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   if (leads && receiver >= 0 && receiver != t.rank())
     sum = c.scratch(in.size());  // its caller gave no place for a result
   reduce_on_node(c, in, sum, how.partial(), t.local_of(leader));
-  if (leads) reduce_between_nodes(c, sum, how, receiver < 0 ? -1 : t.node_of(receiver));
+  if (leads) reduce_between_leaders(c, sum, how, receiver < 0 ? -1 : t.node_of(receiver));
   if (receiver < 0) return bcast_on_node(c, {out}, t.local_of(leader));
   if (!t.is_near(receiver) || receiver == leader) return;
   // The result stands at the leader of the receiver's node; the node's other ranks only keep step.

@@ -8,7 +8,6 @@
 #include "base/settings.hpp"
 #include "codec/delta.hpp"
 #include "codec/survey.hpp"
-#include "coll/call.hpp"
 
 namespace accdp {
 namespace {
@@ -42,9 +41,16 @@ StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, 
   return options;
 }
 
-StreamCodec::StreamCodec(const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
-                         std::uint64_t sequence, std::uint64_t reference, StreamReport& report)
-    : pieces_(pieces), plan_(plan), options_(options), sequence_(sequence), reference_(reference), report_(report) {}
+StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan,
+                         const StreamOptions& options, std::uint64_t sequence, std::uint64_t reference,
+                         StreamReport& report)
+    : pieces_(pieces),
+      plan_(plan),
+      options_(options),
+      collective_(collective),
+      sequence_(sequence),
+      reference_(reference),
+      report_(report) {}
 
 StreamCodec::Class StreamCodec::class_of(const Piece& piece) {
   return {piece.type, piece.lossy && piece.bound > 0, !piece.reference.empty()};
@@ -139,7 +145,7 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags
     if (encoded) encoded_bytes_[codec->id] += raw.size();
   }
   FrameHead head;
-  head.collective = static_cast<std::uint8_t>(OpKind::kBcastCompressed);
+  head.collective = static_cast<std::uint8_t>(collective_);
   head.flags = flags;
   head.sequence = sequence_;
   head.stream_bytes = plan_.bytes();
@@ -157,9 +163,8 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
     sizes.push_back(static_cast<std::uint32_t>(plan_.chunks()[i].bytes));
     may_be_lossy |= pieces_[plan_.chunks()[i].piece].lossy;
   }
-  return FrameReader(
-      message, {static_cast<std::uint8_t>(OpKind::kBcastCompressed), sequence_, plan_.bytes(), reference_, f.first,
-                static_cast<std::uint32_t>(plan_.chunk_bytes()), may_be_lossy, sizes});
+  return FrameReader(message, {static_cast<std::uint8_t>(collective_), sequence_, plan_.bytes(), reference_, f.first,
+                               static_cast<std::uint32_t>(plan_.chunk_bytes()), may_be_lossy, sizes});
 }
 
 std::uint8_t StreamCodec::decode(std::size_t frame, ConstBytes message) {

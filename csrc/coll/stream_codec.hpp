@@ -5,6 +5,7 @@
 
 #include "codec/frame.hpp"
 #include "codec/policy.hpp"
+#include "coll/call.hpp"
 #include "coll/schedule.hpp"
 #include "coll/stream.hpp"
 
@@ -34,7 +35,7 @@ struct StreamReport {
 /// Turns frames of a stream into messages and back, on one rank, in one operation.
 class StreamCodec {
  public:
-  StreamCodec(const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
+  StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
               std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
@@ -68,6 +69,7 @@ class StreamCodec {
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
   const StreamOptions& options_;
+  const OpKind collective_;
   std::uint64_t sequence_, reference_;
   StreamReport& report_;
   std::map<Class, const CodecRow*> chosen_;

@@ -77,6 +77,12 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr bcast_stream(Tensors tensors, Tensors references, int root, const StreamCall& call, bool is_async,
                        Milliseconds timeout, std::shared_ptr<StreamReport> report);
 
+  /// Of one dense tensor in place, whose parts of `counts` elements are tensors of their own to a relative bound.
+  /// residual: undefined, or float32 of as many elements (coll/allreduce_stream.hpp).
+  WorkPtr allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts, const c10d::ReduceOp& op,
+                           const StreamCall& call, at::Tensor residual, bool is_async, Milliseconds timeout,
+                           std::shared_ptr<StreamReport> report);
+
   /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
   using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&,
                                                                    const std::vector<int>& ranks, int rank,

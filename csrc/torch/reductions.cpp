@@ -71,6 +71,45 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
                 });
 }
 
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts,
+                                                               const c10d::ReduceOp& op, const StreamCall& call,
+                                                               at::Tensor residual, bool is_async, Milliseconds timeout,
+                                                               std::shared_ptr<StreamReport> report) {
+  const Checks checks{"allreduce_compressed"};
+  Tensors tensors{tensor};
+  checks.dense(tensors);
+  checks.on_host(tensors);
+  check_reducible(checks, tensor, op);
+  std::int64_t elements = 0;
+  for (std::int64_t count : counts) elements += count;
+  if (elements != tensor.numel())
+    checks.fail("parts have " + std::to_string(elements) + " elements, expected " + std::to_string(tensor.numel()));
+  if (residual.defined() && (residual.scalar_type() != at::kFloat || residual.numel() != tensor.numel()))
+    checks.fail("residual: expected float32 of " + std::to_string(tensor.numel()) + " elements");
+  StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
+  options.bound = call.bound;
+  auto memory = operands(tensors, Operand::kReadWrite);
+  std::vector<Operand> left;
+  if (residual.defined()) left.emplace_back(residual, Operand::kWrite);
+  return launch({OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async},
+                [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options,
+                 how = reduce_op_of(op), report = std::move(report)](Group& group, double timeout_s) {
+                  std::vector<Piece> pieces;
+                  Bytes rest = memory[0].bytes();
+                  for (std::int64_t count : counts) {
+                    const std::size_t n = count * element_bytes(memory[0].type());
+                    pieces.push_back({rest.first(n), memory[0].type()});
+                    rest = rest.subspan(n);
+                  }
+                  std::span<float> room;
+                  if (!left.empty())
+                    room = {reinterpret_cast<float*>(left[0].bytes().data()), left[0].bytes().size() / sizeof(float)};
+                  *report = group.allreduce_stream(std::move(pieces), how, options, room, timeout_s);
+                  give_back(memory);
+                  give_back(left);
+                });
+}
+
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors,
                                                                const c10d::AllreduceOptions& options) {
   return allreduce(tensors, options);

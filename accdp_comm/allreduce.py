@@ -1,0 +1,121 @@
+"""allreduce_compressed: an allreduce that moves fewer bytes between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core, nvcomp
+from .arguments import Arguments
+from .bcast import BcastResult, Relative, bound_of, check_codec
+from .buffers import Buffer
+from .channels import Pending, channel_of
+
+_FLOATS = ("f16", "bf16", "f32", "f64")
+
+
+class AllreduceResult(BcastResult):
+    """What a compressed allreduce did, as this rank saw it.
+
+    ``logical_bytes`` is what this rank would have sent to other nodes without a codec, ``wire_bytes`` what it sent;
+    both are 0 on ranks that left it to their node's leader, and on one node. ``algorithm``: "leaders", "lanes" (all
+    ranks of a node send, each its share) or "flat".
+    """
+
+
+class AllreduceWork:
+    """An asynchronous allreduce_compressed: wait for it before the tensor is used."""
+
+    def __init__(self, pending: Pending):
+        self._pending = pending
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._pending.is_completed()
+
+    def wait(self, timeout_s: float | None = None) -> AllreduceResult:
+        """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
+        return AllreduceResult(**self._pending.wait(timeout_s))
+
+
+def allreduce_compressed(
+    tensor: Any,
+    op: str = "sum",
+    *,
+    group: Any = None,
+    codec: str = "auto",
+    error_bound: float | Relative | None = None,
+    parts: Sequence[int] | None = None,
+    residual: Any = None,
+    chunk_bytes: int | None = None,
+    async_op: bool = False,
+) -> AllreduceResult | AllreduceWork:
+    """Combine ``tensor`` of all ranks element by element, in place, compressed between nodes where that is faster.
+
+    On a node the ranks reduce through shared memory. Between nodes each part of the message has an owner: the others
+    encode their node's sum of it, the owner decodes and adds up what it got in a fixed order, encodes the result once,
+    and takes what that decodes to. So all ranks end with the same bits.
+
+    Args:
+        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory; bool, (u)int8..64, float16,
+            bfloat16, float32, float64, complex64, complex128. Same count and datatype on all ranks. Is replaced.
+        op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
+        group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
+            has that backend, else all ranks of the job.
+        codec: "auto" samples the data and takes what is predicted to be fastest, "none" included; or a name from
+            ``accdp info``. Between ranks of one node nothing is compressed.
+        error_bound: None: the result is what it would be without a codec. A number, for sum and avg of floats: every
+            finite element of the result may be off by up to it, beside the rounding of the datatype.
+            ``relative(0.01)``: by up to 0.01 of the standard deviation that the result would have if the ranks'
+            contributions were independent: sqrt(sum of their variances), divided by the number of ranks for avg.
+        parts: Counts of the tensors that lie one after the other in ``tensor``, for relative bounds of their own. None:
+            it is one.
+        residual: float32, as many elements as ``tensor``: takes what encoding left out of what this rank sent, in units
+            of a contribution, so that result + sum of all residuals (divided for avg) is the exact result.
+        chunk_bytes: Longest chunk before encoding; None: the setting codec_chunk_bytes.
+        async_op: Return at once, with an AllreduceWork.
+    Returns:
+        AllreduceResult; or AllreduceWork where async_op.
+    Raises:
+        UsageError: Not such a tensor, an unknown op or codec, a bound for integers or another op. Nothing was sent.
+        MismatchError: Ranks disagree on any argument: nothing was written.
+        CodecError: What arrived was damaged. The tensor is undefined.
+        PeerTimeout, PeerDied: A rank did not come, or is gone.
+
+    Collective over the group. Cost: 2 * bytes * (nodes - 1) / nodes / ratio over the link, beside 2 or 3 passes over
+    shared memory. Source: docs/compression.md.
+    """
+    nvcomp.find()
+    channel = channel_of(group)
+    args = Arguments(channel.rank, channel.size)
+    data = args.buffer("tensor", tensor, writable=True)
+    args.op(op, data)
+    if error_bound is not None and (data.datatype.name not in _FLOATS or op not in ("sum", "avg")):
+        raise args.wrong("error_bound", f"None for {op} of {data.datatype.name}", repr(error_bound))
+    try:
+        bound = bound_of(error_bound)
+        check_codec(codec, chunk_bytes)
+    except _core.UsageError as error:
+        raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
+    counts = [data.count] if parts is None else [int(count) for count in parts]
+    if sum(counts) != data.count or min(counts, default=0) < 0:
+        raise args.wrong("parts", f"counts >= 0 that add up to {data.count}", counts)
+    pending = channel.allreduce(
+        data,
+        counts,
+        op,
+        codec=codec,
+        chunk_bytes=chunk_bytes or 0,
+        bound=bound,
+        residual=None if residual is None else _residual(args, residual, data),
+        async_op=async_op,
+    )
+    return AllreduceWork(pending) if async_op else AllreduceResult(**pending.wait(None))
+
+
+def _residual(args: Arguments, residual: Any, data: Buffer) -> Buffer:
+    buffer = args.buffer("residual", residual, writable=True)
+    if buffer.datatype.name != "f32" or buffer.count != data.count:
+        got = f"{buffer.count} {buffer.datatype.name}"
+        raise args.wrong("residual", f"float32 of {data.count} elements", got)
+    return buffer

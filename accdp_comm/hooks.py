@@ -1,0 +1,102 @@
+"""Communication hooks for DistributedDataParallel: how it averages gradients."""
+
+# No postponed annotations here: DistributedDataParallel looks at those of a hook, and wants types.
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _core, nvcomp
+from .allreduce import AllreduceResult
+from .arguments import Arguments
+from .bcast import Relative, bound_of, check_codec
+from .channels import TorchChannel, channel_of
+
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def compressed_allreduce(
+    error_bound: float | Relative | None = None,
+    error_feedback: bool = True,
+    *,
+    codec: str = "auto",
+    group: Any = None,
+) -> "CompressedAllreduce":
+    """Return a hook for ``model.register_comm_hook(None, hook)`` that averages gradients compressed between nodes.
+
+    Args:
+        error_bound: As in allreduce_compressed(), of the averaged gradients, parameter by parameter. None: lossless.
+        error_feedback: Add what encoding left out of a step's gradients to those of the next step, so that nothing is
+            lost for good. Costs one float32 per parameter of memory. Without effect where nothing is left out.
+        codec: As in allreduce_compressed().
+        group: The process group of the model, with the backend accdp; None: the default group.
+    Raises:
+        UsageError: Not such a codec, bound or group.
+
+    Every rank registers the same hook. Cost: docs/compression.md.
+    """
+    return CompressedAllreduce(error_bound, error_feedback, codec, group)
+
+
+class CompressedAllreduce:
+    """The hook; made by compressed_allreduce().
+
+    Attributes:
+        last: What the most recent finished bucket did, or None.
+    """
+
+    def __init__(self, error_bound: float | Relative | None, error_feedback: bool, codec: str, group: Any):
+        nvcomp.find()
+        check_codec(codec, None)
+        self._bound, self._codec = bound_of(error_bound), codec
+        channel = channel_of(group)
+        if not isinstance(channel, TorchChannel):
+            raise _core.UsageError(
+                f"group={group!r}: expected a torch process group, because a model's gradients use it"
+            )
+        self._channel = channel
+        self._feedback = error_feedback and self._bound[0] > 0
+        self._buckets: dict[tuple[int, ...], torch.Tensor] = {}  # residual, by the parameters of a bucket
+        self._left: dict[int, torch.Tensor] = {}  # parameter's part of its bucket's residual
+        self.last: AllreduceResult | None = None
+        self.__name__ = self.__qualname__ = "compressed_allreduce"  # DistributedDataParallel asks a hook for both
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Begin to average a bucket; called by DistributedDataParallel."""
+        gradients = bucket.buffer()
+        counts = [gradient.numel() for gradient in bucket.gradients()]
+        residual = self._residual_of(bucket, counts) if self._feedback else None
+        if residual is not None:
+            gradients.add_(residual)
+        args = Arguments(self._channel.rank, self._channel.size)
+        pending = self._channel.allreduce(
+            args.buffer("gradients", gradients, writable=True),
+            counts,
+            "avg",
+            codec=self._codec,
+            chunk_bytes=0,
+            bound=self._bound if gradients.is_floating_point() else (0.0, False),
+            residual=None if residual is None else args.buffer("residual", residual, writable=True),
+            async_op=True,
+        )
+
+        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
+            future.value()  # raises what the allreduce failed with
+            self.last = AllreduceResult(**pending.wait(None))
+            return gradients
+
+        return pending.torch_future().then(finish)  # type: ignore[attr-defined]
+
+    def _residual_of(self, bucket: dist.GradBucket, counts: list[int]) -> torch.Tensor:
+        """Return what the bucket's last step left out; DDP may sort parameters into other buckets after the first."""
+        key = tuple(id(parameter) for parameter in bucket.parameters())
+        if key not in self._buckets:
+            self._buckets = {other: kept for other, kept in self._buckets.items() if not set(key) & set(other)}
+            whole = torch.zeros(sum(counts), dtype=torch.float32)
+            for name, part in zip(key, whole.split(counts), strict=True):
+                if name in self._left:
+                    part.copy_(self._left[name])
+                self._left[name] = part
+            self._buckets[key] = whole
+        return self._buckets[key]

@@ -1,0 +1,105 @@
+"""Measure allreduce between hosts, compressed and not, against MPI_Allreduce and Gloo; all in one run.
+
+    python bench/allreduce_hosts.py            as root: hosts are network namespaces of this machine, links are limited
+    python bench/allreduce_hosts.py --quick    a look, in about a minute
+    python bench/allreduce_hosts.py --report   the table of the lines that are there
+
+Parts (--only): ``allreduce``, real gradients on 2 hosts x 2 ranks and 4 x 1; ``training``, steps of the character model
+under DistributedDataParallel on 2 hosts x 2 ranks, and the loss after them. The methods of a line take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import real_tensors
+from bcast_hosts import HERE, ROOT, machine, run_job, versions
+from rich.console import Console
+from rich.table import Table
+
+PARTS = ("allreduce", "training")
+PLACEMENTS = ("2x2", "4x1")
+LINK_MBIT = 1000
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", choices=PARTS, help="one part")
+    parser.add_argument("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
+    parser.add_argument("--out", type=Path, help="JSON lines; those of the other part stay there")
+    parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
+    args = parser.parse_args()
+    args.out = args.out or (
+        args.cache / "quick_allreduce.jsonl" if args.quick else HERE / "results" / "allreduce_hosts.jsonl"
+    )
+    return args
+
+
+def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    cache = args.cache.resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = real_tensors.make(cache, real_tensors.QUICK if args.quick else real_tensors.FULL)
+    common = {"machine": machine(), "versions": versions(), "command": shlex.join(["python", *sys.argv])}
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary, "out.jsonl")
+        for part in [args.only] if args.only else PARTS:
+            for placement in PLACEMENTS if part == "allreduce" else PLACEMENTS[:1]:
+                console.print(f"{part}: {placement} (hosts x ranks), {LINK_MBIT} Mbit/s")
+                argv = [str(HERE / "allreduce_rank.py"), part, str(folder), "quick" if args.quick else "full"]
+                found = run_job(placement, LINK_MBIT, argv, out, cache)
+                rows += [{"part": part} | row | common for row in found]
+    return rows
+
+
+def wire_seconds(row: dict[str, Any]) -> float:
+    """What the bytes that must leave a host need on its link."""
+    hosts = row["hosts"]
+    return float(2 * row["bytes"] * (hosts - 1) / hosts / row["link_bytes_per_s"])
+
+
+def print_tables(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table("hosts x ranks", "dtype", "MiB", "method", "median ms", "10 % .. 90 %", "of the wire's", "ratio")
+    for row in rows:
+        if row["part"] == "allreduce":
+            spread = f"{row['p10_s'] * 1e3:.0f} .. {row['p90_s'] * 1e3:.0f}"
+            wire = f"{row['median_s'] / wire_seconds(row):.2f}"
+            table.add_row(
+                *(row["placement"], row["dtype"], f"{row['bytes'] / 2**20:g}", row["method"]),
+                *(f"{row['median_s'] * 1e3:.0f}", spread, wire, f"{row['ratio']:.2f}"),
+            )
+    console.print(table)
+    table = Table("hosts x ranks", "method", "step ms", "10 % .. 90 %", "loss at the end", "steps", "ratio")
+    for row in rows:
+        if row["part"] == "training":
+            spread = f"{row['p10_s'] * 1e3:.0f} .. {row['p90_s'] * 1e3:.0f}"
+            table.add_row(
+                *(row["placement"], row["method"], f"{row['median_s'] * 1e3:.0f}", spread),
+                *(f"{row['loss']:.4f}", str(row["samples"]), f"{row['ratio']:.2f}"),
+            )
+    console.print(table)
+
+
+def main() -> None:
+    args = arguments()
+    console = Console(highlight=False, width=max(Console().width, 130))
+    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    if not args.report:
+        found = measure(args, console)
+        measured = {row["part"] for row in found}
+        rows = [row for row in rows if row["part"] not in measured] + found
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        console.print(f"{len(rows)} lines in {args.out}")
+    print_tables(rows, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+#include "codec/residual.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace accdp {
+namespace {
+
+struct BF16 {
+  std::uint16_t bits;
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
+template <class Value, class Wide>
+void subtract(ConstBytes exact, ConstBytes kept, Wide factor, float* out) {
+  for (std::size_t i = 0; i < exact.size() / sizeof(Value); ++i) {
+    Value a, b;
+    std::memcpy(&a, exact.data() + i * sizeof a, sizeof a);
+    std::memcpy(&b, kept.data() + i * sizeof b, sizeof b);
+    const float difference = static_cast<float>((static_cast<Wide>(a) - static_cast<Wide>(b)) * factor);
+    out[i] = std::isfinite(difference) ? difference : 0;  // NaN and infinities arrived exactly
+  }
+}
+
+}  // namespace
+
+void residual(Datatype type, ConstBytes exact, ConstBytes kept, double factor, float* out) noexcept {
+  switch (type) {
+    case Datatype::kF16: return subtract<_Float16, float>(exact, kept, static_cast<float>(factor), out);
+    case Datatype::kBF16: return subtract<BF16, float>(exact, kept, static_cast<float>(factor), out);
+    case Datatype::kF32: return subtract<float, float>(exact, kept, static_cast<float>(factor), out);
+    case Datatype::kF64: return subtract<double, double>(exact, kept, factor, out);
+    default: return;
+  }
+}
+
+}  // namespace accdp

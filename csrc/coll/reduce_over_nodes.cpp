@@ -1,0 +1,170 @@
+// Reduction of long messages over several nodes: segments in a pipeline. While the wire carries some, the node works
+// on others. Phases of a segment:
+//   1. on the node, one lane: it is reduced to the leader (reduce_on_node); several lanes: each rank hands every
+//      other rank the slice of that one's lane and reduces its own (1 step);
+//   2. between nodes: wire_reduction.hpp, by the leaders or by all ranks, each for its lane;
+//   3. on the node: broadcast from the leader, or each rank hands round its slice (1 step).
+// All ranks get the same bits: each element is reduced on a node by one rank, over nodes by one rank, in order.
+// Cost: 2*S*(nodes-1)/nodes bytes out of and into each node; 3*ceil(S/c) steps beside them, 2*ceil(S/c) with lanes.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "coll/algorithms.hpp"
+#include "coll/wire_reduction.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kAhead = 4;                // segments under way at once
+constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
+constexpr std::size_t kFramesPerSlot = 64;       // at most: shorter frames cost more than they gain
+
+/// `bytes` from one rank of the node to another; the others, whose `data` is not looked at, keep step.
+void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int target) {
+  for (std::size_t at = 0; at < bytes; at += c.slot_bytes()) {
+    const std::size_t n = std::min(c.slot_bytes(), bytes - at);
+    if (c.local_rank() == source) {
+      std::memcpy(c.open(), data + at, n);
+      c.publish();
+      continue;
+    }
+    c.open_unwritten();
+    c.publish();
+    if (c.local_rank() != target) continue;
+    c.await(source);
+    std::memcpy(data + at, c.slot(source), n);
+  }
+}
+
+class Pipeline {
+ public:
+  Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
+           FrameCodec* codec)
+      : c_(c),
+        in_(in),
+        out_(out),
+        how_(how),
+        receiver_(receiver),
+        grid_(grid),
+        leader_(c.topology().leader(c.topology().node())),
+        speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
+        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(grid.segment(0).bytes, 1), 2, kAhead)) {
+    const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
+    if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
+  }
+
+  void run() {
+    const std::size_t segments = grid_.segments();
+    for (std::size_t i = 0; i < segments + ahead_ - 1; ++i) {
+      if (i < segments) begin(i);
+      if (i >= ahead_ - 1) end(i - (ahead_ - 1));
+    }
+  }
+
+ private:
+  int lane() const { return grid_.lanes() > 1 ? c_.local_rank() : 0; }
+  bool has_result() const { return receiver_ < 0 || receiver_ == c_.topology().rank(); }
+
+  /// Where this rank works on the segment; elsewhere than in its result where it has none.
+  Bytes place(std::size_t segment) {
+    const FrameGrid::Cut cut = grid_.segment(segment);
+    if (has_result()) return out_.subspan(cut.begin, cut.bytes);
+    if (places_.empty()) places_.resize(ahead_);
+    Bytes& place = places_[segment % ahead_];
+    if (place.empty()) place = c_.scratch(grid_.segment(0).bytes);
+    return place.first(cut.bytes);
+  }
+
+  void begin(std::size_t segment) {
+    const FrameGrid::Cut cut = grid_.segment(segment);
+    if (grid_.lanes() > 1)
+      reduce_own_slice(segment);
+    else
+      reduce_on_node(c_, in_.subspan(cut.begin, cut.bytes), speaks_ ? place(segment) : Bytes(), how_.partial(),
+                     c_.topology().local_of(leader_));
+    if (speaks_) wire_->start(segment, place(segment));
+  }
+
+  void end(std::size_t segment) {
+    if (speaks_) wire_->finish(segment);
+    const Topology& t = c_.topology();
+    if (grid_.lanes() > 1)
+      hand_round(segment);
+    else if (receiver_ < 0)
+      bcast_on_node(c_, {place(segment)}, t.local_of(leader_));
+    else if (t.is_near(receiver_) && receiver_ != leader_)
+      hand_over(c_, speaks_ || has_result() ? place(segment).data() : nullptr, grid_.segment(segment).bytes,
+                t.local_of(leader_), t.local_of(receiver_));
+  }
+
+  void reduce_own_slice(std::size_t segment) {
+    const std::size_t begin = grid_.segment(segment).begin;
+    std::byte* slot = c_.open();
+    for (int other = 0; other < grid_.lanes(); ++other) {
+      const FrameGrid::Cut cut = grid_.lane(segment, other);
+      if (other != lane() && cut.bytes) std::memcpy(slot + (cut.begin - begin), in_.data() + cut.begin, cut.bytes);
+    }
+    c_.publish();
+    c_.await_all();
+    const FrameGrid::Cut mine = grid_.lane(segment, lane());
+    std::vector<const void*> sources;
+    for (int rank = 0; rank < c_.local_size(); ++rank)
+      sources.push_back(rank == lane() ? in_.data() + mine.begin : c_.slot(rank) + (mine.begin - begin));
+    if (mine.bytes) reduce(out_.data() + mine.begin, sources, mine.bytes / element_bytes(how_.type), how_.partial());
+  }
+
+  void hand_round(std::size_t segment) {
+    const std::size_t begin = grid_.segment(segment).begin;
+    const FrameGrid::Cut mine = grid_.lane(segment, lane());
+    std::byte* slot = c_.open();
+    if (mine.bytes) std::memcpy(slot + (mine.begin - begin), out_.data() + mine.begin, mine.bytes);
+    c_.publish();
+    c_.await_all();
+    for (int other = 0; other < grid_.lanes(); ++other) {
+      const FrameGrid::Cut cut = grid_.lane(segment, other);
+      if (other != lane() && cut.bytes)
+        std::memcpy(out_.data() + cut.begin, c_.slot(other) + (cut.begin - begin), cut.bytes);
+    }
+  }
+
+  Context& c_;
+  ConstBytes in_;
+  Bytes out_;
+  const Reduction how_;
+  const int receiver_;
+  const FrameGrid& grid_;
+  const int leader_;
+  const bool speaks_;
+  const std::size_t ahead_;
+  std::vector<Bytes> places_;
+  std::optional<WireReduction> wire_;
+};
+
+}  // namespace
+
+int lanes_for(const Context& c, std::size_t bytes) {
+  const Topology& t = c.topology();
+  const int k = t.local_size();
+  for (int node = 0; node < t.nodes(); ++node)
+    if (t.members(node).size() != std::size_t(k)) return 1;
+  const bool fits = std::size_t(k) * t.nodes() <= kFramesPerSlot;
+  return k > 1 && fits && bytes >= c.slot_bytes() / 4 ? k : 1;
+}
+
+void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
+  const int lanes = receiver < 0 ? lanes_for(c, in.size()) : 1;
+  const int nodes = c.topology().nodes();
+  // A segment fits into a slot, unless that made the frames of many nodes too short.
+  const std::size_t frame = c.slot_bytes() / std::min(std::size_t(nodes) * lanes, kFramesPerSlot);
+  reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, nodes, lanes), nullptr);
+}
+
+void reduce_frames(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
+                   FrameCodec* codec) {
+  // Ranks that do not lead must not send before the leaders have compared signatures.
+  if (grid.lanes() > 1) c.meet();
+  Pipeline(c, in, out, how, receiver, grid, codec).run();
+}
+
+}  // namespace accdp

@@ -1,0 +1,85 @@
+// Reductions over nodes: how messages are cut, and sums whose frames are encoded between threads that are ranks.
+#include <cmath>
+#include <random>
+
+#include "coll/wire_reduction.hpp"
+#include "group_checks.hpp"
+
+using Floats = std::vector<float>;
+
+Bytes memory(Floats& values) { return std::as_writable_bytes(std::span(values)); }
+
+/// Every byte is in one frame, every frame in one lane of one segment, in order.
+void grids() {
+  for (std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{4097}, std::size_t{1} << 20})
+    for (int nodes : {2, 3, 7})
+      for (int lanes : {1, 2, 4}) {
+        const FrameGrid grid = FrameGrid::even(bytes, 4096, nodes, lanes);
+        std::size_t end = 0, number = 0;
+        for (std::size_t segment = 0; segment < grid.segments(); ++segment) {
+          CHECK(grid.segment(segment).begin == end);
+          for (int lane = 0; lane < lanes; ++lane) {
+            CHECK(grid.lane(segment, lane).begin == end);
+            for (int node = 0; node < nodes; ++node) {
+              const std::size_t frame = grid.frame(segment, lane, node);
+              if (frame == FrameGrid::kNone) continue;
+              CHECK(frame == number++);
+              CHECK(grid.cut(frame).begin == end && grid.cut(frame).bytes > 0 && grid.cut(frame).bytes <= 4096);
+              end += grid.cut(frame).bytes;
+            }
+            CHECK(grid.lane(segment, lane).begin + grid.lane(segment, lane).bytes == end);
+          }
+        }
+        CHECK(end == bytes);
+      }
+}
+
+Floats contribution(int rank, std::size_t count) {
+  std::mt19937 random(rank + 1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  Floats values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+/// Sums of several tensors in one memory, within the bound, the same bits on all ranks; the residuals make them whole.
+void sums(Group& group) {
+  for (const char* codec : {"auto", "fpk", "qpk", "none"})
+    for (std::size_t count : {std::size_t{3}, std::size_t{5000}, std::size_t{60'000}}) {
+      const bool lossy = std::string(codec) == "qpk";
+      StreamOptions options = stream_options(codec, 0, "");
+      if (lossy) options.bound = {1e-3, false};
+      Floats values = contribution(group.rank(), count), left(lossy ? count : 0);
+      const std::size_t first = count / 3 * sizeof(float);
+      group.allreduce_stream(
+          {{memory(values).first(first), Datatype::kF32}, {memory(values).subspan(first), Datatype::kF32}},
+          ReduceOp::kSum, options, left);
+      if (lossy) group.allreduce(memory(left), memory(left), Datatype::kF32, ReduceOp::kSum);
+      std::vector<double> wanted(count);
+      for (int rank = 0; rank < group.size(); ++rank) {
+        const Floats one = contribution(rank, count);
+        for (std::size_t i = 0; i < count; ++i) wanted[i] += one[i];
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        CHECK(std::abs(values[i] - wanted[i]) <= (lossy ? 1e-3 : 0) + 1e-7);
+        if (lossy) CHECK(std::abs(values[i] + left[i] - wanted[i]) <= 1e-6);
+      }
+      Floats most = values, least = values;
+      group.allreduce(memory(most), memory(most), Datatype::kF32, ReduceOp::kMax);
+      group.allreduce(memory(least), memory(least), Datatype::kF32, ReduceOp::kMin);
+      CHECK(most == values && least == values);
+    }
+}
+
+int main() {
+  grids();
+  set_setting("ACCDP_CACHE_DIR", "-");
+  for (const char* chunk : {"4k", "64k"}) {
+    set_setting("ACCDP_FLAT_BYTES", "1k");
+    set_setting("ACCDP_CHUNK_BYTES", chunk);
+    run_nodes({0, 1}, sums);
+    run_nodes({0, 0, 1, 1}, sums);
+    run_nodes({0, 1, 0}, sums);
+    run_nodes({0, 1, 2, 3}, sums);
+  }
+}

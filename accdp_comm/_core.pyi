@@ -54,6 +54,7 @@ _Block = tuple[int, int]  # address, count
 
 class Group:
     timeout_s: float
+    deterministic: bool
     def __init__(
         self,
         *,

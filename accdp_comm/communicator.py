@@ -25,6 +25,8 @@ class Communicator:
         comm: An mpi4py communicator to take the ranks from, or None for the whole job: the ranks of the MPI launcher,
             else those of torch.distributed's world, else torchrun's, else this process alone.
         timeout_s: How long an operation waits for other ranks, in seconds.
+        deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
+            in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
     Raises:
         UsageError: Versions or settings differ between ranks, or the ranks cannot be connected here.
         PeerTimeout: Some ranks did not come.
@@ -34,9 +36,11 @@ class Communicator:
     argument breaks the communicator: its later calls raise the first reason, and buffers it was to write are undefined.
     """
 
-    def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0):
+    def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0, deterministic: bool | None = None):
         exchange = worlds.of_mpi4py(comm, timeout_s) if comm is not None else worlds.whole_job(timeout_s)
         self._start(exchange, "communicator", (exchange.rank, exchange.size))
+        if deterministic is not None:
+            self._core.deterministic = deterministic
 
     def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
         self._world, self._name, self._splits = world, name, 0
@@ -328,6 +332,7 @@ class Communicator:
         part = object.__new__(Communicator)
         exchange = worlds.PartExchange(self._group, members, self._splits)
         part._start(exchange, f"{self._name}.{self._splits}:{color}", self._world)
+        part._core.deterministic = self._core.deterministic
         return part
 
     def close(self) -> None:

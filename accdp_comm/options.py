@@ -19,24 +19,33 @@ class Options(Backend.Options):
             buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``.
         error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
         chunk_bytes: As in bcast_compressed().
+        deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
+            in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
     Raises:
         UsageError: No such codec, or not such a bound.
     """
 
     def __init__(
-        self, codec: str = "auto", error_bound: float | Relative | None = None, chunk_bytes: int | None = None
+        self,
+        codec: str = "auto",
+        error_bound: float | Relative | None = None,
+        chunk_bytes: int | None = None,
+        deterministic: bool | None = None,
     ):
         super().__init__("accdp", timedelta(minutes=30))
         nvcomp.find()
         check_codec(codec, chunk_bytes)
         self.codec, self.chunk_bytes = codec, chunk_bytes or 0
         self.error_bound, self.is_relative = bound_of(error_bound)
+        self.deterministic = deterministic
         if not self.error_bound and codec in lossy_codecs():
             raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
 
     def apply(self, backend: Any) -> None:
         """Make a backend behave so."""
         backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
+        if self.deterministic is not None:
+            backend.set_deterministic(self.deterministic)
 
 
 def from_settings() -> Options:

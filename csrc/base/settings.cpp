@@ -41,6 +41,9 @@ constexpr Setting kRows[] = {
      true},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of a compressed broadcast.", true},
+    {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
+     "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
+     true},
     {&Settings::cache_dir, "ACCDP_CACHE_DIR", "a folder; empty = accdp in the user's cache folder; - = none",
      "Where measured codec speeds are kept for the next run.", false},
 };
@@ -94,6 +97,7 @@ void check(const Settings& values, const Setting& row) {
   if (is(&Settings::bcast_algorithm) && std::count(std::begin(kWays), std::end(kWays), values.bcast_algorithm) == 0)
     fail();
   if (is(&Settings::codec) && values.codec.empty()) fail();
+  if (is(&Settings::deterministic) && values.deterministic != "off" && values.deterministic != "on") fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 

@@ -103,6 +103,7 @@ void bind_group(py::module_& m) {
       .def_property_readonly("name", &Group::name)
       .def_property_readonly("sequence", &Group::sequence)
       .def_property("timeout_s", &Group::timeout_s, &Group::set_timeout_s)
+      .def_property("deterministic", &Group::deterministic, &Group::set_deterministic)
       .def_property_readonly("nodes",
                              [](const Group& g) {
                                std::vector<int> nodes;

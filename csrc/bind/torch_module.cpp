@@ -53,6 +53,7 @@ PYBIND11_MODULE(_torch, m) {
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
+      .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def(
           "set_bcast",
           [](ProcessGroupAccdp& self, std::string codec, std::size_t chunk_bytes, double error_bound, bool relative) {

@@ -16,6 +16,10 @@ void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how,
 /// outs[r] is rank r's block; sizes may differ between ranks.
 void allgather(Context& context, ConstBytes in, const std::vector<Bytes>& outs);
 void reduce_scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how);
+/// As reduce_to and reduce_scatter, with the same bits for every placement of the ranks.
+void reduce_in_rank_order(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+void reduce_scatter_in_rank_order(Context& context, const std::vector<ConstBytes>& ins, Bytes out,
+                                  const Reduction& how);
 void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root);
 void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root);
 void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs);

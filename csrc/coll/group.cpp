@@ -38,7 +38,9 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& o
 
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
              std::shared_ptr<Wire> wire)
-    : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)), post_office_(fabric_) {}
+    : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)),
+      post_office_(fabric_),
+      deterministic_(settings().deterministic == "on") {}
 
 Group::~Group() { close(); }
 
@@ -134,8 +136,10 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
   check_op(type, op);
   if (out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  collective(OpKind::kAllreduce, {.type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
-             [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, -1); });
+  const bool ordered = deterministic_;
+  collective(OpKind::kAllreduce, {.layout = ordered, .type = type, .op = static_cast<std::uint8_t>(op)}, in.size(),
+             timeout_s,
+             [&](Context& c) { (ordered ? reduce_in_rank_order : reduce_to)(c, in, out, {type, op, size()}, -1); });
 }
 
 StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, const StreamOptions& options,
@@ -169,8 +173,10 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
   check_op(type, op);
   if (rank() == root && out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  collective(OpKind::kReduce, {.root = root, .type = type, .op = static_cast<std::uint8_t>(op)}, in.size(), timeout_s,
-             [&](Context& c) { reduce_to(c, in, out, {type, op, size()}, root); });
+  const bool ordered = deterministic_;
+  collective(OpKind::kReduce, {.layout = ordered, .root = root, .type = type, .op = static_cast<std::uint8_t>(op)},
+             in.size(), timeout_s,
+             [&](Context& c) { (ordered ? reduce_in_rank_order : reduce_to)(c, in, out, {type, op, size()}, root); });
 }
 
 void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
@@ -185,8 +191,12 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
   check_op(type, op);
   if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
     usage("ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
-  collective(OpKind::kReduceScatter, {.layout = layout_of(ins), .type = type, .op = static_cast<std::uint8_t>(op)},
-             total_bytes(ins), timeout_s, [&](Context& c) { accdp::reduce_scatter(c, ins, out, {type, op, size()}); });
+  const bool ordered = deterministic_;
+  collective(OpKind::kReduceScatter,
+             {.layout = layout_of(ins) + ordered, .type = type, .op = static_cast<std::uint8_t>(op)}, total_bytes(ins),
+             timeout_s, [&](Context& c) {
+               (ordered ? reduce_scatter_in_rank_order : accdp::reduce_scatter)(c, ins, out, {type, op, size()});
+             });
 }
 
 void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s) {

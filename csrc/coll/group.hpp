@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,9 @@ class Group {
   const std::string& name() const { return fabric_.name(); }
   double timeout_s() const { return fabric_.timeout_s; }
   void set_timeout_s(double seconds) { fabric_.timeout_s = seconds; }
+  /// Whether reductions give the same bits wherever the ranks are. Equal on all ranks; at first the setting's.
+  bool deterministic() const { return deterministic_; }
+  void set_deterministic(bool on) { deterministic_ = on; }
   std::uint64_t sequence() const { return sequence_; }  ///< collectives begun
   const Topology& topology() const { return fabric_.topology(); }
 
@@ -71,6 +75,7 @@ class Group {
 
   Fabric fabric_;
   PostOffice post_office_;
+  std::atomic<bool> deterministic_;
   std::mutex collective_mutex_;
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;

@@ -70,6 +70,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     ErrorBound bound = {};
     std::uint64_t label = 0;
   };
+  void set_deterministic(bool on) { group_->set_deterministic(on); }
   /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
   void set_bcast(StreamCall call);
   /// All tensors as one stream. references: none, or one per tensor, undefined where there is none. `report` is filled

@@ -21,6 +21,10 @@ enum class CodecId : std::uint8_t {
   kZstd = 8,
 };
 
+/// Sets of codecs are words with a bit per number.
+constexpr std::uint32_t bit_of(CodecId id) noexcept { return std::uint32_t{1} << static_cast<unsigned>(id); }
+constexpr bool is_in(std::uint32_t set, CodecId id) noexcept { return set & bit_of(id); }
+
 /// What an encoder has to know besides the bytes.
 struct Encoding {
   Datatype type;

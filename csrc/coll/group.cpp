@@ -88,7 +88,8 @@ void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
              [&](Context& c) { accdp::bcast(c, data, root); });
 }
 
-StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s) {
+StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s) {
+  options.lacking = fabric_.lacking_codecs();
   const ErrorBound& bound = options.bound;
   check_root(root);
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
@@ -96,6 +97,10 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const Stre
   if (options.codec) {
     if (const std::string reason = options.codec->why_not(); !reason.empty())
       usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
+    for (int other = 0; other < size(); ++other)
+      if (auto lack = fabric_.peer(other).lacks.find(options.codec->name); lack != fabric_.peer(other).lacks.end())
+        usage(std::string("codec=") + options.codec->name + " does not work on " + fabric_.describe(other) + ": " +
+              lack->second);
     if (options.codec->lossy && !(bound.value > 0))
       usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
   }

@@ -31,7 +31,7 @@ class Group {
   void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
   /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors
   /// that have no reference arrive changed.
-  StreamReport bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s = -1);
+  StreamReport bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s = -1);
   void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
   void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
   void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);

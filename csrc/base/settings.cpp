@@ -41,6 +41,9 @@ constexpr Setting kRows[] = {
      true},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of a compressed broadcast.", true},
+    {&Settings::codecs_off, "ACCDP_CODECS_OFF", "codecs of `accdp info`, comma separated; empty = none",
+     "Codecs that this rank does without, as if what they need were missing; no rank of its groups then uses them.",
+     false},
     {&Settings::cache_dir, "ACCDP_CACHE_DIR", "a folder; empty = accdp in the user's cache folder; - = none",
      "Where measured codec speeds are kept for the next run.", false},
 };

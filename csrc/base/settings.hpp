@@ -20,6 +20,7 @@ struct Settings {
   std::string bcast_algorithm = "auto";
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
+  std::string codecs_off = "";
   std::string cache_dir = "";
 };
 

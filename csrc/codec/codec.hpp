@@ -59,6 +59,8 @@ struct CodecRow {
 /// All rows but kNone, in the order of their numbers.
 std::span<const CodecRow* const> codec_rows() noexcept;
 const CodecRow* find_codec(CodecId id) noexcept;  ///< nullptr: no such row in this build
+/// As the row's own, and what ACCDP_CODECS_OFF says. Throws UsageError where that has a name of no codec.
+std::string why_not_here(const CodecRow& codec);
 /// Throws UsageError listing the names there are.
 const CodecRow& codec_named(const std::string& name);
 

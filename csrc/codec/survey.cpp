@@ -33,7 +33,7 @@ std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking,
   std::vector<Candidate> found;
   for (const CodecRow* codec : codec_rows()) {
     if (!codec->takes(how.type) || (codec->lossy && !(how.bound > 0)) || is_in(lacking, codec->id)) continue;
-    if (!codec->why_not().empty()) continue;
+    if (!why_not_here(*codec).empty()) continue;
     const CodecCost cost = codec_speed(*codec, how.type);
     if (kFasterOnSomeData * std::min(cost.encode_bytes_per_s, cost.decode_bytes_per_s) < pace) continue;
     found.push_back({codec, cost});

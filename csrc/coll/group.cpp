@@ -95,7 +95,7 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
     usage("algorithm=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
   if (options.codec) {
-    if (const std::string reason = options.codec->why_not(); !reason.empty())
+    if (const std::string reason = why_not_here(*options.codec); !reason.empty())
       usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
     for (int other = 0; other < size(); ++other)
       if (auto lack = fabric_.peer(other).lacks.find(options.codec->name); lack != fabric_.peer(other).lacks.end())

@@ -5,7 +5,7 @@
 namespace accdp {
 namespace {
 
-constexpr double kWorthIt = 0.95, kAsFast = 1.03;
+constexpr double kWorthIt = 0.95, kAsFast = 1.01;
 // Speeds are measured on samples in the cache; a stream comes from memory and goes there.
 constexpr double kMemorySecondsPerByte = 0.1e-9;
 

@@ -30,7 +30,7 @@ double plain_seconds(const Journey& journey) noexcept;
 double encoded_seconds(const Journey& journey, const CodecCost& codec) noexcept;
 
 /// Index of the codec that is predicted to be fastest, -1 for none: a codec must gain 5 %, because a wrong guess the
-/// other way costs more than the gain. Of codecs that are as fast within 3 %, the one that computes least.
+/// other way costs more than the gain. Of codecs that are as fast within 1 %, the one that computes least.
 int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noexcept;
 
 /// How much of the data may be tried on how many codecs.

@@ -31,14 +31,19 @@ class LinkMeter {
     marks_.clear();
     kind_ = kind;
     sent_ = 0;
+    before_ = bytes_per_s_;
     is_measured_ = false;
   }
   void sent(std::size_t bytes, Time now) {
-    if (sent_ == 0) first_sent_ = now;
+    if (sent_ == 0) {
+      first_sent_ = now;
+      marks_.push_back({now, 0, true});
+    }
     sent_ += bytes;
   }
   /// The next node has got so many bytes of what was sent since begin(). What lay ready for the link when the last
-  /// receipt came tells whether the link or this rank sets the pace.
+  /// receipt came tells whether the link or this rank sets the pace. Receipts that come together, because this rank
+  /// had no core for a while, must not look like a fast link: hence the long window, from the first byte on.
   void received(std::size_t bytes, Time now) {
     marks_.push_back({now, static_cast<double>(bytes), sent_ - bytes >= kBacklog});
     if (marks_.size() > kWindow) marks_.pop_front();
@@ -47,14 +52,15 @@ class LinkMeter {
     if (moved < kEnough || last.at <= first.at) return;
     is_measured_ = true;
     const double speed = moved / seconds(last.at - first.at);
+    const double weight = std::min(static_cast<double>(bytes) / kConvinces, 1.0);
     const auto waiting = std::count_if(marks_.begin(), marks_.end(), [](const Mark& mark) { return mark.backlog; });
     const bool link_sets_pace = 4 * waiting >= 3 * static_cast<long>(marks_.size());
-    if (link_sets_pace && !(bytes_per_s_ > 0))
+    if (!(before_ > 0))
       bytes_per_s_ = speed;
-    else if (link_sets_pace && (kind_ == Stream::kDirect || speed > bytes_per_s_))
-      bytes_per_s_ = 0.75 * bytes_per_s_ + 0.25 * speed;
+    else if (link_sets_pace && (kind_ == Stream::kDirect || speed > before_))
+      bytes_per_s_ = (1 - weight) * before_ + weight * speed;
     else
-      bytes_per_s_ = std::max(bytes_per_s_, speed);  // at least so much
+      bytes_per_s_ = std::max(before_, speed);  // at least so much
   }
   /// All has been received. A stream too short for the above gives a guess.
   void end(Time now) {
@@ -81,12 +87,12 @@ class LinkMeter {
   };
   static double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-  static constexpr std::size_t kLongStream = 8, kWorthAGuess = 64 << 10, kWindow = 32, kBacklog = 64 << 10;
-  static constexpr double kEnough = 512 << 10;
+  static constexpr std::size_t kLongStream = 8, kWorthAGuess = 64 << 10, kWindow = 128, kBacklog = 64 << 10;
+  static constexpr double kEnough = 512 << 10, kConvinces = 16 << 20;
   static constexpr double kLeastLatencyS = 10e-6, kMostLatencyS = 300e-6;
   static constexpr int kGuesses = 8;
 
-  double bytes_per_s_ = 0, guess_ = 0, latency_s_ = kLatencyS;
+  double bytes_per_s_ = 0, before_ = 0, guess_ = 0, latency_s_ = kLatencyS;
   int guesses_ = 0;
   Stream kind_ = Stream::kDirect;
   bool is_measured_ = false;

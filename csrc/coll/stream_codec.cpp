@@ -27,7 +27,7 @@ class Stopwatch {
 
 // Samples are slices of the data, so many and so large at most; kSamplingShare says what trying codecs on them may
 // cost.
-constexpr std::size_t kLeastSample = 4 << 10, kSliceBytes = 32 << 10, kMostSlices = 8;
+constexpr std::size_t kLeastSample = 4 << 10, kLeastSlice = 16 << 10, kMostSlice = 64 << 10, kMostSlices = 4;
 constexpr std::size_t kTooSmall = 64 << 10;
 
 }  // namespace
@@ -82,7 +82,7 @@ void StreamCodec::choose_for(const Class& which, std::size_t first_frame, Journe
   double bound = 0;
   for (std::size_t i = begin.piece; i < pieces_.size(); ++i) {
     if (class_of(pieces_[i]) != which) continue;
-    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kSliceBytes)
+    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kMostSlice)
       places.push_back({&pieces_[i], at});
     total += pieces_[i].data.size();
     bound = std::max(bound, pieces_[i].bound);
@@ -96,12 +96,12 @@ void StreamCodec::choose_for(const Class& which, std::size_t first_frame, Journe
   // This class's share of the whole journey's time; the time in which the message is under way counts too.
   const double share = static_cast<double>(total) / journey.bytes;
   const double budget_s = kSamplingShare * plain_seconds(journey) * share;
-  const SamplingPlan plan = plan_sampling(costs, budget_s, kLeastSample, std::min(kMostSlices * kSliceBytes, total));
+  const SamplingPlan plan = plan_sampling(costs, budget_s, kLeastSample, std::min(kMostSlices * kMostSlice, total));
   if (plan.codecs == 0) return;
   candidates.resize(plan.codecs);
 
   // At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.
-  const std::size_t slices = std::clamp<std::size_t>(plan.bytes / kSliceBytes, 1, kMostSlices);
+  const std::size_t slices = std::clamp<std::size_t>(plan.bytes / kLeastSlice, 1, kMostSlices);
   const std::size_t length = std::max(kLeastSample, plan.bytes / slices / kLeastSample * kLeastSample);
   std::vector<std::vector<std::byte>> slices_of_data;
   std::vector<ConstBytes> samples;

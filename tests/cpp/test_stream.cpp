@@ -240,6 +240,17 @@ void links() {
   CHECK(is(2e9));
   now = play_stream(meter, Stream::kDirect, now, 256, 256 << 10, 125e6);
   CHECK(is(125e6));
+  // This rank had no core for 40 ms in which 20 receipts came, which it then reads at once.
+  meter.begin(Stream::kDirect);
+  meter.sent(16 << 20, now);
+  for (int i = 1; i <= 64; ++i) {
+    const bool is_together = i > 5 && i <= 25;
+    now += std::chrono::microseconds(i == 5 ? 21 * 2097 : is_together ? 0 : 2097);  // 256 KiB at 125 MB/s
+    meter.received(i * (256 << 10), now);
+    CHECK(meter.bytes_per_s() < 1.6 * 125e6);
+  }
+  meter.end(now);
+  CHECK(is(125e6));
   // Small messages only: a guess, asked for a few times.
   meter = LinkMeter();
   int asked = 0;

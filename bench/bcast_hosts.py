@@ -223,7 +223,8 @@ def main() -> None:
         again = {*args.links, None}
         wanted = [row for row in kept if row["part"] in args.only and row["link_mbit"] in again]
         rows = kept if args.resume else [row for row in kept if row not in wanted]
-        for found in measure(args, console, wanted if args.resume else []):  # written job by job: what is measured stays if a later job fails
+        # Written job by job: what is measured stays if a later job fails.
+        for found in measure(args, console, wanted if args.resume else []):
             rows += found
             args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         console.print(f"{len(rows)} lines in {args.out}")

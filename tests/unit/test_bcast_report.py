@@ -1,4 +1,4 @@
-"""When bench/bcast_report.py says that auto is over the best fixed choice, and what bench/bcast_hosts.py still has to do."""
+"""When bench/bcast_report.py says that auto is over the best fixed choice."""
 
 import sys
 from pathlib import Path

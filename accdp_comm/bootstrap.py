@@ -47,8 +47,8 @@ def form_group(
         wire, lacks = None, [dict[str, str]() for _ in cards]
         if len(set(nodes)) > 1 or value_of("ACCDP_MPI") == "on":
             ranks = mpi_world.join(exchange, cards, nodes)
-            # A codec that one rank lacks is none that another may send. Nodes of their own may be installed differently;
-            # ranks of one node are spared the loading of libraries that they may never use.
+            # A codec that one rank lacks is none that another may send, and nodes may be installed differently. Ranks
+            # of one node are spared the loading of libraries that they may never use.
             lacks = agree(exchange, nvcomp.missing_codecs)
             wire = mpi_world.load().wire(ranks, name, limit)
         leader = nodes.index(nodes[exchange.rank])

@@ -366,13 +366,11 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const auto meeting = Clock::now();
     c.meet();
     if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count());
-    const Journey journey{static_cast<double>(plan.bytes()),
-                          static_cast<double>(plan.chunk_bytes()),
-                          t.nodes() - 1,
-                          c.link().bytes_per_s(),
-                          c.link().latency_s(),
-                          c.message_cost().seconds_per_byte(),
-                          c.cores_per_node()};
+    const Journey journey{
+        static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
+        // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
+        c.link().is_known() ? c.link().bytes_per_s() : c.link().bytes_per_s() / 2, c.link().latency_s(),
+        c.message_cost().seconds_per_byte(), c.cores_per_node()};
     if (algorithm == BcastAlgorithm::kP2pCompressed)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else

@@ -67,6 +67,8 @@ class Group:
         segment_fd: int,
         timeout_s: float,
         wire: object | None = None,
+        cores: list[float] = ...,
+        lacks: list[dict[str, str]] = ...,
     ) -> None: ...
     @property
     def rank(self) -> int: ...

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from . import _core, mpi_world
-from .cards import Card, card_of_this_process, check_alike, number_nodes
+from . import _core, mpi_world, nvcomp
+from .cards import Card, card_of_this_process, check_alike, core_shares, number_nodes
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
 
@@ -35,7 +35,7 @@ def form_group(
     """
     limit = exchange.timeout_s if timeout_s is None else timeout_s
     if exchange.size == 1:
-        return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None)
+        return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
     memfd = os.memfd_create("accdp", os.MFD_CLOEXEC)
     segment = -1
     try:
@@ -44,14 +44,17 @@ def form_group(
         check_alike(tables)
         cards = [Card(**table) for table in tables]
         nodes = number_nodes(cards, value_of("ACCDP_TOPOLOGY"))
-        wire = None
+        wire, lacks = None, [dict[str, str]() for _ in cards]
         if len(set(nodes)) > 1 or value_of("ACCDP_MPI") == "on":
             ranks = mpi_world.join(exchange, cards, nodes)
+            # A codec that one rank lacks is none that another may send, and nodes may be installed differently. Ranks
+            # of one node are spared the loading of libraries that they may never use.
+            lacks = agree(exchange, nvcomp.missing_codecs)
             wire = mpi_world.load().wire(ranks, name, limit)
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
             segment = _open_segment(cards, leader, exchange.rank, memfd)
-        return _make(exchange, name, limit, cards, nodes, segment, wire)
+        return _make(exchange, name, limit, cards, nodes, segment, wire, lacks)
     except _core.Error:
         exchange.settle()
         raise
@@ -87,6 +90,7 @@ def _make(
     nodes: Sequence[int],
     segment: int,
     wire: object | None,
+    lacks: list[dict[str, str]],
 ) -> _core.Group:
     return _core.Group(
         name=name,
@@ -98,4 +102,6 @@ def _make(
         segment_fd=segment,
         timeout_s=timeout_s,
         wire=wire,
+        cores=core_shares(cards, nodes),
+        lacks=lacks,
     )

@@ -32,16 +32,39 @@ class Card:
     universe: str  # which MPI world this process has entered; empty if none
     mpi_rank: int
     mpi_size: int
+    machine: str  # equal on two ranks exactly if they run on the same kernel, in whatever containers
+    cores: int  # bit per processor that this process may use
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
+def boot_id() -> str:
+    """Name the running kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def node_key() -> str:
     """Name what two processes must share to use shared memory: a kernel, a process table and a host name."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
-    return "/".join([socket.gethostname(), boot, *map(str, spaces)])
+    return "/".join([socket.gethostname(), boot_id(), *map(str, spaces)])
+
+
+def core_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
+    """Return how many of its machine's cores each rank's node has for the thread that speaks for it.
+
+    Nodes may be containers of one machine, whose threads then share its cores; each takes itself to be alone.
+
+    Args:
+        cards: One per rank of the group.
+        nodes: Node number of each rank.
+    """
+    usable: dict[str, int] = {}
+    threads: dict[str, set[int]] = {}
+    for card, node in zip(cards, nodes, strict=True):
+        usable[card.machine] = usable.get(card.machine, 0) | card.cores
+        threads.setdefault(card.machine, set()).add(node)
+    return [usable[card.machine].bit_count() / len(threads[card.machine]) for card in cards]
 
 
 def start_time(pid: int) -> int:
@@ -141,4 +164,6 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         universe=mpi[0],
         mpi_rank=mpi[1],
         mpi_size=mpi[2],
+        machine=boot_id(),
+        cores=sum(1 << core for core in os.sched_getaffinity(0)),
     )

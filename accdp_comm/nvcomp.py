@@ -22,6 +22,12 @@ def find_directory() -> str | None:
     return None
 
 
+def missing_codecs() -> dict[str, str]:
+    """Return the codecs that do not work in this process, with what is missing and how to install it."""
+    find()
+    return {row["name"]: row["why_not"] for row in _core.codecs() if row["why_not"]}
+
+
 @functools.cache
 def find() -> None:
     """Tell the core, once; without the wheel the loader's own paths are tried."""

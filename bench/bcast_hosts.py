@@ -2,6 +2,7 @@
 
     python bench/bcast_hosts.py            as root: hosts are network namespaces of this machine, links are limited
     python bench/bcast_hosts.py --quick    a look, in about a minute
+    python bench/bcast_hosts.py --resume   what an interrupted run has not measured yet
     python bench/bcast_hosts.py --report   the table and the plot of the lines that are there
 
 Parts (--only): ``figures``, 64 MiB of real tensors on 4 hosts x 1 rank and 2 x 2, all methods; ``reference``, weights
@@ -82,6 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
     parser.add_argument("--out", type=Path, help="JSON lines; those of other parts and links stay there")
     parser.add_argument("--png", type=Path, help="the plot")
+    parser.add_argument("--resume", action="store_true", help="measure only what --out does not have yet")
     parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
     args.sizes = args.sizes or [size_of(x) for x in DEFAULT_SIZES.split(",")]
@@ -146,8 +148,8 @@ def run_job(placement: str, link_mbit: int | None, argv: list[str], out: Path, c
     return [where | json.loads(line) for line in out.read_text().splitlines()]
 
 
-def measure(args: argparse.Namespace, console: Console) -> Iterator[list[dict[str, Any]]]:
-    """Run all jobs; yields the lines of each when it is done."""
+def measure(args: argparse.Namespace, console: Console, have: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Run all jobs but for the points of which there are lines; yields the lines of each job when it is done."""
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -157,7 +159,7 @@ def measure(args: argparse.Namespace, console: Console) -> Iterator[list[dict[st
     folder = real_tensors.make(args.cache, real_tensors.QUICK if args.quick else real_tensors.FULL)
     (args.cache / "codec_speeds.txt").unlink(missing_ok=True)  # auto shall measure them in this run
     skipped: set[str] = set()
-    planned = bcast_plan.plan(args, skipped)
+    planned = left_of(bcast_plan.plan(args, skipped), have)
     for reason in sorted(skipped):
         say(f"left out: {reason}")
     common = {"machine": machine(), "versions": versions(), "command": shlex.join(["python", *sys.argv])}
@@ -171,13 +173,29 @@ def measure(args: argparse.Namespace, console: Console) -> Iterator[list[dict[st
             for row in rows:
                 row["data_is"] = real_tensors.describe(folder, row["data"], row["dtype"])
             yield [row | common for row in rows]
-        if "training" in args.only:
+        if "training" in args.only and not any(row["part"] == "training" for row in have):
             say("training: 2x1 (hosts x ranks), 1000 Mbit/s")
             argv = [str(HERE / "bcast_train.py"), str(folder), "3" if args.quick else "12"]
             rows = run_job("2x1", 1000, argv, out, args.cache)
             weights = real_tensors.describe(folder, "weights", "float32")
             yield [row | common | {"data_is": f"all parameters as they are trained on from {weights}"} for row in rows]
     say("done")
+
+
+def key_of(fields: dict[str, Any]) -> tuple[Any, ...]:
+    """What a line was measured for."""
+    return tuple(fields[name] for name in ("part", "placement", "link_mbit", "data", "dtype", "bytes"))
+
+
+def left_of(jobs_: list[Job], rows: list[dict[str, Any]]) -> list[Job]:
+    """The jobs without the points of which there are lines."""
+    done = {key_of(row) for row in rows}
+    left = []
+    for job in jobs_:
+        where = {"placement": job.placement, "link_mbit": job.link_mbit}
+        points = [p for p in job.points if key_of({**where, **p.to_json(), "bytes": p.nbytes}) not in done]
+        left.append(Job(job.placement, job.link_mbit, tuple(points)))
+    return [job for job in left if job.points]
 
 
 def describe(job: Job) -> str:
@@ -203,8 +221,10 @@ def main() -> None:
         args.cache.mkdir(parents=True, exist_ok=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         again = {*args.links, None}
-        rows = [row for row in kept if row["part"] not in args.only or row["link_mbit"] not in again]
-        for found in measure(args, console):  # written job by job: what is measured stays if a later job fails
+        wanted = [row for row in kept if row["part"] in args.only and row["link_mbit"] in again]
+        rows = kept if args.resume else [row for row in kept if row not in wanted]
+        # Written job by job: what is measured stays if a later job fails.
+        for found in measure(args, console, wanted if args.resume else []):
             rows += found
             args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         console.print(f"{len(rows)} lines in {args.out}")

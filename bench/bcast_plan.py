@@ -16,6 +16,7 @@ PLACEMENTS = {"4x1": (4, 1), "2x2": (2, 2), "2x1": (2, 1), "1x2": (1, 2)}  # hos
 LINKS = (1000, 10000)  # Mbit/s
 FOR_FLOATS = ("fpk", "zhuff", "zstd")
 LOSSLESS = (*FOR_FLOATS, "lz4", "bitcomp")
+FOR_LARGEST = ("fpk", "zhuff", "lz4")  # of more than 64 MiB; one of these was the best of every smaller size
 BASELINES = ("MPI_Bcast", "gloo")
 BOUND = 0.01  # of the standard deviation: the papers' comparison
 LOOSE_BOUND = 0.1
@@ -154,7 +155,7 @@ def grid(sizes: Sequence[int], budget_s: float, samples: tuple[int, int], skippe
     for nbytes in sizes:
         for data, dtype in kinds:
             if nbytes <= 64 * MIB or dtype != "int32":  # one kind of codes is enough of the largest
-                codecs = LOSSLESS if nbytes <= 64 * MIB else LOSSLESS[:-1]  # the slowest is never the best there
+                codecs = LOSSLESS if nbytes <= 64 * MIB else FOR_LARGEST
                 methods = usable(fixed(codecs), dtype, skipped)
                 found.append(Point("grid", data, dtype, nbytes, methods, budget_s, _samples(nbytes, samples)))
     return found

@@ -44,6 +44,9 @@ constexpr Setting kRows[] = {
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
      true},
+    {&Settings::codecs_off, "ACCDP_CODECS_OFF", "codecs of `accdp info`, comma separated; empty = none",
+     "Codecs that this rank does without, as if what they need were missing; no rank of its groups then uses them.",
+     false},
     {&Settings::cache_dir, "ACCDP_CACHE_DIR", "a folder; empty = accdp in the user's cache folder; - = none",
      "Where measured codec speeds are kept for the next run.", false},
 };

@@ -21,6 +21,7 @@ struct Settings {
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
   std::string deterministic = "off";
+  std::string codecs_off = "";
   std::string cache_dir = "";
 };
 

@@ -2,6 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
 #include "bind/stream_report.hpp"
@@ -78,11 +81,14 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
 std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
                                   const std::vector<int>& nodes, int segment_fd, double timeout_s,
-                                  const py::object& wire) {
+                                  const py::object& wire, const std::vector<double>& cores,
+                                  const std::vector<std::map<std::string, std::string>>& lacks) {
   if (pids.size() != hosts.size() || start_times.size() != hosts.size() || nodes.size() != hosts.size())
     throw UsageError("hosts, pids, start_times and nodes: expected one entry per rank each");
   std::vector<Peer> peers;
   for (std::size_t i = 0; i < hosts.size(); ++i) peers.push_back({hosts[i], pids[i], start_times[i], nodes[i]});
+  for (std::size_t i = 0; i < std::min(cores.size(), peers.size()); ++i) peers[i].cores = cores[i];
+  for (std::size_t i = 0; i < std::min(lacks.size(), peers.size()); ++i) peers[i].lacks = lacks[i];
   std::shared_ptr<Wire> link;
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
   py::gil_scoped_release nogil;
@@ -97,7 +103,8 @@ void bind_group(py::module_& m) {
   using nogil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>>(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).")
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
-           "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none())
+           "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),
+           "lacks"_a = std::vector<std::map<std::string, std::string>>())
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)

@@ -109,7 +109,7 @@ py::list codec_list() {
   py::list rows;
   for (const CodecRow* row : codec_rows()) {
     py::dict entry;
-    const std::string reason = row->why_not();
+    const std::string reason = why_not_here(*row);
     entry["name"] = row->name;
     entry["datatypes"] = row->datatypes;
     entry["exactness"] = row->exactness;

@@ -1,6 +1,9 @@
 #include "codec/codec.hpp"
 
+#include <sstream>
+
 #include "base/error.hpp"
+#include "base/settings.hpp"
 
 namespace accdp {
 
@@ -20,6 +23,13 @@ const CodecRow* find_codec(CodecId id) noexcept {
   for (const CodecRow* row : kRows)
     if (row->id == id) return row;
   return nullptr;
+}
+
+std::string why_not_here(const CodecRow& codec) {
+  bool off = false;
+  std::istringstream names(settings().codecs_off);
+  for (std::string name; std::getline(names, name, ',');) off |= codec_named(name).id == codec.id;
+  return off ? "it is switched off by ACCDP_CODECS_OFF=" + settings().codecs_off : codec.why_not();
 }
 
 const CodecRow& codec_named(const std::string& name) {

@@ -21,6 +21,10 @@ enum class CodecId : std::uint8_t {
   kZstd = 8,
 };
 
+/// Sets of codecs are words with a bit per number.
+constexpr std::uint32_t bit_of(CodecId id) noexcept { return std::uint32_t{1} << static_cast<unsigned>(id); }
+constexpr bool is_in(std::uint32_t set, CodecId id) noexcept { return set & bit_of(id); }
+
 /// What an encoder has to know besides the bytes.
 struct Encoding {
   Datatype type;
@@ -55,6 +59,8 @@ struct CodecRow {
 /// All rows but kNone, in the order of their numbers.
 std::span<const CodecRow* const> codec_rows() noexcept;
 const CodecRow* find_codec(CodecId id) noexcept;  ///< nullptr: no such row in this build
+/// As the row's own, and what ACCDP_CODECS_OFF says. Throws UsageError where that has a name of no codec.
+std::string why_not_here(const CodecRow& codec);
 /// Throws UsageError listing the names there are.
 const CodecRow& codec_named(const std::string& name);
 

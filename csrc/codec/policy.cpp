@@ -5,36 +5,82 @@
 namespace accdp {
 namespace {
 
-constexpr double kWorthIt = 0.95;
+constexpr double kWorthIt = 0.95, kAsFast = 1.01;
+// Speeds are measured on samples in the cache; a stream comes from memory and goes there.
+constexpr double kMemorySecondsPerByte = 0.1e-9;
+
+/// Seconds per raw byte of the two computing stages.
+struct Stages {
+  double encode, decode;
+};
+Stages stages(const Journey& j, const CodecCost& c, double chunk) noexcept {
+  const double besides = kMemorySecondsPerByte + j.transform_s_per_byte;
+  return {1 / c.encode_bytes_per_s + c.encode_call_s / chunk + besides,
+          1 / c.decode_bytes_per_s + c.decode_call_s / chunk + besides};
+}
+
+/// Seconds per raw byte of the slowest stage: the root's thread, the link, the thread of a node that receives, passes
+/// on and decodes; or of all threads together on the cores that they share.
+double pace(const Journey& j, double ratio, const Stages& computing) noexcept {
+  const double message = j.message_s_per_byte / ratio, link = 1 / (ratio * j.link_bytes_per_s);
+  const double root = computing.encode + message;
+  const double node = computing.decode + (j.links > 1 ? 2 : 1) * message;
+  const double all = computing.encode + j.links * computing.decode + 2 * j.links * message;
+  return std::max({root, link, node, all / ((j.links + 1) * j.cores)});
+}
 
 }  // namespace
 
 double plain_seconds(const Journey& j) noexcept {
   const double fill = (j.links - 1) * std::min(j.chunk_bytes, j.bytes) / j.link_bytes_per_s;
-  return j.bytes / j.link_bytes_per_s + fill + j.links * j.link_latency_s;
+  return j.bytes * pace(j, 1, {0, 0}) + fill + j.links * j.link_latency_s;
 }
 
 double encoded_seconds(const Journey& j, const CodecCost& c) noexcept {
   const double chunk = std::min(j.chunk_bytes, j.bytes);
-  const double link = 1 / (c.ratio * j.link_bytes_per_s), message = j.message_s_per_byte / c.ratio;
-  // The slowest stage sets the pace: the root's thread, the link, or that of a node which receives, passes on and
-  // decodes. The first chunk goes through all of them.
-  const double pace =
-      std::max({1 / c.encode_bytes_per_s + message, link, 1 / c.decode_bytes_per_s + (j.links > 1 ? 2 : 1) * message});
-  const double first = chunk * (1 / c.encode_bytes_per_s + 1 / c.decode_bytes_per_s + j.links * link);
-  return (j.bytes - chunk) * pace + first + j.links * j.link_latency_s;
+  const Stages computing = stages(j, c, std::max(chunk, 1.0));
+  // The first chunk goes through all stages.
+  const double first = chunk * (computing.encode + computing.decode + j.links / (c.ratio * j.link_bytes_per_s));
+  return (j.bytes - chunk) * pace(j, c.ratio, computing) + first + j.links * j.link_latency_s;
 }
 
 int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noexcept {
+  const double most = plain_seconds(journey) * kWorthIt;
+  double least = most;
+  for (const CodecCost& codec : codecs) least = std::min(least, encoded_seconds(journey, codec));
   int best = -1;
-  double least = plain_seconds(journey) * journey.plain_slowdown * kWorthIt;
+  double work = 0;
   for (std::size_t i = 0; i < codecs.size(); ++i) {
-    const double seconds = encoded_seconds(journey, codecs[i]) * journey.encoded_slowdown;
-    if (seconds >= least) continue;
-    least = seconds;
+    const double seconds = encoded_seconds(journey, codecs[i]);
+    if (seconds >= most || seconds > least * kAsFast) continue;
+    const Stages computing = stages(journey, codecs[i], journey.chunk_bytes);
+    const double mine = computing.encode + journey.links * computing.decode;
+    if (best >= 0 && mine >= work) continue;
+    work = mine;
     best = static_cast<int>(i);
   }
   return best;
+}
+
+double sampling_seconds(const CodecCost& c, double bytes) noexcept {
+  return c.encode_call_s + c.decode_call_s + bytes / c.encode_bytes_per_s + bytes / c.decode_bytes_per_s;
+}
+
+SamplingPlan plan_sampling(std::span<const CodecCost> codecs, double budget_s, std::size_t least,
+                           std::size_t most) noexcept {
+  SamplingPlan plan{0, 0};
+  double fixed = 0, per_byte = 0;
+  for (const CodecCost& codec : codecs) {
+    const double call = sampling_seconds(codec, 0), byte = sampling_seconds(codec, 1) - call;
+    if (fixed + call + (per_byte + byte) * static_cast<double>(least) > budget_s) break;
+    fixed += call;
+    per_byte += byte;
+    ++plan.codecs;
+  }
+  if (plan.codecs == 0) return plan;
+  const double affordable = (budget_s - fixed) / per_byte;
+  plan.bytes = affordable < static_cast<double>(most) ? std::max(static_cast<std::size_t>(affordable), least) : most;
+  return plan;
 }
 
 }  // namespace accdp

@@ -8,6 +8,7 @@ namespace accdp {
 struct CodecCost {
   double ratio;  ///< bytes before / bytes after
   double encode_bytes_per_s, decode_bytes_per_s;
+  double encode_call_s = 0, decode_call_s = 0;  ///< per chunk, on top
 };
 
 /// A broadcast that is about to go: how much, in what pieces, over how many links of what speed.
@@ -18,16 +19,34 @@ struct Journey {
   double link_bytes_per_s, link_latency_s;
   /// What a rank's own thread does for a byte that it sends or receives; it encodes and decodes beside that.
   double message_s_per_byte = 0.4e-9;
-  /// How much longer it took than predicted before.
-  double plain_slowdown = 1, encoded_slowdown = 1;
+  /// Cores for each node's thread; below 1 where nodes are containers that share a machine.
+  double cores = 1;
+  /// What encoding and decoding take besides the codec: differences to a reference.
+  double transform_s_per_byte = 0;
 };
 
-/// Predicted seconds, slowdown left out, until the last node has all of it, in a chain whose stages overlap.
+/// Predicted seconds until the last node has all of it, in a chain whose stages overlap.
 double plain_seconds(const Journey& journey) noexcept;
 double encoded_seconds(const Journey& journey, const CodecCost& codec) noexcept;
 
 /// Index of the codec that is predicted to be fastest, -1 for none: a codec must gain 5 %, because a wrong guess the
-/// other way costs more than the gain.
+/// other way costs more than the gain. Of codecs that are as fast within 1 %, the one that computes least.
 int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noexcept;
+
+/// How much of the data may be tried on how many codecs.
+struct SamplingPlan {
+  std::size_t codecs;  ///< the first ones of the list
+  std::size_t bytes;   ///< on each of them; 0 where codecs is 0
+};
+
+/// Trying codecs must cost little beside sending: less than `budget_s` in all. `codecs` begins with the cheapest to
+/// try; rather fewer codecs than less than `least` bytes each, and never more than `most`.
+SamplingPlan plan_sampling(std::span<const CodecCost> codecs, double budget_s, std::size_t least,
+                           std::size_t most) noexcept;
+/// Seconds to encode and decode a sample, by what is known of the codec.
+double sampling_seconds(const CodecCost& codec, double bytes) noexcept;
+
+/// The part of a broadcast's time that may go into choosing its codec.
+constexpr double kSamplingShare = 0.015;
 
 }  // namespace accdp

@@ -13,13 +13,14 @@ struct Candidate {
   CodecCost cost;
 };
 
-/// All codecs that take the datatype and work in this process, with the ratio found on the samples, and this machine's
-/// speeds as the samples change them. bound > 0 lets lossy ones in. Each codec encodes the samples once; those that are
-/// slower than `pace` (bytes per second of the link) are left out unseen, since they could only slow it down.
-std::vector<Candidate> survey(std::span<const ConstBytes> samples, const Encoding& how, double pace);
+/// The codecs that take the datatype, lossy ones only for a bound > 0, and that all ranks have (`lacking`: a bit per
+/// CodecId that somebody has not), with this machine's usual speeds, the one that is cheapest to try first. Those that
+/// are slower than `pace` (bytes per second of the link), on any data, are left out: they could only slow it down.
+std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace);
 
-/// Bytes per second of one core on noise with the spread of trained weights: measured at first use, a millisecond or
-/// two, and kept in a file in the user's cache folder for processes to come.
-CodecCost codec_speed(const CodecRow& codec, Datatype type);
+/// The candidates that make the samples smaller, with their ratio and with their speed there: each encodes and decodes
+/// all samples once. Samples should be in the cache already, or the first candidate looks slow.
+std::vector<Candidate> survey(std::span<const ConstBytes> samples, const Encoding& how,
+                              std::span<const Candidate> candidates);
 
 }  // namespace accdp

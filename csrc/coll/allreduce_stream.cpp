@@ -20,7 +20,6 @@
 namespace accdp {
 namespace {
 
-constexpr double kMessageSecondsPerByte = 0.4e-9;
 constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10;
 constexpr int kFramesPerLane = 4;  // at least, where the message is long enough: so that stages overlap
 
@@ -145,10 +144,9 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
     std::vector<std::size_t> frames;
     for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);
     StreamFrames codec(c, pieces, sums, plan, options, divisor, residual, report);
-    Journey journey{2.0 * bytes * (nodes - 1) / nodes / lanes, static_cast<double>(plan.chunk_bytes()), 1,
-                    c.link().bytes_per_s() / lanes, LinkMeter::kLatencyS};
-    journey.message_s_per_byte = kMessageSecondsPerByte;
-    codec.choose(journey);
+    const double share = 2.0 * bytes * (nodes - 1) / nodes / lanes;
+    codec.choose({share, static_cast<double>(plan.chunk_bytes()), 1, c.link().bytes_per_s() / lanes,
+                  c.link().latency_s(), c.message_cost().seconds_per_byte(), c.cores_per_node() / lanes});
     report.algorithm = lanes > 1 ? "lanes" : "leaders";
     reduce_frames(c, data, data, how, -1, FrameGrid(std::move(frames), nodes, lanes), &codec);
     codec.finish_report();

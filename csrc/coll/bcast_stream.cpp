@@ -7,6 +7,8 @@
 // Cost, chain: ceil(S/c) + nodes - 2 frames over the slowest of encoding, link and decoding.
 #include "coll/bcast_stream.hpp"
 
+#include <time.h>
+
 #include <cstring>
 #include <deque>
 
@@ -19,10 +21,14 @@ namespace {
 constexpr std::size_t kAhead = 8;  // receives posted before their frame is needed
 constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
 
-constexpr double kMessageSecondsPerByte = 0.4e-9;
-constexpr double kEnoughToLearn = 1 << 20;  // bytes that a prediction was for
-
 using Seconds = std::chrono::duration<double>;
+
+/// Processor time of this thread.
+double processor_s() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
 
 /// A frame on its way through a node: where its message lies, and who has not got it yet.
 struct Passage {
@@ -53,6 +59,7 @@ class BetweenNodes {
         direct_(codec == nullptr) {}
 
   void run(const Journey& journey) {
+    const double began = processor_s();
     try {
       for (std::size_t i = 0; i < hops_.size(); ++i) {
         const Hop& hop = hops_[i];
@@ -65,7 +72,10 @@ class BetweenNodes {
       for (Passage& passage : passages_) settle(passage);
       for (Wire::Request& receipt : receipts_) c_.wait(receipt);
       while (leads_ && place_ == 0 && receipts_got_ < receipts_due_) await_receipt();
-      learn();
+      if (receipts_due_ > 0) c_.link().end(Clock::now());
+      // What the hand-over on the node takes would be counted as the messages' cost.
+      if (leads_ && direct_ && c_.local_size() == 1)
+        c_.message_cost().note(processor_s() - began, static_cast<double>(moved_bytes_));
     } catch (...) {
       for (Passage& passage : passages_) {
         c_.abandon(passage.receive);
@@ -137,10 +147,11 @@ class BetweenNodes {
       if (codec_->is_lossy() && (takes_decoded_ || c_.local_size() > 1)) look_at_result(frame, message);
     }
     report_.wire_bytes += message.size();
+    moved_bytes_ += message.size() * hops_[i].to.size();
     for (int place : hops_[i].to) {
       p.sends.push_back(c_.isend({leader_at(place), message}));
       if (place == 1 && wants_receipts()) {
-        c_.link().sent(message.size());
+        c_.link().sent(message.size(), Clock::now());
         sent_sizes_.push_back(message.size());
         ++receipts_due_;
       }
@@ -156,11 +167,11 @@ class BetweenNodes {
   }
 
   void begin_stream(const Journey& journey) {
-    predict(0, journey);
+    codec_->choose(0, journey);
     direct_ = !codec_->encodes();
-    flags_ = (direct_ ? FrameHead::kDirect : 0);
-    if (plan_.frames().size() >= kFramesToMeasure) flags_ |= FrameHead::kReceipt;
-    c_.link().begin();
+    flags_ = direct_ ? FrameHead::kDirect : 0;
+    if (c_.link().wants_receipts(plan_.frames().size(), plan_.bytes())) flags_ |= FrameHead::kReceipt;
+    c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
   }
   /// Once the link is known better than when the codecs were chosen, they are chosen again.
   void reconsider(std::size_t frame, Journey journey) {
@@ -169,17 +180,7 @@ class BetweenNodes {
     considered_ = speed;
     journey.link_bytes_per_s = speed;
     journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
-    predict(frame, journey);
-  }
-  void predict(std::size_t frame, const Journey& journey) {
     codec_->choose(frame, journey);
-    predicted_at_ = Clock::now();
-    predicted_bytes_ = c_.link().is_known() ? journey.bytes : 0;
-  }
-  /// How wrong the last prediction was.
-  void learn() {
-    if (predicted_bytes_ < kEnoughToLearn || !(codec_->predicted_s() > 0)) return;
-    c_.experience().note(codec_->encodes(), codec_->predicted_s(), Seconds(Clock::now() - predicted_at_).count());
   }
   bool wants_receipts() const { return flags_ & FrameHead::kReceipt; }
 
@@ -199,7 +200,7 @@ class BetweenNodes {
     received_bytes_ += sent_sizes_.front();
     sent_sizes_.pop_front();
     ++receipts_got_;
-    c_.link().received(received_bytes_);
+    c_.link().received(received_bytes_, Clock::now());
   }
 
   static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
@@ -238,6 +239,7 @@ class BetweenNodes {
     report_.wire_s += Seconds(Clock::now() - began).count();
     const Bytes memory = has_head(frame) ? p.room.first(p.receive.bytes) : direct_memory(frame, p);
     report_.wire_bytes += memory.size();
+    moved_bytes_ += memory.size() * (1 + hops_[i].to.size());
     for (int place : hops_[i].to) p.sends.push_back(c_.isend({leader_at(place), memory}));
     if (has_head(frame)) {
       const std::uint8_t flags = codec_->decode(frame, memory);
@@ -262,7 +264,7 @@ class BetweenNodes {
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
-  static constexpr std::size_t kReconsider = 16, kFramesToMeasure = 8;
+  static constexpr std::size_t kReconsider = 16;
 
   Context& c_;
   const std::vector<Piece>& pieces_;
@@ -277,9 +279,7 @@ class BetweenNodes {
   bool direct_;
   std::uint8_t flags_ = 0;
   std::vector<Passage> passages_;
-  std::size_t posted_ = 0;
-  Clock::time_point predicted_at_;
-  double predicted_bytes_ = 0;
+  std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
   double considered_ = c_.link().bytes_per_s();
   // Receipts, on the root and on the place after it.
   Wire::Request receipt_;
@@ -336,7 +336,7 @@ void bcast_by_mpi(Context& c, const std::vector<Piece>& pieces, int root) {
 BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Topology& t, const StreamPlan& plan) {
   if (asked != BcastAlgorithm::kAuto) return asked;
   // All ranks must choose alike, so not by what one of them measured.
-  const LinkSpeed usual{LinkMeter().bytes_per_s(), LinkMeter::kLatencyS};
+  const LinkSpeed usual{LinkMeter::kUsualBytesPerS, LinkMeter::kLatencyS};
   return choose_bcast(t.nodes(), plan.frames().size(), static_cast<double>(plan.bytes()), usual);
 }
 
@@ -364,15 +364,14 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   } else {
     const BcastAlgorithm algorithm = algorithm_for(options.algorithm, t, plan);
     report.algorithm = name_of(algorithm);
+    const auto meeting = Clock::now();
     c.meet();
-    const Journey journey{static_cast<double>(plan.bytes()),
-                          static_cast<double>(plan.chunk_bytes()),
-                          t.nodes() - 1,
-                          c.link().bytes_per_s(),
-                          LinkMeter::kLatencyS,
-                          kMessageSecondsPerByte,
-                          c.experience().slowdown(false),
-                          c.experience().slowdown(true)};
+    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count());
+    const Journey journey{
+        static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
+        // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
+        c.link().is_known() ? c.link().bytes_per_s() : c.link().bytes_per_s() / 2, c.link().latency_s(),
+        c.message_cost().seconds_per_byte(), c.cores_per_node()};
     if (algorithm == BcastAlgorithm::kP2pCompressed)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else

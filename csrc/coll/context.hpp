@@ -46,8 +46,9 @@ class Context : public Lookout {
     return wire().irecv(parcel.data, parcel.from, Wire::kCollective, false);
   }
   Wire& wire() { return *fabric_.wire(); }
+  double cores_per_node() const { return fabric_.cores_per_node(); }
   LinkMeter& link() { return fabric_.link; }
-  Experience& experience() { return fabric_.experience; }
+  MessageCost& message_cost() { return fabric_.message_cost; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request) {

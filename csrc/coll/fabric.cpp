@@ -1,5 +1,6 @@
 #include "coll/fabric.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -7,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "codec/codec.hpp"
 
 namespace accdp {
 namespace {
@@ -69,6 +71,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       silent_(topology_.size()),
       patience_{Patience(microseconds(settings().spin_us)), Patience(microseconds(settings().spin_us))} {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
+  for (const Peer& peer : peers_)
+    for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
   board_.ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
   wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
@@ -79,6 +83,11 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
 std::string Fabric::describe(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(peers_[rank].pid) + ", host " + peers_[rank].host +
          ")";
+}
+
+double Fabric::cores_per_node() const {
+  return std::min_element(peers_.begin(), peers_.end(), [](const Peer& a, const Peer& b) { return a.cores < b.cores; })
+      ->cores;
 }
 
 void Fabric::fail(FailureKind kind, const std::string& text) noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,10 @@ struct Peer {
   int pid;
   std::uint64_t start_time;  ///< ticks since boot, so that a reused pid is not mistaken for the peer
   int node;
+  /// Of its machine's cores, those that its node's thread has for itself; nodes may be containers of one machine.
+  double cores = 1;
+  /// Codecs that do not work in it, with the reason.
+  std::map<std::string, std::string> lacks = {};
 };
 
 /// What the operations of one group share: the node's board, the wire to other nodes, who the peers
@@ -30,7 +35,9 @@ class Fabric {
   const std::string& name() const { return name_; }
   const Topology& topology() const { return topology_; }
   const Peer& peer(int rank) const { return peers_[rank]; }
-  std::string describe(int rank) const;  ///< "rank 3 (pid 4242, host n1)"
+  std::string describe(int rank) const;                             ///< "rank 3 (pid 4242, host n1)"
+  double cores_per_node() const;                                    ///< the least of all ranks'
+  std::uint32_t lacking_codecs() const { return lacking_codecs_; }  ///< of any rank; bits of CodecIds
   Board& board() { return board_; }
   Wire* wire() { return wire_.get(); }
   Patience& patience(Channel channel) { return patience_[channel]; }
@@ -40,7 +47,7 @@ class Fabric {
   const std::size_t flat_bytes, eager_bytes;
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as is the next
-  Experience experience;
+  MessageCost message_cost;
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
@@ -57,6 +64,7 @@ class Fabric {
  private:
   std::string name_;
   std::vector<Peer> peers_;
+  std::uint32_t lacking_codecs_ = 0;
   Topology topology_;
   Board board_;
   std::shared_ptr<Wire> wire_;

@@ -23,6 +23,7 @@ std::size_t total_bytes(const Blocks& blocks) {
   return bytes;
 }
 
+/// Ranks that call with other options are in another operation, even where only the root's would count.
 std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& options) {
   std::uint64_t layout = layout_of(pieces);
   for (std::uint64_t value :
@@ -68,8 +69,12 @@ void Group::check_root(int root) const {
 
 void Group::check_codec(const StreamOptions& options) const {
   if (!options.codec) return;
-  if (const std::string reason = options.codec->why_not(); !reason.empty())
+  if (const std::string reason = why_not_here(*options.codec); !reason.empty())
     usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
+  for (int other = 0; other < size(); ++other)
+    if (auto lack = fabric_.peer(other).lacks.find(options.codec->name); lack != fabric_.peer(other).lacks.end())
+      usage(std::string("codec=") + options.codec->name + " does not work on " + fabric_.describe(other) + ": " +
+            lack->second);
   if (options.codec->lossy && !(options.bound.value > 0))
     usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
 }
@@ -109,7 +114,8 @@ void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
              [&](Context& c) { accdp::bcast(c, data, root); });
 }
 
-StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s) {
+StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s) {
+  options.lacking = fabric_.lacking_codecs();
   const ErrorBound& bound = options.bound;
   check_root(root);
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
@@ -124,7 +130,6 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, const Stre
     piece.lossy = bound.value > 0 && is_real_float(piece.type) && piece.reference.empty();
   }
   if (rank() == root) set_bounds(pieces, bound);
-  // What the root says counts, but ranks that call with other options are in another operation.
   StreamReport report;
   collective(OpKind::kBcastCompressed,
              {.layout = layout_of(pieces, options), .check = reference_check(pieces), .root = root}, bytes, timeout_s,
@@ -142,8 +147,9 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
              [&](Context& c) { (ordered ? reduce_in_rank_order : reduce_to)(c, in, out, {type, op, size()}, -1); });
 }
 
-StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, const StreamOptions& options,
+StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
                                      std::span<float> residual, double timeout_s) {
+  options.lacking = fabric_.lacking_codecs();
   const Datatype type = pieces.empty() ? Datatype::kF32 : pieces.front().type;
   check_op(type, op);
   check_codec(options);

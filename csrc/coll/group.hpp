@@ -36,11 +36,11 @@ class Group {
   void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
   /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors
   /// that have no reference arrive changed.
-  StreamReport bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s = -1);
+  StreamReport bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s = -1);
   void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
   /// In place, of tensors of one datatype that lie one after the other, encoded between nodes as the options say
   /// (allreduce_stream.hpp). A bound there lets floats arrive changed.
-  StreamReport allreduce_stream(std::vector<Piece> pieces, ReduceOp op, const StreamOptions& options,
+  StreamReport allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
                                 std::span<float> residual = {}, double timeout_s = -1);
   void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
   void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);

@@ -24,8 +24,9 @@ class Stopwatch {
   Clock::time_point began_ = Clock::now();
 };
 
-// Sampling must cost little beside sending: this part of the data, within limits.
-constexpr std::size_t kSampleShare = 64, kSliceBytes = 32 << 10, kMostSlices = 8;
+// Samples are slices of the data, so many and so large at most; kSamplingShare says what trying codecs on them may
+// cost.
+constexpr std::size_t kLeastSample = 4 << 10, kLeastSlice = 16 << 10, kMostSlice = 64 << 10, kMostSlices = 4;
 constexpr std::size_t kTooSmall = 64 << 10;
 
 }  // namespace
@@ -76,45 +77,59 @@ void StreamCodec::choose(std::size_t first_frame, const Journey& journey) {
   std::vector<Class> classes;
   for (const Piece& piece : pieces_)
     if (std::find(classes.begin(), classes.end(), class_of(piece)) == classes.end()) classes.push_back(class_of(piece));
-  predicted_s_ = 0;
-  for (const Class& which : classes) predicted_s_ += choose_for(which, first_frame, journey);
+  for (const Class& which : classes) choose_for(which, first_frame, journey);
 }
 
-double StreamCodec::choose_for(const Class& which, std::size_t first_frame, const Journey& journey) {
-  // Slices at even distances over what is still to be sent of this class, whole elements of one tensor each.
-  std::vector<std::pair<const Piece*, std::size_t>> places;  // begin of every stretch of a slice's length
+void StreamCodec::choose_for(const Class& which, std::size_t first_frame, Journey journey) {
+  // Stretches of a slice's length of what is still to be sent of this class, whole elements of one tensor each.
+  std::vector<std::pair<const Piece*, std::size_t>> places;
   const StreamPlan::Chunk& begin = plan_.chunks()[plan_.frames()[first_frame].first];
   std::size_t total = 0;
+  double bound = 0;
   for (std::size_t i = begin.piece; i < pieces_.size(); ++i) {
     if (class_of(pieces_[i]) != which) continue;
-    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kSliceBytes)
+    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kMostSlice)
       places.push_back({&pieces_[i], at});
     total += pieces_[i].data.size();
+    bound = std::max(bound, pieces_[i].bound);
   }
-  if (places.empty()) return 0;
-  const std::size_t slices = std::clamp<std::size_t>(total / kSampleShare / kSliceBytes, 1, kMostSlices);
-  const std::size_t share = std::clamp<std::size_t>(total / kSampleShare / slices, 4 << 10, kSliceBytes);
-  const Datatype type = which.delta ? delta_type(which.type) : which.type;
-  std::vector<std::vector<std::byte>> deltas;
-  std::vector<ConstBytes> samples;
-  double bound = 0;
-  for (std::size_t k = 0; k < slices; ++k) {
-    const auto& [piece, at] = places[k * places.size() / slices];
-    const std::size_t n = std::min(share, piece->data.size() - at);
-    bound = std::max(bound, piece->bound);
-    samples.push_back(ConstBytes(piece->data).subspan(at, n));
-    if (!which.delta) continue;
-    deltas.emplace_back(n);
-    delta_encode(which.type, samples.back(), piece->reference.subspan(at, n), deltas.back());
-    samples.back() = deltas.back();
-  }
-  const std::vector<Candidate> candidates = survey(samples, {type, bound}, journey.link_bytes_per_s);
+  chosen_[which] = nullptr;
+  if (places.empty()) return;
+  const Encoding how{which.delta ? delta_type(which.type) : which.type, bound};
+  std::vector<Candidate> candidates = codecs_to_try(how, options_.lacking, journey.link_bytes_per_s);
   std::vector<CodecCost> costs;
   for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
+  // This class's share of the whole journey's time; the time in which the message is under way counts too.
+  const double share = static_cast<double>(total) / journey.bytes;
+  const double budget_s = kSamplingShare * plain_seconds(journey) * share;
+  const SamplingPlan plan = plan_sampling(costs, budget_s, kLeastSample, std::min(kMostSlices * kMostSlice, total));
+  if (plan.codecs == 0) return;
+  candidates.resize(plan.codecs);
+
+  // At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.
+  const std::size_t slices = std::clamp<std::size_t>(plan.bytes / kLeastSlice, 1, kMostSlices);
+  const std::size_t length = std::max(kLeastSample, plan.bytes / slices / kLeastSample * kLeastSample);
+  std::vector<std::vector<std::byte>> slices_of_data;
+  std::vector<ConstBytes> samples;
+  double transform_s = 0;
+  std::size_t sampled = 0;
+  for (std::size_t k = 0; k < slices; ++k) {
+    const auto& [piece, at] = places[k * places.size() / slices];
+    const ConstBytes data = ConstBytes(piece->data).subspan(at, std::min(length, piece->data.size() - at));
+    slices_of_data.emplace_back(data.begin(), data.end());
+    if (which.delta) {
+      Stopwatch watch(transform_s);
+      delta_encode(which.type, data, piece->reference.subspan(at, data.size()), slices_of_data.back());
+    }
+    samples.push_back(slices_of_data.back());
+    sampled += data.size();
+  }
+  journey.transform_s_per_byte = transform_s / static_cast<double>(sampled);
+  candidates = survey(samples, how, candidates);
+  costs.clear();
+  for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
   const int best = choose_codec(journey, costs);
-  chosen_[which] = best < 0 ? nullptr : candidates[best].codec;
-  const double seconds = best < 0 ? plain_seconds(journey) : encoded_seconds(journey, costs[best]);
-  return seconds * static_cast<double>(total) / journey.bytes;
+  if (best >= 0) chosen_[which] = candidates[best].codec;
 }
 
 ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {

@@ -19,6 +19,7 @@ struct StreamOptions {
   BcastAlgorithm algorithm = BcastAlgorithm::kAuto;
   ErrorBound bound;
   std::uint64_t label = 0;          ///< hash of the tensors' names; equal on all ranks
+  std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
 };
 
@@ -40,8 +41,7 @@ class StreamCodec {
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
   void choose(std::size_t first_frame, const Journey& journey);
-  bool encodes() const;                                ///< whether any tensor has a codec now
-  double predicted_s() const { return predicted_s_; }  ///< by the last choose(), of what was still to come
+  bool encodes() const;  ///< whether any tensor has a codec now
 
   ConstBytes encode(std::size_t frame, Bytes room, std::uint8_t flags);
   /// Checks all of the message, then writes the frame's tensors; returns the head's flags. Throws CodecError.
@@ -63,8 +63,7 @@ class StreamCodec {
   void write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
                    const std::vector<Bytes>& spans);
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
-  /// Returns the predicted seconds of this class's share.
-  double choose_for(const Class& which, std::size_t first_frame, const Journey& journey);
+  void choose_for(const Class& which, std::size_t first_frame, Journey journey);
 
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
@@ -74,7 +73,6 @@ class StreamCodec {
   StreamReport& report_;
   std::map<Class, const CodecRow*> chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
-  double predicted_s_ = 0;
   std::vector<std::byte> gathered_, old_, delta_;
 };
 

@@ -9,7 +9,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <string>
 
 #include "base/error.hpp"
 #include "check.hpp"
@@ -106,12 +108,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
-  return 0;
-}
-
-#ifndef ACCDP_LIBFUZZER
 namespace {
 
 using Input = std::vector<std::uint8_t>;
@@ -158,6 +154,23 @@ std::vector<Input> seeds() {
       }
   return all;
 }
+
+}  // namespace
+
+/// ACCDP_FUZZ_SEEDS names a folder that gets the good inputs, for libFuzzer to begin with.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
+  if (const char* folder = std::getenv("ACCDP_FUZZ_SEEDS")) {
+    const std::vector<Input> good = seeds();
+    for (std::size_t i = 0; i < good.size(); ++i)
+      std::ofstream(std::string(folder) + "/seed" + std::to_string(i), std::ios::binary)
+          .write(reinterpret_cast<const char*>(good[i].data()), static_cast<std::streamsize>(good[i].size()));
+  }
+  return 0;
+}
+
+#ifndef ACCDP_LIBFUZZER
+namespace {
 
 void mutate(Input& input, std::mt19937& random) {
   for (int n = 1 + random() % 4; n > 0 && !input.empty(); --n) {

@@ -25,6 +25,7 @@ from accdp_comm import (
     BcastResult,
     Communicator,
     MismatchError,
+    UsageError,
     WeightSync,
     _core,
     bcast_compressed,
@@ -108,6 +109,31 @@ def test_every_way_between_nodes(comm, topology, algorithm):
                     assert_same_bits(x, sent, f"{algorithm}, {codec}, {count} from {root}")
                     if len(set(world.nodes)) > 1 and algorithm != "auto":
                         assert result.algorithm == algorithm
+
+
+def test_a_codec_that_one_rank_lacks(comm, topology):
+    """auto leaves it out on all ranks; who asks for it is told which rank lacks it and why, before anything is sent."""
+    if not topology:
+        pytest.skip("ranks of one node look for themselves")
+    lacks = comm.size - 1
+    for off in (",".join(ROWS), "zstd,lz4,bitcomp"):
+        with (
+            settings.override(topology=topology, codecs_off=off if comm.rank == lacks else ""),
+            Communicator(comm, timeout_s=60) as world,
+        ):
+            if len(set(world.nodes)) == 1:
+                continue
+            sent = np.zeros(1 << 20, np.float32)
+            for root in range(world.size):
+                x = sent.copy() if world.rank == root else np.ones_like(sent)
+                result = bcast_compressed(x, root, group=world)
+                assert_same_bits(x, sent, f"auto from {root} without {off}")
+                assert result.codec not in off.split(",")
+            where = "here" if world.rank == lacks else rf"on rank {lacks} \(pid .*\)"
+            match = rf"codec=zstd does not work {where}: .*ACCDP_CODECS_OFF"
+            with pytest.raises(UsageError, match=match):
+                bcast_compressed(x, group=world, codec="zstd")
+            bcast_compressed(x, group=world, codec="none")  # the group goes on
 
 
 def test_shapes_and_kinds_of_tensors(world):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from accdp_comm import _core, bootstrap, cards, exchange, settings
+from accdp_comm import _core, bootstrap, cards, exchange, nvcomp, settings
 
 
 class Memory:
@@ -46,6 +46,7 @@ def through(store, rank, size, timeout_s=10.0, label="world"):
 def card(node="a", world_rank=0, world_size=1, **other):
     fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3}
     fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
+    fixed |= {"machine": node, "cores": 0b11}
     return cards.Card(node=node, world_rank=world_rank, world_size=world_size, **fixed | other)
 
 
@@ -186,6 +187,28 @@ def test_declared_nodes_must_fit_the_world():
     world = [card("ab"[rank % 2], rank, 4) for rank in range(4)]
     with pytest.raises(_core.UsageError, match="puts ranks 0 and 1 on one node, but they run on host-a and host-b"):
         cards.number_nodes(world, "2x2")
+
+
+def test_nodes_that_are_containers_share_their_machine():
+    alone = [card("a", cores=0b1111), card("b", cores=0b11)]
+    assert cards.core_shares(alone, [0, 1]) == [4, 2]
+    together = [card(name, machine="m", cores=0b11) for name in "aabb"]
+    assert cards.core_shares(together, [0, 0, 1, 1]) == [1] * 4
+    four = [card(name, machine="m", cores=0b11) for name in "abcd"]
+    assert cards.core_shares(four, [0, 1, 2, 3]) == [0.5] * 4
+    pinned = [card("a", machine="m", cores=1 << rank) for rank in range(4)]  # one thread speaks for all of them
+    assert cards.core_shares(pinned, [0] * 4) == [4] * 4
+
+
+def test_codecs_that_are_switched_off_count_as_missing():
+    before = nvcomp.missing_codecs()
+    with settings.override(codecs_off="fpk,zstd"):
+        missing = nvcomp.missing_codecs()
+    assert missing.keys() == before.keys() | {"fpk", "zstd"}
+    assert missing["fpk"] == "it is switched off by ACCDP_CODECS_OFF=fpk,zstd"
+    with settings.override(codecs_off="fpq"), pytest.raises(_core.UsageError, match="codec=fpq: expected"):
+        nvcomp.missing_codecs()
+    assert nvcomp.missing_codecs() == before
 
 
 def test_this_process_has_a_card_that_travels_as_json():

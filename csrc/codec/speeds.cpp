@@ -1,0 +1,168 @@
+#include "codec/speeds.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include "base/settings.hpp"
+#include "codec/crc32c.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kProbeBytes = 256 << 10, kSmallProbeBytes = 4 << 10;
+
+/// Floats as trained weights have them, in the datatype's bits. Integers as differences between versions are: most of
+/// them small, one in four 0.
+std::vector<std::byte> noise(Datatype type) {
+  std::vector<std::byte> data(kProbeBytes);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::geometric_distribution<int> small(0.25);
+  const std::size_t width = element_bytes(type);
+  for (std::size_t at = 0; at + width <= data.size(); at += width) {
+    const float value = normal(random);
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    std::uint64_t word;
+    if (type == Datatype::kBF16 || type == Datatype::kF16) {
+      word = bits >> 16;  // of a bfloat16; for a measurement of speed it looks enough like a half
+    } else if (type == Datatype::kF32 || type == Datatype::kC64) {
+      word = bits;
+    } else if (type == Datatype::kF64 || type == Datatype::kC128) {
+      const double wide = value;
+      std::memcpy(&word, &wide, 8);
+    } else {
+      word = static_cast<std::uint64_t>(small(random));
+    }
+    std::memcpy(data.data() + at, &word, std::min<std::size_t>(width, 8));
+  }
+  return data;
+}
+
+template <class Call>
+double best_seconds(Call call) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {  // the first one also warms up
+    const auto began = std::chrono::steady_clock::now();
+    call();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  }
+  return std::max(best, 1e-9);
+}
+
+/// A few of the elements again and again, for codecs that find repetitions and see none in noise.
+void repeat_elements(std::vector<std::byte>& data, std::size_t width) {
+  std::mt19937 random(2);
+  for (std::size_t at = 16 * width; at + width <= data.size(); at += width)
+    std::memcpy(data.data() + at, data.data() + random() % 16 * width, width);
+}
+
+/// Seconds to encode and decode the first bytes of some data, checksums included, as frames need them.
+std::pair<double, double> time_both(const CodecRow& codec, const Encoding& how, ConstBytes data, Bytes stored,
+                                    Bytes back) {
+  std::size_t size = 0;
+  const double encode = best_seconds([&] {
+    size = codec.encode(how, data, stored);
+    crc32c(size ? ConstBytes(stored).first(size) : data);
+  });
+  if (size == 0) return {encode, encode};
+  const double decode = best_seconds([&] {
+    crc32c(ConstBytes(stored).first(size));
+    codec.decode(how.type, ConstBytes(stored).first(size), back.first(data.size()));
+  });
+  return {encode, decode};
+}
+
+CodecCost measure(const CodecRow& codec, Datatype type) {
+  std::vector<std::byte> data = noise(type);
+  std::vector<std::byte> stored(data.size()), back(data.size());
+  const Encoding how{type, 2e-4};
+  // One that gives noise up at once is not fast.
+  if (codec.encode(how, data, stored) == 0) repeat_elements(data, element_bytes(type));
+  const auto [encode, decode] = time_both(codec, how, data, stored, back);
+  const auto [small_encode, small_decode] =
+      time_both(codec, how, ConstBytes(data).first(kSmallProbeBytes), stored, back);
+  constexpr double kShare = static_cast<double>(kSmallProbeBytes) / kProbeBytes;
+  return {1, kProbeBytes / encode, kProbeBytes / decode, std::max(0.0, small_encode - encode * kShare),
+          std::max(0.0, small_decode - decode * kShare)};
+}
+
+/// The file: one line per codec and datatype, "fpk.1 bfloat16" and four numbers, after a line that names the processor.
+class SpeedTable {
+ public:
+  CodecCost get(const CodecRow& codec, Datatype type) {
+    std::lock_guard lock(mutex_);
+    if (!read_) load();
+    const Key key{std::string(codec.name) + "." + std::to_string(codec.format), name_of(type)};
+    if (auto found = speeds_.find(key); found != speeds_.end()) return found->second;
+    const CodecCost cost = measure(codec, type);
+    speeds_[key] = cost;
+    save();
+    return cost;
+  }
+
+ private:
+  using Key = std::pair<std::string, std::string>;
+
+  void load() {
+    read_ = true;
+    path_ = cache_directory();
+    if (path_.empty()) return;
+    path_ += "/codec_speeds.txt";
+    std::ifstream file(path_);
+    std::string line;
+    if (!std::getline(file, line) || line != processor()) return;
+    Key key;
+    CodecCost cost{1, 0, 0};
+    while (file >> key.first >> key.second >> cost.encode_bytes_per_s >> cost.decode_bytes_per_s >>
+           cost.encode_call_s >> cost.decode_call_s)
+      if (cost.encode_bytes_per_s > 0 && cost.decode_bytes_per_s > 0) speeds_[key] = cost;
+  }
+
+  /// Whole file under another name first: many ranks may do this at once. A cache that cannot be written is none.
+  void save() const {
+    if (path_.empty()) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+    std::ostringstream unique;
+    unique << path_ << "." << std::hex << std::random_device{}();
+    {
+      std::ofstream file(unique.str());
+      file << processor() << "\n";
+      for (const auto& [key, cost] : speeds_)
+        file << key.first << " " << key.second << " " << cost.encode_bytes_per_s << " " << cost.decode_bytes_per_s
+             << " " << cost.encode_call_s << " " << cost.decode_call_s << "\n";
+    }
+    std::filesystem::rename(unique.str(), path_, ignored);
+    if (ignored) std::filesystem::remove(unique.str(), ignored);
+  }
+
+  static std::string processor() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("model name")) return "4 " + line;
+    return "4 unknown processor";
+  }
+
+  std::mutex mutex_;
+  bool read_ = false;
+  std::string path_;
+  std::map<Key, CodecCost> speeds_;
+};
+
+}  // namespace
+
+CodecCost codec_speed(const CodecRow& codec, Datatype type) {
+  static SpeedTable table;
+  return table.get(codec, type);
+}
+
+}  // namespace accdp

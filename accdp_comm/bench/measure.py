@@ -29,6 +29,7 @@ from .world import World
 
 _BLOCKS = 10  # turns that each backend takes per size
 _MOST_SETS = 64
+_LEAST_ITERATIONS = 10  # however short the time for a size is
 _VALIDATED_TURNS = 5  # calls checked per size, each with other data
 
 
@@ -44,6 +45,7 @@ class Request:
     window: int
     limit_bytes: int  # for all buffers of this rank
     validation_warm_up: int | None  # None: results are not checked
+    seconds: float | None = None  # for all backends together; None: all iterations, however long they take
     bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
 
 
@@ -131,10 +133,12 @@ def run_point(
             errors = [sum(world.allgather(subject.validate(world))) for subject in subjects]
         for subject in subjects:
             subject.fill()
+    began = time.perf_counter()
     for subject in subjects:
         _time(subject, world, [0.0] * request.warm_up, 0, request.warm_up)
+    iterations = _affordable(world, request, time.perf_counter() - began)
     order, turns = random.Random(request.size), list(subjects)  # alike on all ranks
-    edges = [request.iterations * block // _BLOCKS for block in range(_BLOCKS + 1)]
+    edges = [iterations * block // _BLOCKS for block in range(_BLOCKS + 1)]
     for first, last in zip(edges, edges[1:], strict=False):
         order.shuffle(turns)
         for subject in turns if last > first else ():
@@ -142,10 +146,18 @@ def run_point(
         tick()
     found = {}
     for subject, wrong in zip(subjects, errors, strict=True):
-        table = np.array(world.allgather(np.array(subject.times)))
+        table = np.array(world.allgather(np.array(subject.times[:iterations])))
         rows = table[:1] / (2 if operation.kind == "latency" else 1) if operation.is_pair else table
         found[subject.backend.name] = Measured(Times(rows), wrong, count, subject.backend.report())
     return found
+
+
+def _affordable(world: World, request: Request, warm_up_s: float) -> int:
+    """Return how many iterations fit into the time for this size, judged by the warm-up; alike on all ranks."""
+    if request.seconds is None or not request.warm_up:
+        return request.iterations
+    each = max(world.allgather(warm_up_s)) / request.warm_up
+    return max(min(_LEAST_ITERATIONS, request.iterations), min(request.iterations, int(request.seconds / each)))
 
 
 def sets_of(operation: Operation, size: int, ranks: int, itemsize: int, limit_bytes: int) -> int:

@@ -98,6 +98,8 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         choices=("ranks", "gpus"),
         help="nccl-tests' columns as well; n in busbw counts ranks (default) or gpus",
     )
+    add("--sizes", dest="size_list", type=size_list, metavar="N,...", help="exactly these sizes instead of -m")
+    add("--seconds", type=_seconds, metavar="S", help="fewer iterations where a size would take longer, at least 10")
     add("--json", metavar="FILE", help="append one JSON object per row")
     add("--csv", metavar="FILE", help="append rows")
     add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")
@@ -126,7 +128,7 @@ def _conflict(args: argparse.Namespace, row: Operation) -> str | None:
         return "argument --busbw gpus: expected -d cuda"
     if low is not None and high is not None and low > high:
         return f"argument -m: expected MIN <= MAX, got {low}:{high}"
-    if row.kind == "barrier" and (low is not None or high is not None):
+    if row.kind == "barrier" and (args.size_list or low is not None or high is not None):
         return "argument -m: a barrier has no size"
     return None
 
@@ -139,6 +141,8 @@ def sizes(args: argparse.Namespace, row: Operation, itemsize: int) -> list[int]:
     """Return the sizes in bytes, doubling, each a multiple of the datatype's size."""
     if row.kind == "barrier":
         return [0]
+    if args.size_list:
+        return [size for size in args.size_list if size >= itemsize and size % itemsize == 0]
     low, high = args.sizes
     high = row.max_bytes if high is None else high
     # OMB goes on from the smallest by doubling, so MAX itself is there only if doubling meets it.
@@ -215,6 +219,21 @@ def _root(text: str) -> int | None:
     if not rank.isdecimal():
         raise argparse.ArgumentTypeError(f"expected fixed:RANK or rotate, got {text!r}")
     return int(rank)
+
+
+def size_list(text: str) -> list[int]:
+    """Read sizes in bytes, comma separated, with k, M or G if wanted; return them in order."""
+    return sorted({_bytes(word) for word in text.split(",")})
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds > 0, got {text!r}")
+    return value
 
 
 def _bound(text: str) -> tuple[float, bool]:

@@ -67,6 +67,7 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "data_kind": args.data.partition(":")[0],
         "error_bound": args.error_bound,
+        "load_1min": round(os.getloadavg()[0], 2),  # of other work, too: on a busy machine times mean little
         "harness_us": round(measure.harness_us(), 3),
         "machine": machine(),
         "versions": versions(),

@@ -128,6 +128,7 @@ class Session:
                     root=args.root,
                     window=args.window,
                     limit_bytes=args.limit_bytes,
+                    seconds=args.seconds,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
                     bound=args.error_bound or (0.0, False),
                 )

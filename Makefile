@@ -39,6 +39,9 @@ $(STAMPS)/run: requirements/build.txt requirements/torch.txt requirements/mpi.tx
 $(STAMPS)/test: requirements/test.txt $(STAMPS)/run
 	@$(call make_env,test)
 
+$(STAMPS)/bench: requirements/bench.txt $(STAMPS)/run
+	@$(call make_env,bench)
+
 $(STAMPS)/lint: requirements/lint.txt $(STAMPS)/run
 	@$(call make_env,lint)
 
@@ -67,6 +70,8 @@ test: test-unit test-mpi test-torch test-failure test-hosts test-bench
 
 test-unit test-torch test-failure test-hosts test-bench: test-%: build $(STAMPS)/test
 	$(LIMIT) 900 $(PYTEST) tests/$*
+
+test-bench: $(STAMPS)/bench
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_TESTS = tests/mpi/test_comm_compress.py $(filter-out %compress.py,$(wildcard tests/mpi/test_*.py))

@@ -54,10 +54,10 @@ def _where(rows: Sequence[Row]) -> list[str]:
     commit = versions.get("commit", versions.get("accdp", ""))
     harness = max(row["harness_us"] for row in rows if "harness_us" in row)
     return [
-        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}.",
-        f"One host, shared memory. Load average while measuring {min(loads):.1f} to {max(loads):.1f}: above the number",
-        "of cores, other work took part and only ratios mean something. Backends of a line took turns in one job. Times",
-        "are microseconds, the slowest rank's median, with 10th and 90th percentile; float32; results were checked. The",
+        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared",
+        f"memory. Load average while measuring {min(loads):.1f} to {max(loads):.1f}: above the number of cores, other",
+        "work took part and only ratios mean something. Backends of a line took turns in one job. Times are",
+        "microseconds, the slowest rank's median, with 10th and 90th percentile; float32; results were checked. The",
         f"loop around a call costs {harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process",
         "group beside gloo.",
     ]

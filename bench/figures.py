@@ -14,14 +14,17 @@ from accdp_comm.bench.operations import OPERATIONS
 
 OURS = {"gloo": "accdp-torch", "mpich": "accdp", "openmpi": "accdp", "mpi": "accdp", "nccl": "accdp-torch"}
 _COLUMNS = 3
+_PANEL, _HEAD = (5.0, 3.4), 1.0  # inches: a panel, and what title and legend take
 
 
 def grid(rows: Sequence[Row], path: Path, title: str, draw: Callable[[Any, list[Row]], None], ylabel: str) -> None:
     """Draw one panel per operation and number of ranks, and one legend for all."""
     plots = pyplot()
     panels = list(dict.fromkeys((row["op"], row["ranks"]) for row in rows))
-    lines = -(-len(panels) // _COLUMNS)
-    figure, axes = plots.subplots(lines, _COLUMNS, figsize=(5 * _COLUMNS, 3.4 * lines + 0.8), squeeze=False)
+    columns = min(_COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    height = _PANEL[1] * lines + _HEAD
+    figure, axes = plots.subplots(lines, columns, figsize=(_PANEL[0] * columns, height), squeeze=False)
     for panel in axes.flat[len(panels) :]:
         panel.set_visible(False)
     for panel, (op, ranks) in zip(axes.flat, panels, strict=False):
@@ -34,9 +37,10 @@ def grid(rows: Sequence[Row], path: Path, title: str, draw: Callable[[Any, list[
         label: line for panel in axes.flat for line, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     names = colours.in_order(list(labels))
-    figure.legend([labels[n] for n in names], names, loc="upper center", ncols=len(names), bbox_to_anchor=(0.5, 0.985))
-    figure.suptitle(title, y=1.0)
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.suptitle(title, y=1 - 0.1 / height, va="top", fontsize=11)
+    handles, middle = [labels[name] for name in names], (0.5, 1 - 0.35 / height)
+    figure.legend(handles, names, loc="upper center", ncols=min(len(names), 2 * columns), bbox_to_anchor=middle)
+    figure.tight_layout(rect=(0, 0, 1, 1 - _HEAD / height))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     plots.close(figure)
@@ -95,6 +99,7 @@ def ratios(rows: Sequence[Row], path: Path) -> None:
                 )
         panel.axhline(1.0, color="black", lw=0.8)
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter("{x:g}")
 
     grid(rows, path, "Times as fast as the peer (above 1: accdp is faster)", draw, "ratio of times")
 

@@ -194,13 +194,13 @@ def test_training_is_the_same_with_any_backend(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("ranks", "words", "said"),
     [
-        (("--batch-size", "63"), "--batch-size 63 cannot be divided evenly among 2 ranks"),
-        (("--backend", "gloo", "--codec", "fpk"), "only the backend accdp compresses, not gloo"),
-        (("--ranks-per-gpu", "2"), "--ranks-per-gpu: expected --device cuda"),
+        (2, ("--batch-size", "63"), "--batch-size 63 cannot be divided evenly among 2 ranks"),
+        (1, ("--backend", "gloo", "--codec", "fpk"), "only the backend accdp compresses, not gloo"),
+        (1, ("--ranks-per-gpu", "2"), "--ranks-per-gpu: expected --device cuda"),
     ],
 )
-def test_training_refuses_in_one_line(words, said):
-    result = train(2, *words)
+def test_training_refuses_in_one_line(ranks, words, said):
+    result = train(ranks, *words)
     assert result.returncode == 2 and said in result.stderr and len(result.stderr.splitlines()) == 1, str(result)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -197,7 +198,9 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
         dist.destroy_process_group()
         dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     if device == "cuda":
-        local = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+        hosts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(hosts, socket.gethostname())
+        local = hosts[: dist.get_rank()].count(hosts[dist.get_rank()])
         torch.cuda.set_device(local // (ranks_per_gpu or 1) % torch.cuda.device_count())
 
 

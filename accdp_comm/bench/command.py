@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from . import bandwidth, omb, options, record
+from .measure import BLOCKS
 from .operations import Refused
 from .session import Result, Session, open_session
 from .world import early_rank
@@ -65,12 +66,18 @@ def _run(session: Session, args: argparse.Namespace, prog: str) -> int:
     columns = omb.Columns(args.full, args.validate, args.percentiles)
     page = _Page(columns, args.device, several=len(args.backends) * max(1, len(args.codec)) > 1)
     sizes = {datatype: session.sizes(datatype, warn) for datatype in args.types}
-    with _progress(speaks, session.operation.name, 10 * sum(map(len, sizes.values()))) as tick:
+    bar = _Bar(speaks, session.operation.name, BLOCKS * sum(map(len, sizes.values())))
+    try:
         for datatype in args.types:
-            for found in session.measure(datatype, sizes[datatype], tick):
+            bar.show()
+            for found in session.measure(datatype, sizes[datatype], bar.tick):
+                bar.hide()
                 if speaks:
                     page.add(found)
+                bar.show()
                 results += found
+    finally:
+        bar.hide()
     if speaks:
         page.end()
         _write(args, results)
@@ -162,8 +169,8 @@ def comparison(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-class _progress:
-    """A bar on rank 0's terminal, on standard error; nothing elsewhere. Yields what to call after each block."""
+class _Bar:
+    """A progress bar on standard error, on rank 0 and on a terminal only; elsewhere it does nothing."""
 
     def __init__(self, speaks: bool, title: str, steps: int):
         self._bar: Any = None
@@ -171,15 +178,22 @@ class _progress:
             from rich.console import Console
             from rich.progress import Progress
 
-            self._bar = Progress(console=Console(stderr=True), transient=True)
+            # Drawn at ticks alone: a thread that draws would take the interpreter away from what is measured.
+            self._bar = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
             self._task = self._bar.add_task(title, total=steps)
 
-    def __enter__(self) -> Callable[[], object]:
-        if self._bar is None:
-            return lambda: None
-        self._bar.start()
-        return lambda: self._bar.advance(self._task)
+    def tick(self) -> None:
+        """Count a block."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+            self._bar.refresh()
 
-    def __exit__(self, *error: object) -> None:
+    def show(self) -> None:
+        """Draw the bar from now on."""
+        if self._bar is not None:
+            self._bar.start()
+
+    def hide(self) -> None:
+        """Take the bar off the screen, so that lines can be printed."""
         if self._bar is not None:
             self._bar.stop()

@@ -27,7 +27,7 @@ from .statistics import Times
 from .validation import Case
 from .world import World
 
-_BLOCKS = 10  # turns that each backend takes per size
+BLOCKS = 10  # turns that each backend takes per size
 _MOST_SETS = 64
 _LEAST_ITERATIONS = 10  # however short the time for a size is
 _VALIDATED_TURNS = 5  # calls checked per size, each with other data
@@ -138,7 +138,7 @@ def run_point(
         _time(subject, world, [0.0] * request.warm_up, 0, request.warm_up)
     iterations = _affordable(world, request, time.perf_counter() - began)
     order, turns = random.Random(request.size), list(subjects)  # alike on all ranks
-    edges = [iterations * block // _BLOCKS for block in range(_BLOCKS + 1)]
+    edges = [iterations * block // BLOCKS for block in range(BLOCKS + 1)]
     for first, last in zip(edges, edges[1:], strict=False):
         order.shuffle(turns)
         for subject in turns if last > first else ():

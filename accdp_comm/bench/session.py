@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import bandwidth, measure, options, record, torch_backends
 from .backends import AccdpBackend, Backend, MpiBackend
 from .data import Data
@@ -113,7 +115,7 @@ class Session:
     def measure(self, datatype: str, sizes: list[int], tick: Callable[[], object]) -> Iterator[list[Result]]:
         """Measure size by size; yields one result per backend. Collective."""
         args, dtype = self.args, DATATYPES[datatype]
-        data = Data(args.data, dtype, reduces=self.operation.reduces, ranks=self.world.size)
+        data = self._data(dtype)
         common = record.common(args) | self._where
         common |= {"device": args.device, "datatype": datatype, "itemsize": dtype.itemsize, "data": data.meaning}
         common["ranks_per_gpu"] = self.world.size / self._where["gpus"] if self._where["gpus"] else None
@@ -134,6 +136,17 @@ class Session:
                 )
                 found = measure.run_point(self.world, backends, data, request, tick)
                 yield [self._result(backend, found[backend.name], request, common) for backend in backends]
+
+    def _data(self, dtype: np.dtype[Any]) -> Data:
+        """Make the data; a file that one rank cannot read is refused by all."""
+        made, problem = None, None
+        try:
+            made = Data(self.args.data, dtype, reduces=self.operation.reduces, ranks=self.world.size)
+        except Refused as error:
+            problem = str(error)
+        agree(self.world, problem)
+        assert made is not None
+        return made
 
     def _result(self, backend: Backend, found: Measured, request: Request, common: dict[str, Any]) -> Result:
         row = record.row(self.operation, backend.name, backend.is_in_place, found, request) | common

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from accdp_comm.bench import data, measure
+from accdp_comm.bench import command, data, measure
 from accdp_comm.bench.backends import Buffers, Ready
 from accdp_comm.bench.data import Data
 from accdp_comm.bench.measure import Request
@@ -222,3 +222,13 @@ def test_roots_rotate():
 
 def test_an_iteration_costs_under_a_microsecond_beyond_the_call():
     assert min(measure.harness_us() for _ in range(20)) < 1.0
+
+
+def test_a_wrong_result_ends_with_status_1(capsys, monkeypatch):
+    """The whole command in a world of one, its results declared wrong."""
+    monkeypatch.setattr(Case, "wrong", lambda *args, **kwargs: 3)
+    words = ["bcast", "-m", "4:8", "-i", "2", "-x", "0", "-c", "-u", "0"]
+    assert command.main(words, "bench") == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[-1] for line in out.splitlines() if line[:1] in ("4", "8")] == ["Fail", "Fail"]
+    assert err == "bench: validation failed: 12 wrong elements: accdp at 4 bytes, accdp at 8 bytes\n"

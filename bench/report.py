@@ -94,7 +94,8 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
             if row.is_pair and ranks != 2:
                 continue
             say(f"grid: {op}, {ranks} ranks")
-            words = ["--backend", BACKENDS, "--seconds", args.seconds, "-M", "2G", "-T", "mpi_float"]
+            words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "50", "-M", "2G"]
+            words += ["-T", "mpi_float"]
             if row.kind != "barrier":
                 words += ["--sizes", args.sizes, "-c"] if not row.is_pair else ["-m", "4:4M", "-c"]
             yield from jobs.measure(mpi, ranks, op, words)

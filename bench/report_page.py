@@ -64,14 +64,18 @@ def _where(rows: Sequence[Row]) -> list[str]:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    lines = ["| operation | size | accdp | MPI | MPI / accdp | accdp-torch | gloo | gloo / accdp-torch |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    has_osu = any(row["backend"] == "osu" for row in rows)  # average over all iterations, as the binaries print
+    heads = ["operation", "size", "accdp", "MPI", "MPI / accdp", "accdp-torch", "gloo", "gloo / accdp-torch"]
+    heads += ["OSU binary"] if has_osu else []
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for op, size in dict.fromkeys((row["op"], row["bytes"]) for row in rows):
         found = {row["backend"]: row for row in rows if (row["op"], row["bytes"]) == (op, size)}
         mpi = next((found[name] for name in ("mpich", "openmpi", "mpi") if name in found), None)
         ours, torch, gloo = (found.get(name) for name in ("accdp", "accdp-torch", "gloo"))
         cells = [op, size_name(size) if size else "", *map(_cell, (ours, mpi)), _ratio(mpi, ours)]
-        lines.append("| " + " | ".join([*cells, *map(_cell, (torch, gloo)), _ratio(gloo, torch)]) + " |")
+        cells += [*map(_cell, (torch, gloo)), _ratio(gloo, torch)]
+        cells += [_short(found["osu"]["median_us"]) if "osu" in found else ""] if has_osu else []
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

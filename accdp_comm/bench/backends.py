@@ -42,6 +42,7 @@ class Backend(Protocol):
     name: str
     is_in_place: bool  # allreduce and reduce replace their input
     memory: Memory
+    barrier: Call | None  # before each of its calls; None: the world's
 
     def collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
         """Return the call of a collective on these buffers."""
@@ -59,6 +60,7 @@ class Backend(Protocol):
 class PointToPoint:
     """latency, bw and bibw from four functions: blocking and non-blocking send and receive."""
 
+    barrier: Call | None = None
     rank: int
     send: Callable[[Any], object]
     receive: Callable[[Any], object]
@@ -230,6 +232,8 @@ class MpiBackend(PointToPoint):
                 "by the mpiexec of the MPI that mpi4py loads"
             )
         self.is_in_place = in_place
+        # Its own, as in OMB: ranks that leave it are polling, and MPI is at its best when both poll.
+        self.barrier = self.comm.Barrier
         char = mpi.SIGNED_CHAR if reduces else mpi.CHAR  # MPI defines no sums of MPI_CHAR
         self._type = {"mpi_char": char, "mpi_int": mpi.INT, "mpi_float": mpi.FLOAT, "mpi_double": mpi.DOUBLE}[datatype]
         peer = 1 - self.rank

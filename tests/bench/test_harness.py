@@ -41,7 +41,7 @@ class Alone:
 class Fake:
     """A backend whose broadcast of one rank is what the test says."""
 
-    is_in_place = False
+    is_in_place, barrier = False, None
 
     def __init__(self, name: str, spoil=lambda buffer: None):
         self.name, self.memory, self.spoil, self.calls = name, HostArrays(), spoil, 0
@@ -221,7 +221,7 @@ def test_roots_rotate():
 
 
 def test_an_iteration_costs_under_a_microsecond_beyond_the_call():
-    assert min(measure.harness_us() for _ in range(20)) < 1.0
+    assert measure.harness_us() < 1.0
 
 
 def test_a_wrong_result_ends_with_status_1(capsys, monkeypatch):

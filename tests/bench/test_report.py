@@ -81,11 +81,13 @@ def test_the_page_is_written_between_its_markers(tmp_path):
     page.write_text(f"# Performance\n\nby hand\n\n{report_page.BEGIN}\nold\n{report_page.END}\n\nby hand too\n")
     rows = [row(us=10.0), row(backend="mpich", us=5.0), row(op="bcast", backend="gloo", us=70.0)]
     rows = [line | {"load_1min": 0.5, "harness_us": 0.25} for line in rows]
+    rows.append(row(backend="osu", us=6.0))
     repeated = row(part="repeat", pairs=20, pairs_agree=19)
     report_page.write([*rows, repeated], page)
     text = page.read_text()
     assert text.startswith("# Performance\n\nby hand\n") and text.endswith("\n\nby hand too\n") and "old" not in text
-    assert "| bcast | 1 KiB | 10.0 (9.0 to 12.0) | 5.0 (4.5 to 6.0) | 0.50 |" in text
+    assert "| gloo / accdp-torch | OSU binary |" in text
+    assert "| bcast | 1 KiB | 10.0 (9.0 to 12.0) | 5.0 (4.5 to 6.0) | 0.50 |  | 70.0 (63.0 to 84.0) |  | 6.0 |" in text
     assert "1 of 2 points" in text and "bcast 1 KiB on 2 ranks (mpich 2.0x)" in text
     assert "19 of 20 pairs of runs differ by no more than the spread" in text and "costs 0.25 us" in text
     report_page.write([*rows, repeated], page)

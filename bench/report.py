@@ -94,7 +94,7 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
             if row.is_pair and ranks != 2:
                 continue
             say(f"grid: {op}, {ranks} ranks")
-            words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "50", "-M", "2G"]
+            words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "20", "-M", "2G"]
             words += ["-T", "mpi_float"]
             if row.kind != "barrier":
                 words += ["--sizes", args.sizes, "-c"] if not row.is_pair else ["-m", "4:4M", "-c"]
@@ -154,9 +154,7 @@ def repeat(args: argparse.Namespace, mpi: Mpi, say: Say) -> list[Row]:
                     spread = max(r["p90_us"] - r["p10_us"] for r in (row, last[key]))
                     pairs.setdefault(key, []).append(abs(row["median_us"] - last[key]["median_us"]) <= spread)
                 last[key] = row
-    return [
-        last[key] | {"part": "repeat", "pairs": len(found), "pairs_agree": sum(found)} for key, found in pairs.items()
-    ]
+    return [last[key] | {"pairs": len(found), "pairs_agree": sum(found)} for key, found in pairs.items()]
 
 
 def draw(rows: list[Row], folder: Path) -> list[Path]:
@@ -197,18 +195,18 @@ def main() -> int:
 
 
 def _measure(args: argparse.Namespace, kept: list[Row], say: Say) -> list[Row]:
-    """Measure what is asked for, put it in place of what was there of the same part, write all down."""
+    """Measure what is asked for in place of what was there of the same parts; rows are written as they come."""
     mpi = Mpi()
     measures = {"grid": measure_grid, "codecs": measure_codecs, "train": measure_train}
-    if args.repeat:
-        new = repeat(args, mpi, say)
-    else:
-        new = [row | {"part": part} for part in args.parts for row in measures[part](args, mpi, say)]
-    parts = {row["part"] for row in new}
-    rows = [row for row in kept if row["part"] not in parts] + new
+    chosen = {"repeat": repeat} if args.repeat else {part: measures[part] for part in args.parts}
+    rows = [row for row in kept if row["part"] not in chosen]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.unlink(missing_ok=True)
     append_json(str(args.out), rows)
+    for part, measured in chosen.items():
+        for row in measured(args, mpi, say):
+            rows.append(row | {"part": part})
+            append_json(str(args.out), rows[-1:])
     return rows
 
 

@@ -101,17 +101,26 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    home = Path(__file__).resolve().parent
-    command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        done = None
-    if done is not None and done.returncode == 0:
-        found["commit"] = done.stdout.strip()
+    if commit := _commit():
+        found["commit"] = commit
     if mpi := sys.modules.get("mpi4py.MPI"):
         found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].split(",")[0].split())
     return found
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, "" where the package is installed: it may lie inside another repository."""
+    home = str(Path(__file__).resolve().parent)
+    answers = []
+    for words in (["ls-files", "--error-unmatch", "record.py"], ["describe", "--always", "--dirty", "--exclude=*"]):
+        try:
+            done = subprocess.run(["git", "-C", home, *words], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        if done.returncode:
+            return ""
+        answers.append(done.stdout.strip())
+    return answers[-1]
 
 
 def _gpus() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,20 +180,18 @@ def open_session(args: argparse.Namespace) -> Iterator[Session]:
                 "--backend mpi: with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware if it does"
             )
         import_mpi()  # before accdp: whoever initialises MPI must want all threads
-    if args.backends == ["mpi"]:
-        world: World = MpiWorld()
-    else:
-        _check_core(args)
-        if torch_names:
-            torch_backends.start()
-        world = AccdpWorld()
-    try:
+    with ExitStack() as leaving:
+        if args.backends == ["mpi"]:
+            world: World = MpiWorld()
+        else:
+            _check_core(args)
+            if torch_names:
+                torch_backends.start()
+                leaving.callback(torch_backends.stop)
+            world = AccdpWorld()
+        leaving.callback(world.close)
         yield Session(args, world)
         world.barrier()
-    finally:
-        world.close()
-        if torch_names:
-            torch_backends.stop()
 
 
 def _check_core(args: argparse.Namespace) -> None:

@@ -15,6 +15,8 @@ from .operations import Refused
 # Where launchers write a process's rank; read before there is a world, to let one rank speak for all.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
 
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
 
 class World(Protocol):
     """What the harness needs of a set of ranks."""
@@ -59,6 +61,12 @@ class MpiWorld:
 
     def __init__(self) -> None:
         comm = import_mpi().COMM_WORLD
+        started = max((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()), default=1)
+        if comm.Get_size() == 1 and started > 1:
+            raise Refused(
+                f"--backend mpi: MPI sees a world of 1 where there are {started} ranks: start the ranks by the mpiexec "
+                "of the MPI that mpi4py loads"
+            )
         self.rank, self.size, self.barrier = comm.Get_rank(), comm.Get_size(), comm.Barrier
         self._comm = comm
 

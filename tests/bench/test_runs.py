@@ -131,6 +131,14 @@ def test_no_gpu_is_one_line():
     assert len(result.stderr.splitlines()) == 1, str(result)
 
 
+def test_ranks_that_mpi_does_not_know_are_refused():
+    """Two processes that torchrun would have started: MPI makes a world of one of each."""
+    result = jobs.run(
+        [sys.executable, *module("bcast", "--backend", "mpi")], env={"RANK": "0", "WORLD_SIZE": "2"}, timeout=60.0
+    )
+    assert result.returncode == 2 and "MPI sees a world of 1 where there are 2 ranks" in result.stderr, str(result)
+
+
 def test_mpi_alone_needs_no_core():
     """So that the same code measures an MPI that accdp was not built with."""
     child = (

@@ -36,7 +36,7 @@ PARTS = ("grid", "codecs", "train")
 BACKENDS = "accdp,mpi,accdp-torch,gloo"
 CODECS = "none,auto,fpk,zhuff,zstd"
 TRAIN_MODELS, TRAIN_BACKENDS = ("digits", "char_lm"), ("accdp", "gloo")
-QUICK = {"sizes": "4,1k,64k,1M,16M", "seconds": "1", "ranks": (2, 4), "codec_bytes": "16M", "steps": "60"}
+QUICK = {"sizes": "4,1k,64k,1M,16M", "seconds": "1", "ranks": (2, 4), "codec_bytes": "4M", "steps": "60"}
 FULL = {
     "sizes": "4,64,1k,4k,16k,64k,256k,1M,4M,16M,64M,256M",
     "seconds": "6",
@@ -97,7 +97,7 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
             words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "20", "-M", "2G"]
             words += ["-T", "mpi_float"]
             if row.kind != "barrier":
-                words += ["--sizes", args.sizes, "-c"] if not row.is_pair else ["-m", "4:4M", "-c"]
+                words += ["--sizes", args.sizes, "-c"]
             yield from jobs.measure(mpi, ranks, op, words)
         if args.osu_dir:
             say(f"OSU micro-benchmarks, {ranks} ranks")
@@ -107,7 +107,21 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
 
 def measure_codecs(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
     """A broadcast of gradients between two ranks that are declared to be on two nodes."""
-    words = ["--data", "gradients", "--sizes", args.codec_bytes, "--seconds", args.seconds, "-M", "2G", "-c"]
+    words = [
+        "--data",
+        "gradients",
+        "--sizes",
+        args.codec_bytes,
+        "--seconds",
+        args.seconds,
+        "-x",
+        "3",
+        "-M",
+        "2G",
+        "-c",
+        "-u",
+        "1",
+    ]
     two_nodes = {"ACCDP_TOPOLOGY": "2x1"}
     say("codecs: lossless")
     yield from jobs.measure(mpi, 2, "bcast", [*words, "--codec", CODECS], two_nodes)

@@ -52,11 +52,11 @@ def _where(rows: Sequence[Row]) -> list[str]:
     mpi = versions.get("mpi", "no MPI")
     torch = f"torch {versions['torch']}" if "torch" in versions else "no torch"
     commit = versions.get("commit", versions.get("accdp", ""))
-    harness = max(row["harness_us"] for row in rows if "harness_us" in row)
+    harness = min(row["harness_us"] for row in rows if "harness_us" in row)
     return [
         f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared",
-        f"memory. Load average while measuring {min(loads):.1f} to {max(loads):.1f}: above the number of cores, other",
-        "work took part and only ratios mean something. Backends of a line took turns in one job. Times are",
+        f"memory. Load average while measuring {min(loads):.1f} to {max(loads):.1f}: far above the number of",
+        "cores, other work decided and not even ratios mean much: measure again on a quiet machine. Backends of a line took turns in one job. Times are",
         "microseconds, the slowest rank's median, with 10th and 90th percentile; float32; results were checked. The",
         f"loop around a call costs {harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process",
         "group beside gloo.",

@@ -12,9 +12,8 @@ import numpy as np
 
 from .operations import Refused
 
-# Where launchers write a process's rank; read before there is a world, to let one rank speak for all.
+# Where launchers write a process's rank, read before there is a world, to let one rank speak for all; and their number.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
-
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,14 +54,15 @@ def _where(rows: Sequence[Row]) -> list[str]:
     torch = f"torch {versions['torch']}" if "torch" in versions else "no torch"
     commit = versions.get("commit", versions.get("accdp", ""))
     harness = min(row["harness_us"] for row in rows if "harness_us" in row)
-    return [
-        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared",
-        f"memory. Load average while measuring {min(loads):.1f} to {max(loads):.1f}: far above the number of",
-        "cores, other work decided and not even ratios mean much: measure again on a quiet machine. Backends of a line took turns in one job. Times are",
-        "microseconds, the slowest rank's median, with 10th and 90th percentile; float32; results were checked. The",
-        f"loop around a call costs {harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process",
-        "group beside gloo.",
-    ]
+    crowded = max(loads) > 2 * machine["cores"]
+    text = (
+        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared "
+        "memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, with 10th "
+        f"and 90th percentile; float32; results were checked. The loop around a call costs {harness:.2f} us. accdp is "
+        "Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load average while measuring: "
+        f"{min(loads):.1f} to {max(loads):.1f}{', so other work decided: measure again when it is quiet' * crowded}."
+    )
+    return textwrap.wrap(text, 118)
 
 
 def _table(rows: list[Row]) -> list[str]:

@@ -57,8 +57,8 @@ def _where(rows: Sequence[Row]) -> list[str]:
     crowded = max(loads) > 2 * machine["cores"]
     text = (
         f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared "
-        "memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, with 10th "
-        f"and 90th percentile; float32; results were checked. The loop around a call costs {harness:.2f} us. accdp is "
+        "memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, with "
+        f"10th and 90th percentile; float32; results were checked. The loop around a call costs {harness:.2f} us. accdp is "
         "Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load average while measuring: "
         f"{min(loads):.1f} to {max(loads):.1f}{', so other work decided: measure again when it is quiet' * crowded}."
     )

@@ -58,9 +58,10 @@ def _where(rows: Sequence[Row]) -> list[str]:
     text = (
         f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared "
         "memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, with "
-        f"10th and 90th percentile; float32; results were checked. The loop around a call costs {harness:.2f} us. accdp is "
-        "Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load average while measuring: "
-        f"{min(loads):.1f} to {max(loads):.1f}{', so other work decided: measure again when it is quiet' * crowded}."
+        "10th and 90th percentile; float32; results were checked. The loop around a call costs "
+        f"{harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load "
+        f"average while measuring: {min(loads):.1f} to {max(loads):.1f}"
+        f"{', so other work decided: measure again when it is quiet' * crowded}."
     )
     return textwrap.wrap(text, 118)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import jobs
+import numpy as np
 import pytest
 
 from accdp_comm.bench import omb
@@ -88,8 +89,10 @@ def test_torch_results_are_exact():
 
 def test_codecs_in_one_run(tmp_path):
     """Two ranks that pretend to be on two nodes; started by the command itself."""
-    out, two_nodes = tmp_path / "o.jsonl", {"ACCDP_TOPOLOGY": "2x1"}
-    words = ("bcast", "-n", "2", "-m", "1M:1M", *TINY, "-c", "--data", "gradients", "--json", str(out), "--codec")
+    out, weights, two_nodes = tmp_path / "o.jsonl", tmp_path / "w.npy", {"ACCDP_TOPOLOGY": "2x1"}
+    np.save(weights, np.random.default_rng(0).normal(0, 0.02, 1 << 18).astype(np.float32))
+    words = ("bcast", "-n", "2", "-m", "256k:256k", *TINY, "-c", "-u", "0", "--data", f"weights:{weights}")
+    words += ("--json", str(out), "--codec")
     command = [sys.executable, "-m", "accdp_comm", "bench", *words]
     lossless = jobs.run([*command, "none,zhuff"], timeout=60.0, env=two_nodes)
     assert lossless.returncode == 0, str(lossless)

@@ -33,6 +33,8 @@ def _parser() -> _Parser:
     form = info.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON")
     form.add_argument("--markdown", action="store_true", help="the settings as docs/environment.md")
+
+    commands.add_parser("bench", help="run an OSU-style micro-benchmark: accdp bench OP ...")  # main() takes it
     return parser
 
 
@@ -56,7 +58,12 @@ def _info(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code. `accdp run` becomes mpiexec and does not return."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["bench"]:
+        from .bench.command import main as bench
+
+        return bench(words[1:])
+    options = _parser().parse_args(words)
     try:
         from ._core import Error
     except ImportError as error:

@@ -111,7 +111,7 @@ def install_torch(env: Environment, cpu_index: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="the virtual environment")
-    parser.add_argument("part", choices=["run", "test", "lint"])
+    parser.add_argument("part", choices=["run", "test", "lint", "bench"])
     parser.add_argument("--venv-flags", default="", help="options of 'python -m venv'")
     parser.add_argument("--wheels", help="install from this folder only")
     parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")

@@ -1,0 +1,199 @@
+"""`accdp bench OP ...`, and what the files bench/osu_*.py call: run a benchmark and print it as OMB does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import bandwidth, omb, options, record
+from .measure import BLOCKS
+from .operations import Refused
+from .session import Result, Session, open_session
+from .world import early_rank
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", operation: str | None = None) -> int:
+    """Run one benchmark; return the exit code.
+
+    Args:
+        arguments: Words of the command line after the program's name; None: this process's.
+        prog: Name of the program, for messages.
+        operation: Of the table; None: the first word says it.
+
+    Collective over the ranks that a launcher started; with ``--ranks`` this process becomes mpiexec instead.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = options.parse(words, prog, operation)
+    try:
+        if args.ranks is not None:
+            _start_ranks(args.ranks, words, args.operation if operation else None)
+        with open_session(args) as session:
+            return _run(session, args, prog)
+    except Refused as error:
+        # All ranks are here, for the same reason. One says it; a status of the others could make the launcher end it.
+        if early_rank():
+            return 0
+        print(f"{prog}: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _start_ranks(ranks: int, words: list[str], operation: str | None) -> None:
+    """Become the mpiexec that runs this same benchmark on several ranks."""
+    from .._core import UsageError
+    from ..launch.run import run
+    from ..launcher import find_launcher
+
+    try:
+        if find_launcher() is not None or "WORLD_SIZE" in os.environ:
+            raise Refused("--ranks: this process is a rank already; start several without mpiexec or torchrun")
+        kept = options.without_ranks(words)
+        run(ranks, ["accdp_comm.bench", *([operation] if operation else []), *kept], module=True)
+    except UsageError as error:
+        raise Refused(str(error)) from error
+
+
+def _run(session: Session, args: argparse.Namespace, prog: str) -> int:
+    speaks = session.world.rank == 0
+
+    def warn(text: str) -> None:
+        if speaks:
+            print(f"{prog}: {text}", file=sys.stderr, flush=True)
+
+    results: list[Result] = []
+    columns = omb.Columns(args.full, args.validate, args.percentiles)
+    page = _Page(columns, args.device, several=len(args.backends) * max(1, len(args.codec)) > 1)
+    sizes = {datatype: session.sizes(datatype, warn) for datatype in args.types}
+    bar = _Bar(speaks, session.operation.name, BLOCKS * sum(map(len, sizes.values())))
+    try:
+        for datatype in args.types:
+            bar.show()
+            for found in session.measure(datatype, sizes[datatype], bar.tick):
+                bar.hide()
+                if speaks:
+                    page.add(found)
+                bar.show()
+                results += found
+    finally:
+        bar.hide()
+    if speaks:
+        page.end()
+        _write(args, results)
+    errors = sum(result.measured.errors or 0 for result in results)
+    if errors:
+        bad = [f"{result.row['backend']} at {result.row['bytes']} bytes" for result in results if result.row["errors"]]
+        warn(f"validation failed: {errors} wrong elements: {', '.join(dict.fromkeys(bad))}")
+    return 1 if errors else 0
+
+
+def _write(args: argparse.Namespace, results: list[Result]) -> None:
+    """Tables, files and figures after the run."""
+    rows = [result.row for result in results]
+    names = list(dict.fromkeys(row["backend"] for row in rows))
+    if args.busbw:
+        for name in names:
+            print(f"#\n# nccl-tests' columns: {name}")
+            for line in bandwidth.table(results[0].operation, [row for row in rows if row["backend"] == name]):
+                print(line)
+    if len(names) > 1:
+        for line in comparison(rows):
+            print(line)
+    sys.stdout.flush()
+    if args.json:
+        record.append_json(args.json, rows)
+    if args.csv:
+        record.append_csv(args.csv, rows)
+    if args.graphs:
+        from . import graph
+
+        for kind in args.graphs:
+            print(graph.draw(results, kind), flush=True)
+
+
+class _Page:
+    """OMB's output: as rows come where there is one backend, else backend after backend at the end."""
+
+    def __init__(self, columns: omb.Columns, device: str, *, several: bool):
+        self._columns, self._device, self._several = columns, device, several
+        self._datatypes: dict[str, str] = {}  # last one printed, by backend
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, found: list[Result]) -> None:
+        for result in found:
+            name, datatype = result.row["backend"], result.row["datatype"]
+            lines = self._texts.setdefault(name, [])
+            if name not in self._datatypes:
+                lines.append(f"\n# Backend: {name}" if self._several else "")
+                lines.append(omb.preamble(result.operation, self._device))
+            if self._datatypes.get(name) != datatype:
+                lines.append(omb.header(result.operation, datatype.upper(), self._columns))
+                self._datatypes[name] = datatype
+            values = omb_values(result, self._columns.percentiles)
+            lines.append(omb.row(result.operation, self._columns, result.row["bytes"], values))
+            if not self._several:
+                print("".join(lines), end="", flush=True)
+                lines.clear()
+
+    def end(self) -> None:
+        for lines in self._texts.values():
+            print("".join(lines), end="", flush=True)
+
+
+def omb_values(result: Result, percentiles: Sequence[int]) -> dict[str, Any]:
+    """Return the numbers of an OMB row."""
+    times, made = result.measured.times, result.row
+    if result.operation.kind == "bandwidth":
+        nbytes = made["bytes"] * made["window"] * (2 if result.operation.name == "bibw" else 1)
+        first, tail = made["mbps"], [times.tail_mbps(nbytes, p) for p in percentiles]
+    else:
+        first, tail = made["avg_us"], [times.tail_us(p) for p in percentiles]
+    limits = {"min": made["min_us"], "max": made["max_us"], "iterations": made["iterations"]}
+    return limits | {"first": first, "errors": made["errors"], "tail": tail}
+
+
+def comparison(rows: list[dict[str, Any]]) -> list[str]:
+    """Return lines that put the backends of one run side by side; medians of the slowest rank and their spread."""
+    names = list(dict.fromkeys(row["backend"] for row in rows))
+    head = f"# {'Size':<12}" + "".join(f"{f'{name} us (p10-p90)':>30}" for name in names)
+    first = names[0]
+    lines = ["#", head + "".join(f"{f'{name} / {first}':>22}" for name in names[1:])]
+    for key in dict.fromkeys((row["datatype"], row["bytes"]) for row in rows):
+        found = {row["backend"]: row for row in rows if (row["datatype"], row["bytes"]) == key}
+        text = f"# {key[1]:<12}"
+        for name in names:
+            spread = f"({found[name]['p10_us']:.2f}-{found[name]['p90_us']:.2f})"
+            text += f"{found[name]['median_us']:>12.2f} {spread:>17}"
+        lines.append(text + "".join(f"{found[n]['median_us'] / found[first]['median_us']:>22.2f}" for n in names[1:]))
+    return lines
+
+
+class _Bar:
+    """A progress bar on standard error, on rank 0 and on a terminal only; elsewhere it does nothing."""
+
+    def __init__(self, speaks: bool, title: str, steps: int):
+        self._bar: Any = None
+        if speaks and (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE") == "1"):
+            from rich.console import Console
+            from rich.progress import Progress
+
+            # Drawn at ticks alone: a thread that draws would take the interpreter away from what is measured.
+            self._bar = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._task = self._bar.add_task(title, total=steps)
+
+    def tick(self) -> None:
+        """Count a block."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+            self._bar.refresh()
+
+    def show(self) -> None:
+        """Draw the bar from now on."""
+        if self._bar is not None:
+            self._bar.start()
+
+    def hide(self) -> None:
+        """Take the bar off the screen, so that lines can be printed."""
+        if self._bar is not None:
+            self._bar.stop()

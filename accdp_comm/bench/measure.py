@@ -1,0 +1,267 @@
+"""Measuring: all backends of a run take turns on the same ranks, block by block.
+
+An iteration is a barrier and one call between two readings of the clock, as in OMB; what stands between the readings
+was made ready beforehand. Calls go round several sets of buffers, together larger than the caches where memory allows.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .backends import Backend, Buffers, Call, Ready
+from .data import Data
+from .memory import Memory
+from .operations import Operation, shares
+from .statistics import Times
+from .validation import Case
+from .world import World
+
+BLOCKS = 10  # turns that each backend takes per size
+_MOST_SETS = 64
+_LEAST_ITERATIONS = 10  # however short the time for a size is
+_VALIDATED_TURNS = 5  # calls checked per size, each with other data
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured of one size."""
+
+    operation: Operation
+    size: int  # OMB's, bytes
+    iterations: int
+    warm_up: int
+    root: int | None  # None: it rotates
+    window: int
+    limit_bytes: int  # for all buffers of this rank
+    validation_warm_up: int | None  # None: results are not checked
+    seconds: float | None = None  # for all backends together; None: all iterations, however long they take
+    bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of it for one backend, alike on all ranks."""
+
+    times: Times
+    errors: int | None
+    sets: int
+    report: dict[str, Any]
+
+
+class Subject:
+    """One backend with its buffers and calls for one size."""
+
+    def __init__(self, backend: Backend, sets: Sequence[Buffers], case: Case, request: Request):
+        self.backend, self.sets, self.case, self.request = backend, sets, case, request
+        self.times: list[float] = [0.0] * request.iterations
+        turns = math.lcm(len(sets), case.ranks) if self._rotates else len(sets)
+        self.ready = [self._make(turn) for turn in range(turns)]
+        self.calls = [_until_finished(ready.call, backend.memory) for ready in self.ready]
+
+    @property
+    def _rotates(self) -> bool:
+        return self.request.root is None and self.case.operation.is_rooted
+
+    def root(self, turn: int) -> int:
+        """The root of a turn."""
+        return turn % self.case.ranks if self._rotates else self.request.root or 0
+
+    def _make(self, turn: int) -> Ready:
+        buffers = self.sets[turn % len(self.sets)]
+        if self.case.operation.is_pair:
+            return self.backend.pair(self.case.operation, buffers, self.request.window)
+        return self.backend.collective(self.case.operation, buffers, self.root(turn))
+
+    def fill(self) -> None:
+        """Put data into all buffers."""
+        for turn, buffers in enumerate(self.sets):
+            self.case.fill(self.backend.memory, buffers, self.root(turn), turn)
+
+    def validate(self, world: World) -> int:
+        """Return how many elements of this rank's results are wrong, over some turns. Collective."""
+        errors, memory = 0, self.backend.memory
+        bound, is_relative = self.request.bound if "+" in self.backend.name else (0.0, False)
+        for turn in range(min(self.request.iterations, _VALIDATED_TURNS)):
+            place = turn % len(self.ready)
+            buffers, root = self.sets[place % len(self.sets)], self.root(place)
+            for _ in range(self.request.validation_warm_up or 0):
+                world.barrier()
+                self.calls[place]()
+            self.case.fill(memory, buffers, root, turn)
+            world.barrier()
+            self.calls[place]()
+            result = self.ready[place].result
+            if result is not None:
+                errors += self.case.wrong(memory.read(result), root, turn, bound, is_relative)
+        return errors
+
+
+def run_point(
+    world: World, backends: Sequence[Backend], data: Data, request: Request, tick: Callable[[], object]
+) -> dict[str, Measured]:
+    """Measure all backends at one size. Collective.
+
+    Args:
+        world: The ranks.
+        backends: Measured in turns.
+        data: Of the buffers.
+        request: What to measure.
+        tick: Called after each block.
+    Returns:
+        By the backend's name.
+    """
+    operation, itemsize = request.operation, data.dtype.itemsize
+    case = Case(operation, data, request.size // itemsize, world.rank, world.size)
+    memories = {id(backend.memory): backend.memory for backend in backends}
+    count = sets_of(operation, request.size, world.size, itemsize, request.limit_bytes // len(memories))
+    buffers = {key: [_new_set(memory, case) for _ in range(count)] for key, memory in memories.items()}
+    subjects = [Subject(backend, buffers[id(backend.memory)], case, request) for backend in backends]
+    errors: list[int | None] = [None] * len(subjects)
+    if operation.kind != "barrier":
+        if request.validation_warm_up is not None:
+            errors = [sum(world.allgather(subject.validate(world))) for subject in subjects]
+        for subject in subjects:
+            subject.fill()
+    began = time.perf_counter()
+    for subject in subjects:
+        _time(subject, world, [0.0] * request.warm_up, 0, request.warm_up)
+    iterations = _affordable(world, request, time.perf_counter() - began)
+    order, turns = random.Random(request.size), list(subjects)  # alike on all ranks
+    edges = [iterations * block // BLOCKS for block in range(BLOCKS + 1)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        order.shuffle(turns)
+        for subject in turns if last > first else ():
+            _time(subject, world, subject.times, first, last)
+        tick()
+    found = {}
+    for subject, wrong in zip(subjects, errors, strict=True):
+        table = np.array(world.allgather(np.array(subject.times[:iterations])))
+        rows = table[:1] / (2 if operation.kind == "latency" else 1) if operation.is_pair else table
+        found[subject.backend.name] = Measured(Times(rows), wrong, count, subject.backend.report())
+    return found
+
+
+def _affordable(world: World, request: Request, warm_up_s: float) -> int:
+    """Return how many iterations fit into the time for this size, judged by the warm-up; alike on all ranks."""
+    if request.seconds is None or not request.warm_up:
+        return request.iterations
+    each = max(world.allgather(warm_up_s)) / request.warm_up
+    return max(min(_LEAST_ITERATIONS, request.iterations), min(request.iterations, int(request.seconds / each)))
+
+
+def sets_of(operation: Operation, size: int, ranks: int, itemsize: int, limit_bytes: int) -> int:
+    """Return how many sets of buffers calls go round: enough to overflow the caches twice, within the limit."""
+    each = set_bytes(operation, size, ranks, itemsize)
+    if each == 0:
+        return 1
+    return max(1, min(_MOST_SETS, -(-2 * cache_bytes() // each), limit_bytes // each))
+
+
+def set_bytes(operation: Operation, size: int, ranks: int, itemsize: int) -> int:
+    """Return the bytes of one set of buffers of a rank."""
+    return operation.send_bytes(size, ranks) + operation.receive_bytes(size, ranks, itemsize)
+
+
+@cache
+def cache_bytes() -> int:
+    """Return the size of this processor's largest cache; 64 MiB where it is larger, as virtual machines say."""
+    units, found = {"K": 1 << 10, "M": 1 << 20}, [1 << 25]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text[:-1].isdecimal() and text[-1] in units:
+            found.append(int(text[:-1]) * units[text[-1]])
+    return min(max(found), 1 << 26)
+
+
+def harness_us(iterations: int = 2000, repeats: int = 10) -> float:
+    """Return what one iteration costs beyond the call and the barrier, in microseconds.
+
+    A loop over nothing, the fastest of some: what else the machine does is no part of it.
+    """
+    calls: list[Call] = [_nothing] * 8
+    times, spent = [0.0] * iterations, []
+    with _no_garbage_collection():
+        for _ in range(repeats):
+            began = time.perf_counter()
+            _collective_loop(calls, _nothing, times, 0, iterations)
+            spent.append(time.perf_counter() - began)
+    return min(spent) / iterations * 1e6
+
+
+def _nothing() -> None:
+    pass
+
+
+def _new_set(memory: Memory, case: Case) -> Buffers:
+    operation, dtype = case.operation, case.data.dtype
+    sizes = case.count * dtype.itemsize, case.ranks
+    sent = operation.send_bytes(*sizes) // dtype.itemsize
+    received = operation.receive_bytes(*sizes, dtype.itemsize) // dtype.itemsize
+    if operation.receives == "part":
+        received = shares(case.count, case.ranks)[case.rank]
+    is_empty = operation.receives == "none"
+    return Buffers(memory.new(sent, dtype), None if is_empty else memory.new(received, dtype), memory.new(1, dtype))
+
+
+def _until_finished(call: Call, memory: Memory) -> Call:
+    """A call on a GPU has ended only when the device says so; one in host memory when it returns."""
+    if memory.is_device:
+        finish = memory.finish
+
+        def both() -> None:
+            call()
+            finish()
+
+        return both
+    return call
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _time(subject: Subject, world: World, times: list[float], first: int, last: int) -> None:
+    with _no_garbage_collection():
+        if subject.case.operation.is_pair:
+            world.barrier()
+            _pair_loop(subject.calls, times, first, last)
+        else:
+            _collective_loop(subject.calls, subject.backend.barrier or world.barrier, times, first, last)
+
+
+def _collective_loop(calls: Sequence[Call], barrier: Call, times: list[float], first: int, last: int) -> None:
+    clock, turns = time.perf_counter, len(calls)
+    for iteration in range(first, last):
+        call = calls[iteration % turns]
+        barrier()
+        began = clock()
+        call()
+        times[iteration] = clock() - began
+
+
+def _pair_loop(calls: Sequence[Call], times: list[float], first: int, last: int) -> None:
+    """As above without barriers: each message waits for the one before."""
+    clock, turns = time.perf_counter, len(calls)
+    for iteration in range(first, last):
+        call = calls[iteration % turns]
+        began = clock()
+        call()
+        times[iteration] = clock() - began

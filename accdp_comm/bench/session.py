@@ -1,0 +1,214 @@
+"""One run: its ranks, its backends, and the rows that come out of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import bandwidth, measure, options, record, torch_backends
+from .backends import AccdpBackend, Backend, MpiBackend
+from .data import Data
+from .measure import Measured, Request
+from .memory import DATATYPES, HostArrays, Memory, Tensors, gpu_id, use_gpu
+from .operations import OPERATIONS, Operation, Refused
+from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, import_mpi
+
+
+@dataclass(frozen=True)
+class Result:
+    """One backend at one size: the measurement and its JSON row."""
+
+    operation: Operation
+    measured: Measured
+    row: dict[str, Any]
+
+
+class Session:
+    """The ranks of this job and what they measure; open() makes one."""
+
+    def __init__(self, args: argparse.Namespace, world: World):
+        self.args, self.world, self.operation = args, world, OPERATIONS[args.operation]
+        hosts, self.local_rank = hosts_and_local_rank(world)
+        self._ranks_here = hosts.count(hosts[world.rank])
+        nodes = list(world.comm.nodes) if isinstance(world, AccdpWorld) else [hosts.index(host) for host in hosts]
+        if self.operation.is_pair and world.size != 2:
+            raise Refused(f"osu_{self.operation.name} takes exactly 2 ranks, not {world.size}")
+        if args.root is not None and args.root >= world.size:
+            raise Refused(f"-k fixed:{args.root}: expected a rank from 0 to {world.size - 1}")
+        self._where: dict[str, Any] = {"ranks": world.size, "nodes": len(set(nodes)), "gpus": None}
+        self._device = self._choose_gpu(hosts[world.rank]) if args.device == "cuda" else "cpu"
+        self._memories: dict[str, Memory] = {}
+
+    def _choose_gpu(self, host: str) -> str:
+        device, problem = "", None
+        try:
+            device = use_gpu(self.local_rank)
+        except Refused as error:
+            problem = str(error)
+        agree(self.world, problem)
+        self._where["gpus"] = len(set(self.world.allgather((host, gpu_id(device)))))
+        return device
+
+    def _memory(self, kind: str) -> Memory:
+        if kind not in self._memories:
+            self._memories[kind] = HostArrays() if kind == "arrays" else Tensors(self._device)
+        return self._memories[kind]
+
+    @contextmanager
+    def backends(self, datatype: str) -> Iterator[list[Backend]]:
+        """Make the backends; codecs of accdp beside the uncompressed peers."""
+        args, made = self.args, list[Backend]()
+        codecs = [*args.codec] or [None]
+        bound = options.bound_argument(args.error_bound)
+        host = self._memory("arrays" if args.device == "cpu" else "tensors")
+        for name in args.backends:
+            if name == "mpi":
+                made.append(MpiBackend(self.world, host, datatype, self.operation.reduces, args.in_place))
+            elif name == "accdp":
+                assert isinstance(self.world, AccdpWorld)
+                made += [AccdpBackend(self.world, host, codec, bound, args.in_place) for codec in codecs]
+            else:
+                takes = codecs if name == "accdp-torch" else [None]
+                made += [torch_backends.TorchBackend(name, self._memory("tensors"), codec, bound) for codec in takes]
+        try:
+            yield made
+        finally:
+            for backend in made:
+                backend.close()
+
+    def sizes(self, datatype: str, warn: Callable[[str], object]) -> list[int]:
+        """Return the sizes that fit into the memory limit and into this machine.
+
+        Raises:
+            Refused: Not even the smallest does.
+        """
+        itemsize, limit = DATATYPES[datatype].itemsize, self.args.limit_bytes
+        wanted = options.sizes(self.args, self.operation, itemsize)
+        kinds = {name in ("accdp", "mpi") and self.args.device == "cpu" for name in self.args.backends}
+
+        def needed(size: int) -> int:
+            return len(kinds) * measure.set_bytes(self.operation, size, self.world.size, itemsize)
+
+        if not wanted:
+            raise Refused(f"-m: no size from {self.args.sizes[0] or 1} to {self.args.sizes[1]} holds one {datatype}")
+        fitting = [size for size in wanted if needed(size) <= limit]
+        if not fitting:
+            raise Refused(
+                f"-M {limit}: {wanted[0]} bytes of {self.operation.name} take {needed(wanted[0])} bytes a rank"
+            )
+        available = min(self.world.allgather(_available_bytes() // self._ranks_here))
+        if needed(fitting[-1]) > available:
+            raise Refused(
+                f"too little memory: {fitting[-1]} bytes of {self.operation.name} take {needed(fitting[-1])} bytes a "
+                f"rank, but {available} are free for each of {self._ranks_here} ranks of a host: expected a smaller -m"
+            )
+        if len(fitting) < len(wanted):
+            warn(f"-M {limit}: sizes above {fitting[-1]} bytes are left out")
+        return fitting
+
+    def measure(self, datatype: str, sizes: list[int], tick: Callable[[], object]) -> Iterator[list[Result]]:
+        """Measure size by size; yields one result per backend. Collective."""
+        args, dtype = self.args, DATATYPES[datatype]
+        data = self._data(dtype)
+        common = record.common(args) | self._where
+        common |= {"device": args.device, "datatype": datatype, "itemsize": dtype.itemsize, "data": data.meaning}
+        common["ranks_per_gpu"] = self.world.size / self._where["gpus"] if self._where["gpus"] else None
+        with self.backends(datatype) as backends:
+            for size in sizes:
+                iterations, warm_up = options.counts(args, self.operation, size)
+                request = Request(
+                    operation=self.operation,
+                    size=size,
+                    iterations=iterations,
+                    warm_up=warm_up,
+                    root=args.root,
+                    window=args.window,
+                    limit_bytes=args.limit_bytes,
+                    seconds=args.seconds,
+                    validation_warm_up=args.validation_warm_up if args.validate else None,
+                    bound=args.error_bound or (0.0, False),
+                )
+                found = measure.run_point(self.world, backends, data, request, tick)
+                yield [self._result(backend, found[backend.name], request, common) for backend in backends]
+
+    def _data(self, dtype: np.dtype[Any]) -> Data:
+        """Make the data; a file that one rank cannot read is refused by all."""
+        made, problem = None, None
+        try:
+            made = Data(self.args.data, dtype, reduces=self.operation.reduces, ranks=self.world.size)
+        except Refused as error:
+            problem = str(error)
+        agree(self.world, problem)
+        assert made is not None
+        return made
+
+    def _result(self, backend: Backend, found: Measured, request: Request, common: dict[str, Any]) -> Result:
+        row = record.row(self.operation, backend.name, backend.is_in_place, found, request) | common
+        if self.operation.kind == "collective":
+            bus_n = self._where["gpus"] if self.args.busbw == "gpus" else self.world.size
+            seconds = row["median_us"] / 1e6
+            algbw, busbw = bandwidth.gbps(self.operation, request.size, self.world.size, seconds, bus_n)
+            row |= {
+                "algbw_gbps": algbw,
+                "busbw_gbps": busbw,
+                "bus_n": bus_n,
+                "bus_n_counts": self.args.busbw or "ranks",
+            }
+        return Result(self.operation, found, row)
+
+
+@contextmanager
+def open_session(args: argparse.Namespace) -> Iterator[Session]:
+    """Form the ranks' world and what the backends need of it; leave it at the end. Collective.
+
+    Raises:
+        Refused: A backend, device or codec is not there.
+    """
+    torch_names = [name for name in args.backends if name in torch_backends.NAMES]
+    for name in torch_names:
+        if problem := torch_backends.why_not(name, args.device):
+            raise Refused(problem)
+    if "mpi" in args.backends:
+        if args.device == "cuda" and not args.mpi_is_cuda_aware:
+            raise Refused(
+                "--backend mpi: with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware if it does"
+            )
+        import_mpi()  # before accdp: whoever initialises MPI must want all threads
+    with ExitStack() as leaving:
+        if args.backends == ["mpi"]:
+            world: World = MpiWorld()
+        else:
+            _check_core(args)
+            if torch_names:
+                torch_backends.start()
+                leaving.callback(torch_backends.stop)
+            world = AccdpWorld()
+        leaving.callback(world.close)
+        yield Session(args, world)
+        world.barrier()
+
+
+def _check_core(args: argparse.Namespace) -> None:
+    try:
+        from .. import _core, nvcomp
+    except ImportError as error:
+        raise Refused(f"accdp's core could not be loaded: {error}") from error
+    nvcomp.find()
+    for codec in args.codec:
+        try:
+            _core.check_stream(codec)
+        except _core.UsageError as error:
+            raise Refused(f"--codec: {error}") from error
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise Refused("/proc/meminfo does not say how much memory is available")

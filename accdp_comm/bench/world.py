@@ -1,0 +1,108 @@
+"""The ranks of a run: who they are, a barrier between calls, and the exchange of what they measured."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from .operations import Refused
+
+# Where launchers write a process's rank, read before there is a world, to let one rank speak for all; and their number.
+_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+class World(Protocol):
+    """What the harness needs of a set of ranks."""
+
+    rank: int
+    size: int
+    barrier: Callable[[], object]
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the value of each rank. Collective."""
+
+    def close(self) -> None:
+        """Leave. Collective."""
+
+
+class AccdpWorld:
+    """All ranks of the job, whatever started them, through accdp."""
+
+    barrier: Callable[[], object]
+
+    def __init__(self) -> None:
+        from ..communicator import Communicator
+
+        self.comm = Communicator()
+        self.rank, self.size, self.barrier = self.comm.rank, self.comm.size, self.comm.barrier
+
+    def allgather(self, value: Any) -> list[Any]:
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        lengths = self.comm.allgather(np.array([mine.size], np.int64)).ravel().tolist()
+        parts = [np.empty(length, np.uint8) for length in lengths]
+        self.comm.allgather(mine, parts)
+        return [pickle.loads(part.tobytes()) for part in parts]
+
+    def close(self) -> None:
+        self.comm.close()
+
+
+class MpiWorld:
+    """MPI.COMM_WORLD through mpi4py alone."""
+
+    barrier: Callable[[], object]
+
+    def __init__(self) -> None:
+        comm = import_mpi().COMM_WORLD
+        started = max((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()), default=1)
+        if comm.Get_size() == 1 and started > 1:
+            raise Refused(
+                f"--backend mpi: MPI sees a world of 1 where there are {started} ranks: start the ranks by the mpiexec "
+                "of the MPI that mpi4py loads"
+            )
+        self.rank, self.size, self.barrier = comm.Get_rank(), comm.Get_size(), comm.Barrier
+        self._comm = comm
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._comm.allgather(value)
+
+    def close(self) -> None:
+        pass
+
+
+def import_mpi() -> Any:
+    """Return mpi4py's module MPI, MPI being initialised.
+
+    Raises:
+        Refused: mpi4py is missing, or finds no MPI.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise Refused(f"--backend mpi: mpi4py is needed: {str(error).splitlines()[0]}") from error
+    return MPI
+
+
+def early_rank() -> int:
+    """Return this process's rank as its launcher says it, 0 where none does."""
+    return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdecimal()), 0)
+
+
+def hosts_and_local_rank(world: World) -> tuple[list[str], int]:
+    """Return each rank's host, and this rank's number among those of its own. Collective."""
+    hosts = world.allgather(socket.gethostname())
+    return hosts, hosts[: world.rank].count(hosts[world.rank])
+
+
+def agree(world: World, problem: str | None) -> None:
+    """Raise Refused on all ranks if one has a problem. Collective."""
+    problems = world.allgather(problem)
+    for rank, text in enumerate(problems):
+        if text is not None:
+            raise Refused(text if set(problems) == {text} else f"rank {rank} of {world.size}: {text}")

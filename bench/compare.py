@@ -1,0 +1,225 @@
+"""Compare two sets of results, or accdp with its peers now.
+
+    python bench/compare.py OLD.jsonl NEW.jsonl       fails on what became slower than the spread, and on missing rows
+    python bench/compare.py --peers gloo,mpich,openmpi --openmpi-env ENV      measures, prints and draws the table
+
+Peers: gloo stands beside accdp-torch (the same process group calls), mpich and openmpi (mpi4py) beside accdp
+(Communicator), all on the same kind of buffers. gloo and the MPI that accdp was built with take turns with accdp in one
+job. The other MPI cannot be in that job: it runs in the virtual environment that --openmpi-env (--mpich-env) or
+ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names, in jobs that take turns with ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import figures
+import jobs_of_bench as jobs
+import numpy as np
+from jobs_of_bench import JobFailed, Mpi, Row
+
+from accdp_comm.bench.graph import size_name
+from accdp_comm.bench.operations import OPERATIONS, Refused
+from accdp_comm.bench.record import append_json
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ("gloo", "mpich", "openmpi")
+COLLECTIVES = [name for name, row in OPERATIONS.items() if not row.is_pair]
+SIZES = "4,64,1k,4k,16k,64k,256k,1M,4M,16M,64M"
+QUICK_SIZES = "4,1k,64k,1M,16M"
+
+
+def some_of(known: Sequence[str], text: str) -> list[str]:
+    words = text.split(",")
+    if unknown := set(words) - set(known):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: expected some of {', '.join(known)}")
+    return words
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="OLD NEW", help="two files of JSON lines")
+    parser.add_argument("--peers", type=lambda text: some_of(PEERS, text), help="measure against some of these")
+    parser.add_argument("--quick", action="store_true", help="bcast and allreduce, few sizes, 2 ranks, one round")
+    parser.add_argument("-n", "--ranks", type=lambda text: [int(word) for word in text.split(",")], help="2,4")
+    parser.add_argument("--ops", type=lambda text: some_of(COLLECTIVES, text), help="collectives; default: all")
+    parser.add_argument("--sizes", help=SIZES)
+    parser.add_argument("--rounds", type=int, help="jobs per point, alternating with the other MPI's (3)")
+    parser.add_argument("--seconds", default="2", help="for each size and round (2)")
+    for family in ("openmpi", "mpich"):
+        known = os.environ.get(f"ACCDP_BENCH_{family.upper()}_ENV")
+        parser.add_argument(f"--{family}-env", type=Path, default=Path(known) if known else None, metavar="DIR")
+    parser.add_argument("--json", type=Path, default=ROOT / "bench" / "results" / "peers.jsonl")
+    parser.add_argument("--png", type=Path, default=ROOT / "build" / "bench" / "peers.png")
+    args = parser.parse_args()
+    if bool(args.peers) == bool(args.files) or len(args.files) not in (0, 2):
+        parser.error("expected two files, or --peers")
+    args.ranks = args.ranks or ([2] if args.quick else [2, 4])
+    args.ops = args.ops or (["bcast", "allreduce"] if args.quick else COLLECTIVES)
+    args.sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
+    args.rounds = args.rounds or (1 if args.quick else 3)
+    return args
+
+
+# -- two files ----------------------------------------------------------------------------------------------------
+
+
+def verdict(old: Row, new: Row) -> str:
+    """Return slower, faster or "" for one point: medians that differ by more than either run's own spread."""
+    up = max(row["p90_us"] - row["median_us"] for row in (old, new))
+    down = max(row["median_us"] - row["p10_us"] for row in (old, new))
+    change = new["median_us"] - old["median_us"]
+    return "slower" if change > up else "faster" if -change > down else ""
+
+
+def compare_files(old_path: Path, new_path: Path) -> int:
+    """Print what changed; return 1 if a point became slower or is missing."""
+    old, new = (jobs.merged(jobs.read(path)) for path in (old_path, new_path))
+    missing = [old[key] for key in old.keys() - new.keys()]
+    verdicts = {key: verdict(old[key], new[key]) for key in old.keys() & new.keys()}
+    for row in sorted(missing, key=_order):
+        print(f"missing  {_point(row)}")
+    for wanted in ("slower", "faster"):
+        for key in sorted((key for key, said in verdicts.items() if said == wanted), key=lambda key: _order(old[key])):
+            before, after = old[key]["median_us"], new[key]["median_us"]
+            print(f"{wanted:<8} {_point(old[key])}: {before:.2f} -> {after:.2f} us ({after / before:.2f})")
+    machines = {str(row.get("machine")) for row in [*old.values(), *new.values()]}
+    if len(machines) > 1:
+        print("note: the files come from different machines")
+    counts = {said: sum(value == said for value in verdicts.values()) for said in ("slower", "faster", "")}
+    print(
+        f"{len(verdicts)} points compared: {counts['slower']} slower, {counts['faster']} faster, {counts['']} within "
+        f"the spread; {len(missing)} missing, {len(new.keys() - old.keys())} new"
+    )
+    return 1 if missing or counts["slower"] else 0
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return row["op"], row["ranks"], row["backend"], row["bytes"]
+
+
+def _point(row: Row) -> str:
+    return f"{row['op']} {row['backend']} {size_name(row['bytes'])}, {row['ranks']} ranks, {row['datatype']}"
+
+
+# -- peers --------------------------------------------------------------------------------------------------------
+
+
+def measure_peers(args: argparse.Namespace) -> list[Row]:
+    """Run all jobs, round by round; one line says which peer is not there."""
+    ours = Mpi()
+    others: list[Mpi] = []
+    for family in ("mpich", "openmpi"):
+        if family in args.peers and family != ours.family:
+            environment = getattr(args, f"{family}_env")
+            if environment is None:
+                said = f"--{family}-env or ACCDP_BENCH_{family.upper()}_ENV names no virtual environment with it"
+                print(f"compare.py: {family} is left out: accdp was built with {ours.family}, and {said}")
+            else:
+                others.append(Mpi(environment, family))
+    backends = ["accdp"] + (["mpi"] if ours.family in args.peers else [])
+    backends += ["accdp-torch", "gloo"] if "gloo" in args.peers else []
+    rows: list[Row] = []
+    for ranks in args.ranks:
+        for op in args.ops:
+            words = ["--seconds", args.seconds, "-M", "2G", "-T", "mpi_float"]
+            words += [] if op == "barrier" else ["--sizes", args.sizes]
+            for turn in range(args.rounds):
+                print(
+                    f"compare.py: {op}, {ranks} ranks, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True
+                )
+                rows += jobs.measure(ours, ranks, op, [*words, "--backend", ",".join(backends)])
+                for other in others:
+                    found = jobs.measure(other, ranks, op, [*words, "--backend", "mpi"])
+                    if {row["backend"] for row in found} != {other.family}:
+                        raise JobFailed(f"{other.python} does not run {other.family} but {found[0]['versions']['mpi']}")
+                    rows += found
+    return list(jobs.merged(rows).values())
+
+
+def mark(op: str, ranks: int, nbytes: int, peer: str) -> float | None:
+    """Return how many times as fast as a peer accdp is to be, where that is said; None elsewhere."""
+    if peer != "gloo":
+        return 1.8 if op == "allreduce" and nbytes >= 16 << 20 else 0.9 if op in ("allreduce", "bcast") else None
+    if op not in ("allreduce", "bcast"):
+        return 2.0
+    if ranks > len(os.sched_getaffinity(0)):
+        return 4.0
+    return 15.0 if nbytes <= 1024 else 4.0 if nbytes >= 1 << 20 else None
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the lines of the table: per point our time, the best peer of the same kind, ratio and mark."""
+    lines = [
+        f"{'op':<15}{'ranks':>6}{'size':>10}  {'ours':<12}{'us (p10-p90)':>28}  {'peer':<9}{'us':>12}{'ratio':>8}  mark"
+    ]
+    reached: list[bool] = []
+    for ours in sorted((row for row in rows if row["backend"] in ("accdp", "accdp-torch")), key=_order):
+        peers = [row for row in rows if row["backend"] in PEERS and figures.counterpart(row, [ours]) is ours]
+        if not peers:
+            continue
+        best = min(peers, key=lambda row: row["median_us"])
+        ratio, wanted = (
+            best["median_us"] / ours["median_us"],
+            mark(ours["op"], ours["ranks"], ours["bytes"], best["backend"]),
+        )
+        if wanted is not None:
+            reached.append(ratio >= wanted)
+        said = "" if wanted is None else f"{wanted:g} {'yes' if reached[-1] else 'NO'}"
+        spread = f"{ours['median_us']:.2f} ({ours['p10_us']:.2f}-{ours['p90_us']:.2f})"
+        lines.append(
+            f"{ours['op']:<15}{ours['ranks']:>6}{size_name(ours['bytes']):>10}  {ours['backend']:<12}{spread:>28}  "
+            f"{best['backend']:<9}{best['median_us']:>12.2f}{ratio:>8.2f}  {said}"
+        )
+    lines.append(f"{sum(reached)} of {len(reached)} marks reached")
+    return lines
+
+
+def memcpy_gbps(nbytes: int = 64 << 20) -> float:
+    """Return the bandwidth of a copy in memory, in GB/s: the median of some."""
+    source, target, times = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8), []
+    for _ in range(9):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        times.append(time.perf_counter() - began)
+    return nbytes / statistics.median(times[1:]) / 1e9
+
+
+def compare_peers(args: argparse.Namespace) -> int:
+    """Measure, print the table, draw it, write the rows."""
+    rows = measure_peers(args)
+    memcpy = memcpy_gbps()
+    for row in rows:
+        row["memcpy_gbps"] = memcpy
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.unlink(missing_ok=True)
+    append_json(str(args.json), rows)
+    print("\n".join(table(rows)))
+    for row in sorted(rows, key=_order):
+        if row["op"] == "bcast" and row["backend"] == "accdp" and row["bytes"] >= 16 << 20:
+            share = row["algbw_gbps"] = row["bytes"] / row["median_us"] / 1e3
+            print(f"{_point(row)}: {share:.2f} GB/s, {share / memcpy:.2f} of memcpy's {memcpy:.2f} GB/s (mark 0.9)")
+    figures.ratios(rows, args.png)
+    figures.latency(rows, args.png.with_stem(args.png.stem + "_latency"))
+    print(f"rows: {args.json}; figures: {args.png} and {args.png.with_stem(args.png.stem + '_latency').name}")
+    return 0
+
+
+def main() -> int:
+    args = arguments()
+    try:
+        return compare_peers(args) if args.peers else compare_files(*args.files)
+    except (JobFailed, Refused, OSError) as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

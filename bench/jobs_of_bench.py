@@ -1,0 +1,131 @@
+"""Start benchmarks as jobs of their own and read the rows they write; used by report.py and compare.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accdp_comm.launch import run as launch
+
+ROOT = Path(__file__).resolve().parent.parent
+Row = dict[str, Any]
+# What tells points apart; all else about a row is what was measured or where.
+KEY = (
+    *("op", "backend", "bytes", "datatype", "ranks", "nodes", "device", "ranks_per_gpu", "data_kind", "is_in_place"),
+    *("root", "window", "error_bound"),
+)
+_LIMIT_S = 3600.0
+
+
+class JobFailed(Exception):
+    """A job ended badly; the text says which and what it said last."""
+
+
+class Mpi:
+    """An MPI's launcher and the Python that its ranks run.
+
+    Args:
+        environment: A virtual environment with that MPI, mpi4py and NumPy; None: the MPI that accdp was built with.
+        family: "mpich" or "openmpi", for the environment.
+    """
+
+    def __init__(self, environment: Path | None = None, family: str = ""):
+        if environment is None:
+            from accdp_comm import mpi_world
+
+            self.family = mpi_world.load().abi()
+            self.mpiexec, self.python = launch.find_mpiexec(self.family), sys.executable
+        else:
+            self.family = family
+            self.mpiexec, self.python = str(environment / "bin" / "mpiexec"), str(environment / "bin" / "python")
+            for program in (self.mpiexec, self.python):
+                if not Path(program).exists():
+                    raise JobFailed(f"{program}: no such file; expected a virtual environment with {family} and mpi4py")
+        self._is_other = environment is not None
+
+    def launcher(self, ranks: int) -> list[str]:
+        """Return the words that start a program on so many ranks."""
+        is_root = os.geteuid() == 0
+        line = launch.command_line(self.mpiexec, self.family, ranks, ["x"], module=True, is_root=is_root)
+        return line[: line.index(sys.executable)]
+
+    def command(self, ranks: int, words: Sequence[str]) -> list[str]:
+        """Return the command line that runs Python with these words on so many ranks."""
+        return [*self.launcher(ranks), self.python, *words]
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a job."""
+        found = dict(os.environ) | {"OMP_NUM_THREADS": "1"} | dict(extra)
+        if self._is_other:
+            # This checkout's harness in another Python: with the backend mpi it needs mpi4py and NumPy alone.
+            found |= {"PYTHONPATH": str(ROOT), "MPI4PY_MPIABI": self.family}
+            found["PATH"] = f"{Path(self.python).parent}{os.pathsep}{found.get('PATH', '')}"
+        return found
+
+
+def run(mpi: Mpi, ranks: int, words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """Run one job of Python to its end and return its standard output.
+
+    Raises:
+        JobFailed: It ended with a status other than 0, or took too long.
+    """
+    command = mpi.command(ranks, words)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=mpi.environment(env or {}), timeout=_LIMIT_S, cwd=ROOT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+        raise JobFailed(f"{' '.join(words)} on {ranks} ranks of {mpi.family}: {last[0]}")
+    return done.stdout
+
+
+def measure(mpi: Mpi, ranks: int, op: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> list[Row]:
+    """Run one benchmark and return its rows; the backend mpi is called by the family of its MPI."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "rows.jsonl")
+        run(mpi, ranks, ["-m", "accdp_comm.bench", op, *words, "--json", str(out)], env)
+        rows = read(out)
+    for row in rows:
+        if row["backend"] == "mpi":
+            row["backend"] = family_of(row)
+    return rows
+
+
+def family_of(row: Row) -> str:
+    """Return whose MPI a row of mpi4py was measured on."""
+    library = row["versions"].get("mpi", "")
+    return "openmpi" if "Open MPI" in library else "mpich" if "MPICH" in library else "mpi"
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """Return what tells this row's point from others."""
+    return tuple(str(row.get(name)) for name in KEY)
+
+
+def merged(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
+    """Return one row per point: of several runs, the median of each time."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key_of(row), []).append(row)
+    times = ("median_us", "p10_us", "p90_us", "mbps")
+    return {
+        key: group[-1]
+        | {name: statistics.median(row[name] for row in group) for name in times if name in group[-1]}
+        | {"rounds": len(group)}
+        for key, group in groups.items()
+    }

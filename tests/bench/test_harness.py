@@ -1,0 +1,234 @@
+"""The harness by itself, in a world of one: inputs, checks of results, memory, overhead."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from accdp_comm.bench import command, data, measure
+from accdp_comm.bench.backends import Buffers, Ready
+from accdp_comm.bench.data import Data
+from accdp_comm.bench.measure import Request
+from accdp_comm.bench.memory import DATATYPES, HostArrays
+from accdp_comm.bench.operations import OPERATIONS, Refused, shares
+from accdp_comm.bench.validation import Case
+
+COLLECTIVES = [name for name, row in OPERATIONS.items() if row.kind == "collective"]
+INT = np.dtype(np.int32)
+
+
+class Alone:
+    """A world of one."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.barriers = 0
+
+    def barrier(self) -> None:
+        self.barriers += 1
+
+    def allgather(self, value):
+        return [value]
+
+    def close(self) -> None:
+        pass
+
+
+class Fake:
+    """A backend whose broadcast of one rank is what the test says."""
+
+    is_in_place, barrier = False, None
+
+    def __init__(self, name: str, spoil=lambda buffer: None):
+        self.name, self.memory, self.spoil, self.calls = name, HostArrays(), spoil, 0
+
+    def collective(self, operation, buffers: Buffers, root: int) -> Ready:
+        def call() -> None:
+            self.calls += 1
+            self.spoil(buffers.send)
+
+        return Ready(call, buffers.send)
+
+    def report(self):
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def request(**changes) -> Request:
+    known = {
+        "operation": OPERATIONS["bcast"],
+        "size": 64,
+        "iterations": 20,
+        "warm_up": 3,
+        "root": 0,
+        "window": 64,
+        "limit_bytes": 1 << 20,
+        "validation_warm_up": 2,
+    }
+    return Request(**(known | changes))
+
+
+def whole_numbers(reduces: bool = False) -> Data:
+    return Data("random", INT, reduces=reduces, ranks=1)
+
+
+def test_backends_take_turns_and_are_counted():
+    order = []
+    backends = [Fake(name, lambda buffer, name=name: order.append(name)) for name in ("a", "b")]
+    ticks = []
+    found = measure.run_point(Alone(), backends, whole_numbers(), request(), lambda: ticks.append(1))
+    assert list(found) == ["a", "b"] and len(ticks) == 10
+    for backend in backends:
+        times = found[backend.name].times
+        assert times.iterations == 20 and times.seconds.min() > 0 and found[backend.name].errors == 0
+        assert backend.calls == 20 + 3 + 5 * (1 + 2)  # measured, warm-up, validated with warm-up
+    timed = "".join(order[-40:])
+    assert timed.count("a") == timed.count("b") == 20
+    assert "ab" in timed and "ba" in timed and timed not in ("a" * 20 + "b" * 20, "b" * 20 + "a" * 20)
+
+
+@pytest.mark.parametrize("place", [0, 7, 15])
+def test_one_wrong_element_is_found(place):
+    def spoil(buffer) -> None:
+        buffer[place] ^= 1
+
+    world = Alone()
+    wrong = measure.run_point(world, [Fake("bad", spoil)], whole_numbers(), request(validation_warm_up=0), int)
+    assert wrong["bad"].errors == 5
+    unchecked = measure.run_point(world, [Fake("bad", spoil)], whole_numbers(), request(validation_warm_up=None), int)
+    assert unchecked["bad"].errors is None
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_what_is_expected_is_what_numpy_computes(name, datatype):
+    """All ranks' inputs, put together as the operation says, are every rank's expected result."""
+    ranks, count, turn, root, memory = 3, 11, 4, 2, HostArrays()
+    operation, dtype = OPERATIONS[name], DATATYPES[datatype]
+    source = Data("random", dtype, reduces=operation.reduces, ranks=ranks)
+    cases = [Case(operation, source, count, rank, ranks) for rank in range(ranks)]
+    sent = []
+    for case in cases:
+        blocks = ranks if operation.sends == "all" else 1
+        buffers = Buffers(memory.new(blocks * count, dtype), None, None)
+        case.fill(memory, buffers, root, turn)
+        sent.append(buffers.send.reshape(blocks, count))
+    together = np.stack(sent)
+    total = together[:, 0].astype(np.int64).sum(axis=0).astype(dtype) if operation.reduces else None
+    for case in cases:
+        wanted = {
+            "bcast": lambda: together[root, 0],
+            "allreduce": lambda: total,
+            "reduce": lambda: total,
+            "reduce_scatter": lambda case=case: np.split(total, np.cumsum(shares(count, ranks)))[case.rank],
+            "allgather": lambda: together[:, 0].ravel(),
+            "gather": lambda: together[:, 0].ravel(),
+            "alltoall": lambda case=case: together[:, case.rank].ravel(),
+            "scatter": lambda case=case: together[root, case.rank],
+        }[name]()
+        assert case.wrong(wanted, root, turn) == 0
+        assert case.wrong(np.roll(wanted, 1), root, turn) > 0
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 8, 127])
+def test_sums_are_exact(datatype, ranks):
+    source = Data("random", DATATYPES[datatype], reduces=True, ranks=ranks)
+    exact = sum(source.piece(500, rank, turn=3).astype(np.int64) for rank in range(ranks))
+    assert np.array_equal(source.total(500, ranks, 3).astype(np.int64), exact)
+    assert exact.max() > 0
+
+
+def test_pieces_differ_by_sender_receiver_and_turn():
+    source = Data("random", np.dtype(np.uint8), reduces=False, ranks=4)
+    pieces = [source.piece(256, *where).tobytes() for where in [(0,), (1,), (0, 1), (0, 0, 1), (3, 2, 1)]]
+    assert len(set(pieces)) == len(pieces)
+    assert len(source.piece(10_000_000, 3, 2, 1)) == 10_000_000  # longer than the pool
+
+
+def test_data_of_files(tmp_path):
+    floats = np.arange(10, dtype=np.float32)
+    np.savez(tmp_path / "w.npz", a=floats, b=np.arange(3))
+    np.save(tmp_path / "w.npy", floats.astype(np.float64))
+    (tmp_path / "w.raw").write_bytes(floats.tobytes())
+    for name in ("w.npz", "w.npy", "w.raw"):
+        source = Data(f"weights:{tmp_path / name}", np.dtype(np.float32), reduces=False, ranks=2)
+        assert sorted(source.piece(10, 0).tolist()) == floats.tolist() and "10 float32" in source.meaning
+    summed = Data(f"weights:{tmp_path / 'w.npy'}", np.dtype(np.float64), reduces=True, ranks=2)
+    assert np.array_equal(summed.total(4, 2, 0), summed.piece(4, 0) + summed.piece(4, 1))
+    with pytest.raises(Refused, match="sums of a float's bytes mean nothing"):
+        Data(f"weights:{tmp_path / 'w.npy'}", INT, reduces=True, ranks=2)
+    with pytest.raises(Refused, match="No such file"):
+        Data(f"weights:{tmp_path / 'none.npy'}", INT, reduces=False, ranks=2)
+    with pytest.raises(Refused, match="expected one of random, zeros"):
+        Data("ones", INT, reduces=False, ranks=2)
+
+
+def test_gradients_are_those_of_a_trained_model():
+    pytest.importorskip("torch")
+    values = data._gradients()
+    assert values.dtype == np.float32 and values.size > 50_000 and np.isfinite(values).all() and values.std() > 0
+
+
+def test_state_dict_is_read(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.ones(4, dtype=torch.bfloat16), "steps": torch.tensor(3)}, tmp_path / "m.pt")
+    source = Data(f"weights:{tmp_path / 'm.pt'}", np.dtype(np.float32), reduces=False, ranks=1)
+    assert source.piece(4, 0).tolist() == [1.0] * 4
+
+
+def test_error_bound_is_checked():
+    source = Data("random", np.dtype(np.float32), reduces=True, ranks=2)
+    case = Case(OPERATIONS["bcast"], source, 1000, 1, 2)
+    exact = case.expected(0, 0)
+    assert case.wrong(exact + np.float32(0.5), 0, 0, bound=0.6) == 0
+    assert case.wrong(exact + np.float32(0.5), 0, 0, bound=0.4) == 1000
+    assert case.wrong(exact + np.float32(0.5), 0, 0, bound=0.01, is_relative=True) == 0  # std is about 289
+    assert case.wrong(np.full(1000, np.nan, np.float32), 0, 0, bound=1e9) == 1000
+    assert Case(OPERATIONS["bcast"], source, 1000, 0, 2).wrong(exact + np.float32(0.5), 0, 0, bound=0.6) == 1000  # root
+
+
+def test_buffers_rotate_and_stay_within_the_limit():
+    chance = random.Random(0)
+    for _ in range(500):
+        operation = OPERATIONS[chance.choice(COLLECTIVES)]
+        size, ranks, limit = 4 << chance.randrange(24), chance.randrange(1, 9), 1 << chance.randrange(12, 30)
+        each = measure.set_bytes(operation, size, ranks, 4)
+        count = measure.sets_of(operation, size, ranks, 4, limit)
+        assert count == 1 or count * each <= limit
+        assert count >= min(64, limit // each, math.ceil(2 * measure.cache_bytes() / each))
+
+
+def test_roots_rotate():
+    seen = []
+
+    class Rooted(Fake):
+        def collective(self, operation, buffers, root):
+            return Ready(lambda: seen.append(root), buffers.send)
+
+    world = Alone()
+    case = Case(OPERATIONS["bcast"], whole_numbers(), 16, 0, 3)
+    subject = measure.Subject(Rooted("r"), [measure._new_set(HostArrays(), case)] * 2, case, request(root=None))
+    assert [subject.root(turn) for turn in range(4)] == [0, 1, 2, 0] and len(subject.ready) == 6
+    measure._time(subject, world, [0.0] * 6, 0, 6)
+    assert seen == [0, 1, 2, 0, 1, 2] and world.barriers == 6
+
+
+def test_an_iteration_costs_under_a_microsecond_beyond_the_call():
+    assert measure.harness_us() < 1.0
+
+
+def test_a_wrong_result_ends_with_status_1(capsys, monkeypatch):
+    """The whole command in a world of one, its results declared wrong."""
+    monkeypatch.setattr(Case, "wrong", lambda *args, **kwargs: 3)
+    words = ["bcast", "-m", "4:8", "-i", "2", "-x", "0", "-c", "-u", "0"]
+    assert command.main(words, "bench") == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[-1] for line in out.splitlines() if line[:1] in ("4", "8")] == ["Fail", "Fail"]
+    assert err == "bench: validation failed: 12 wrong elements: accdp at 4 bytes, accdp at 8 bytes\n"

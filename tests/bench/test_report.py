@@ -1,0 +1,208 @@
+"""report.py, compare.py and train.py: what they make of rows, and one small run of each."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import jobs
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+pytest.importorskip("matplotlib")
+import compare  # noqa: E402  (found only after the lines above)
+import figures  # noqa: E402
+import jobs_of_bench  # noqa: E402
+import osu_binaries  # noqa: E402
+import report_page  # noqa: E402
+
+
+def row(op: str = "bcast", backend: str = "accdp", nbytes: int = 1024, us: float = 100.0, **more) -> dict:
+    made = {"op": op, "backend": backend, "bytes": nbytes, "ranks": 2, "nodes": 1, "datatype": "mpi_float"}
+    made |= {"device": "cpu", "median_us": us, "p10_us": 0.9 * us, "p90_us": 1.2 * us, "part": "grid"}
+    return made | {"machine": {"cores": 2, "processor": "p", "gpus": []}, "versions": {"commit": "c"}} | more
+
+
+def files(tmp_path: Path, old: list[dict], new: list[dict]) -> tuple[Path, Path]:
+    paths = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    for path, rows in zip(paths, (old, new), strict=True):
+        path.write_text("".join(json.dumps(line) + "\n" for line in rows))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("us", "code", "said"),
+    [
+        (100.0, 0, "1 within the spread"),
+        (119.0, 0, "1 within the spread"),
+        (126.0, 1, "slower   bcast accdp 1 KiB, 2 ranks, mpi_float: 100.00 -> 126.00 us (1.26)"),
+        (80.0, 0, "faster   bcast accdp 1 KiB"),
+    ],
+)
+def test_only_what_is_slower_than_the_spread_fails(tmp_path, capsys, us, code, said):
+    assert compare.compare_files(*files(tmp_path, [row()], [row(us=us)])) == code
+    assert said in capsys.readouterr().out
+
+
+def test_missing_rows_fail_and_new_ones_do_not(tmp_path, capsys):
+    old, new = [row(), row(nbytes=4)], [row(), row(op="gather")]
+    assert compare.compare_files(*files(tmp_path, old, new)) == 1
+    out = capsys.readouterr().out
+    assert "missing  bcast accdp 4 B" in out and "1 missing, 1 new" in out
+
+
+def test_several_rounds_are_one_point():
+    rounds = [row(us=us) for us in (100.0, 300.0, 110.0)]
+    (merged,) = jobs_of_bench.merged(rounds).values()
+    assert merged["median_us"] == 110.0 and merged["rounds"] == 3
+    apart = [row(), row(ranks=4), row(backend="gloo"), row(datatype="mpi_int"), row(device="cuda"), row(window=1)]
+    assert len(jobs_of_bench.merged(apart)) == 6
+
+
+def test_each_peer_stands_beside_its_own_kind():
+    rows = [row(us=10.0), row(backend="mpich", us=30.0), row(backend="openmpi", us=20.0)]
+    rows += [row(backend="accdp-torch", us=10.0), row(backend="gloo", us=160.0)]
+    lines = compare.table(rows)
+    assert [line.split()[-3:] for line in lines[1:3]] == [["2.00", "0.9", "yes"], ["16.00", "15", "yes"]]
+    assert "openmpi" in lines[1] and "gloo" in lines[2] and lines[-1] == "2 of 2 marks reached"
+
+
+def test_families_of_mpi():
+    assert jobs_of_bench.family_of(row(versions={"mpi": "MPICH Version: 5.0.2"})) == "mpich"
+    assert jobs_of_bench.family_of(row(versions={"mpi": "Open MPI v5.0.11"})) == "openmpi"
+
+
+def test_the_page_is_written_between_its_markers(tmp_path):
+    page = tmp_path / "performance.md"
+    page.write_text(f"# Performance\n\nby hand\n\n{report_page.BEGIN}\nold\n{report_page.END}\n\nby hand too\n")
+    rows = [row(us=10.0), row(backend="mpich", us=5.0), row(op="bcast", backend="gloo", us=70.0)]
+    rows = [line | {"load_1min": 0.5, "harness_us": 0.25} for line in rows]
+    rows.append(row(backend="osu", us=6.0))
+    repeated = row(part="repeat", pairs=20, pairs_agree=19)
+    report_page.write([*rows, repeated], page)
+    text = page.read_text()
+    assert text.startswith("# Performance\n\nby hand\n") and text.endswith("\n\nby hand too\n") and "old" not in text
+    assert "| gloo / accdp-torch | OSU binary |" in text
+    assert "| bcast | 1 KiB | 10.0 (9.0 to 12.0) | 5.0 (4.5 to 6.0) | 0.50 |  | 70.0 (63.0 to 84.0) |  | 6.0 |" in text
+    assert "1 of 2 points" in text and "bcast 1 KiB on 2 ranks (mpich 2.0x)" in text
+    assert "19 of 20 pairs of runs differ by no more than the spread" in text and "costs 0.25 us" in text
+    report_page.write([*rows, repeated], page)
+    assert page.read_text() == text
+    page.write_text(f"{report_page.BEGIN}\n")
+    with pytest.raises(jobs_of_bench.JobFailed, match="one of the markers"):
+        report_page.write(rows, page)
+
+
+def test_figures_are_drawn(tmp_path):
+    rows = [
+        row(op, backend, nbytes, us=us * nbytes)
+        for op in ("bcast", "allreduce")
+        for backend, us in (("accdp", 1.0), ("mpich", 2.0), ("accdp-torch", 1.0), ("gloo", 5.0), ("osu", 3.0))
+        for nbytes in (4, 4096, 1 << 20)
+    ]
+    rows += [row("bw", "accdp", 4096, window=64, us=9.0), row("barrier", "accdp", 0)]
+    codecs = [row(backend=f"accdp+{name}", nbytes=1 << 24, ratio=1.5, error_bound=None, data_kind="x") for name in "ab"]
+    sized = [line for line in rows if line["bytes"]]
+    for name, draw, wanted in (
+        ("latency.png", figures.latency, sized),
+        ("bandwidth.png", figures.bandwidth, sized),
+        ("ratios.png", figures.ratios, sized[:-1]),
+        ("codecs.png", figures.codecs, codecs),
+    ):
+        draw(wanted, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 8_000
+
+
+# A stand-in for OMB's binary, in the format that it prints; only rank 0 speaks, as there.
+_BINARY = """#!/bin/sh
+[ "${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}" = 0 ] || exit 0
+echo
+echo "# OSU MPI Allreduce Latency Test v7.5"
+echo "# Datatype: MPI_INT."
+echo "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
+echo "4                       2.05              1.94              2.16        1000"
+echo "$2                  31.00             30.00             32.00        1000"
+"""
+
+
+def test_osu_binaries_are_run_and_read(tmp_path):
+    binary = tmp_path / "libexec" / "collective" / "osu_allreduce"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(_BINARY.replace("$2", "1024"))
+    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+    rows = osu_binaries.run(jobs_of_bench.Mpi(), tmp_path, 2, ["allreduce", "bcast"], 1024)
+    assert [(r["backend"], r["op"], r["bytes"], r["median_us"], r["min_us"], r["ranks"]) for r in rows] == [
+        ("osu", "allreduce", 4, 2.05, 1.94, 2),
+        ("osu", "allreduce", 1024, 31.0, 30.0, 2),
+    ]
+    binary.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    with pytest.raises(jobs_of_bench.JobFailed, match="broken"):
+        osu_binaries.run(jobs_of_bench.Mpi(), tmp_path, 2, ["allreduce"], 1024)
+    with pytest.raises(jobs_of_bench.JobFailed, match="no osu_bcast"):
+        osu_binaries.find(tmp_path / "none")
+
+
+def test_bandwidths_of_the_binaries():
+    (made,) = osu_binaries.rows_of("# OSU MPI Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n1000  640.00\n", 2)
+    assert made["mbps"] == 640.0 and made["median_us"] == pytest.approx(100.0)  # 64 messages of 1000 B
+
+
+def test_report_runs_and_repeats(tmp_path):
+    out, page = tmp_path / "rows.jsonl", tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    words = ["--ops", "allreduce", "--ranks", "2", "--sizes", "4,4k", "--seconds", "0.01", "--only", "grid"]
+    command = [sys.executable, str(BENCH / "report.py"), *words, "--out", str(out), "--page", str(page)]
+    result = jobs.run(command, timeout=100.0)
+    assert result.returncode == 0, str(result)
+    rows = jobs_of_bench.read(out)
+    assert {line["backend"] for line in rows} > {"accdp", "accdp-torch", "gloo"} and len(rows) == 8
+    assert all(line["errors"] == 0 for line in rows)
+    assert "| allreduce | 4 KiB |" in page.read_text() and (page.parent / "bench_ratio.png").exists()
+
+
+def test_peers_that_are_absent_are_named(tmp_path):
+    family = jobs_of_bench.Mpi().family
+    other = "openmpi" if family == "mpich" else "mpich"
+    files = ["--json", str(tmp_path / "p.jsonl"), "--png", str(tmp_path / "p.png")]
+    words = ["--peers", f"{family},{other}", "--quick", "--ops", "allreduce", "--sizes", "4,4k", "--seconds", "0.01"]
+    result = jobs.run([sys.executable, str(BENCH / "compare.py"), *words, *files], timeout=60.0)
+    assert result.returncode == 0, str(result)
+    assert result.stdout.count(f"{other} is left out: accdp was built with {family}") == 1, str(result)
+    assert {line["backend"] for line in jobs_of_bench.read(tmp_path / "p.jsonl")} == {"accdp", family}
+    wrong = jobs.run([sys.executable, str(BENCH / "compare.py"), *words, f"--{other}-env", str(tmp_path)], timeout=60.0)
+    assert wrong.returncode == 2 and "no such file; expected a virtual environment" in wrong.stderr, str(wrong)
+
+
+def train(ranks: int, *words: str, env: dict[str, str] | None = None) -> jobs.Result:
+    command = [*jobs.mpiexec_command(ranks), sys.executable, str(BENCH / "train.py"), *words]
+    return jobs.run(command, timeout=60.0, env=env)
+
+
+def test_training_is_the_same_with_any_backend(tmp_path):
+    out = tmp_path / "t.jsonl"
+    few = ("--steps", "12", "--warm-up", "2", "--target-loss", "2.2", "--json", str(out))
+    for words in (("--backend", "accdp", "--codec", "auto", "--loader-workers", "1"), ("--backend", "gloo")):
+        result = train(2, *few, *words)
+        assert result.returncode == 0, str(result)
+    accdp, gloo = jobs_of_bench.read(out)
+    assert (accdp["backend"], accdp["codec"], accdp["loader_workers"], gloo["backend"]) == ("accdp", "auto", 1, "gloo")
+    assert accdp["last_loss"] == pytest.approx(gloo["last_loss"], rel=1e-4)
+    assert accdp["steps_to_loss"] == gloo["steps_to_loss"] and accdp["samples_per_s"] > 0
+    assert (accdp["seconds_to_loss"] is None) == (accdp["steps_to_loss"] is None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words", "said"),
+    [
+        (2, ("--batch-size", "63"), "--batch-size 63 cannot be divided evenly among 2 ranks"),
+        (1, ("--backend", "gloo", "--codec", "fpk"), "only the backend accdp compresses, not gloo"),
+        (1, ("--ranks-per-gpu", "2"), "--ranks-per-gpu: expected --device cuda"),
+    ],
+)
+def test_training_refuses_in_one_line(ranks, words, said):
+    result = train(ranks, *words)
+    assert result.returncode == 2 and said in result.stderr and len(result.stderr.splitlines()) == 1, str(result)

@@ -1,0 +1,152 @@
+"""Every benchmark as it is started by hand, tiny sizes: exit code, output that parses, exact results, nothing left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+
+from accdp_comm.bench import omb
+from accdp_comm.bench.operations import OPERATIONS
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+TINY = ("-i", "4", "-x", "1")
+
+
+def start(ranks: int, *words: str, env: dict[str, str] | None = None) -> jobs.Result:
+    return jobs.run([*jobs.mpiexec_command(ranks), sys.executable, *words], env=env, timeout=60.0)
+
+
+def module(*words: str) -> tuple[str, ...]:
+    return ("-m", "accdp_comm.bench", *words)
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_smoke(name, tmp_path):
+    row, out = OPERATIONS[name], tmp_path / "out.jsonl"
+    sizes = () if row.kind == "barrier" else ("-m", "4:64", "-c", "-u", "1")
+    ranks = 2 if row.is_pair else 3
+    words = (str(BENCH / f"osu_{name}.py"), *sizes, *TINY, "--backend", "accdp,mpi", "--json", str(out))
+    result = start(ranks, *words)
+    assert result.returncode == 0 and result.stderr == "", str(result)
+    blocks = omb.parse(result.stdout)
+    assert [block.operation for block in blocks] == [name, name], str(result)
+    if row.kind != "barrier":
+        for block in blocks:
+            assert [line["Size"] for line in block.rows] == [4, 8, 16, 32, 64], str(result)
+            assert {line["Validation"] for line in block.rows} == {"Pass"}, str(result)
+    rows = rows_of(out)
+    assert {line["backend"] for line in rows} == {"accdp", "mpi"}
+    for line in rows:
+        assert (line["op"], line["ranks"], line["iterations"]) == (name, ranks, 4)
+        assert 0 < line["p10_us"] <= line["median_us"] <= line["p90_us"]
+        assert {"machine", "versions", "settings", "command", "time", "harness_us"} <= line.keys()
+        assert line["errors"] == (None if row.kind == "barrier" else 0)
+
+
+def test_torch_backends_and_all_outputs(tmp_path):
+    """Also the other forms of output: nccl-tests' columns, CSV, a chart, a figure; percentiles and rotating root."""
+    pytest.importorskip("matplotlib")
+    out, table = tmp_path / "o.jsonl", tmp_path / "o.csv"
+    child = f"import os, sys; os.chdir({str(tmp_path)!r}); from accdp_comm.bench.command import main; sys.exit(main())"
+    words = ("bcast", "-m", "256:1024", *TINY, "-f", "-z", "-c", "-k", "rotate", "-G", "tty,png", "--busbw")
+    files = ("--json", str(out), "--csv", str(table))
+    backends = ("--backend", "accdp,mpi,accdp-torch,gloo")
+    result = start(2, "-c", child, *words, *files, *backends)
+    assert result.returncode == 0, str(result)
+    assert len(omb.parse(result.stdout)) == 4, str(result)
+    assert result.stdout.count("# Out of bounds values : 0 OK") == 4, str(result)
+    assert "bcast, us, median" in result.stdout and (tmp_path / "osu_bcast.png").stat().st_size > 10_000
+    rows = rows_of(out)
+    assert [row["backend"] for row in rows[:4]] == ["accdp", "mpi", "accdp-torch", "gloo"]
+    assert all(row["errors"] == 0 and row["root"] == "rotate" and row["busbw_gbps"] > 0 for row in rows)
+    with open(table, newline="") as file:
+        assert [row["backend"] for row in csv.DictReader(file)] == [row["backend"] for row in rows]
+
+
+def test_torch_results_are_exact():
+    """Operations whose calls differ most between torch and us, run after run in one job; 7 elements are uneven."""
+    child = (
+        "import sys; from accdp_comm.bench.command import main\n"
+        "for op in ('allreduce', 'reduce_scatter', 'gather', 'bibw'):\n"
+        "    words = [op, '-m', '28:28', '-T', 'mpi_float', '-i', '4', '-x', '1', '-c']\n"
+        "    assert main([*words, '--backend', 'accdp-torch,gloo']) == 0"
+    )
+    result = start(2, "-c", child)
+    assert result.returncode == 0, str(result)
+    blocks = omb.parse(result.stdout)
+    assert len(blocks) == 8 and {block.rows[0]["Validation"] for block in blocks} == {"Pass"}, str(result)
+
+
+def test_codecs_in_one_run(tmp_path):
+    """Two ranks that pretend to be on two nodes; started by the command itself."""
+    out, weights, two_nodes = tmp_path / "o.jsonl", tmp_path / "w.npy", {"ACCDP_TOPOLOGY": "2x1"}
+    np.save(weights, np.random.default_rng(0).normal(0, 0.02, 1 << 18).astype(np.float32))
+    words = ("bcast", "-n", "2", "-m", "256k:256k", *TINY, "-c", "-u", "0", "--data", f"weights:{weights}")
+    words += ("--json", str(out), "--codec")
+    command = [sys.executable, "-m", "accdp_comm", "bench", *words]
+    lossless = jobs.run([*command, "none,zhuff"], timeout=60.0, env=two_nodes)
+    assert lossless.returncode == 0, str(lossless)
+    rows = {row["backend"]: row for row in rows_of(out)}
+    assert list(rows) == ["accdp+none", "accdp+zhuff"], rows
+    assert rows["accdp+none"]["ratio"] < 1.01 and rows["accdp+zhuff"]["ratio"] > 1.1
+    assert {row["errors"] for row in rows.values()} == {0} and rows["accdp+zhuff"]["nodes"] == 2
+    lossy = jobs.run([*command, "qpk", "--error-bound", "relative:0.1"], timeout=60.0, env=two_nodes)
+    assert lossy.returncode == 0, str(lossy)
+    last = rows_of(out)[-1]
+    assert last["backend"] == "accdp+qpk" and last["ratio"] > 2.5 and last["errors"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words", "said"),
+    [
+        (3, ("latency",), "osu_latency takes exactly 2 ranks, not 3"),
+        (2, ("bcast", "-k", "fixed:2"), "-k fixed:2: expected a rank from 0 to 1"),
+        (2, ("alltoall", "-m", "1M:1M", "-M", "1M"), "1048576 bytes of alltoall take 4194304 bytes a rank"),
+        (2, ("bcast", "-m", "4T"), "got '4T'"),
+        (2, ("allgather", "-m", "512G:512G", "-M", "8192G"), "too little memory"),
+        (2, ("bcast", "--backend", "nccl"), "--backend nccl: it moves CUDA memory only"),
+        (2, ("bcast", "--codec", "nope"), "codec=nope"),
+        (2, ("allreduce", "-T", "mpi_float", "-c", "--data", "gradients"), "are not exact"),
+    ],
+)
+def test_refusals_are_one_line(ranks, words, said):
+    result = start(ranks, *module(*words))
+    assert result.returncode == 2 and said in result.stderr, str(result)
+    assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
+
+
+def test_no_gpu_is_one_line():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    result = start(2, *module("bcast", "-d", "cuda"))
+    assert result.returncode == 2 and result.stderr.endswith("-d cuda: torch finds no CUDA device here\n"), str(result)
+    assert len(result.stderr.splitlines()) == 1, str(result)
+
+
+def test_ranks_that_mpi_does_not_know_are_refused():
+    """Two processes that torchrun would have started: MPI makes a world of one of each."""
+    result = jobs.run(
+        [sys.executable, *module("bcast", "--backend", "mpi")], env={"RANK": "0", "WORLD_SIZE": "2"}, timeout=60.0
+    )
+    assert result.returncode == 2 and "MPI sees a world of 1 where there are 2 ranks" in result.stderr, str(result)
+
+
+def test_mpi_alone_needs_no_core():
+    """So that the same code measures an MPI that accdp was not built with."""
+    child = (
+        "import sys; sys.modules['accdp_comm._core'] = None; sys.modules['torch'] = None\n"
+        "from accdp_comm.bench.command import main; sys.exit(main())"
+    )
+    result = start(2, "-c", child, "allreduce", "-m", "4:8", *TINY, "-c", "--backend", "mpi")
+    assert result.returncode == 0 and len(omb.parse(result.stdout)[0].rows) == 2, str(result)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ._version import __version__
+from .tune import command as tune
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,6 +34,8 @@ def _parser() -> _Parser:
     form = info.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON")
     form.add_argument("--markdown", action="store_true", help="the settings as docs/environment.md")
+
+    tune.add_parser(commands)
     return parser
 
 
@@ -67,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .launch.run import run
 
             run(options.ranks, [options.script, *options.arguments], module=options.module)
+        elif options.command == "tune":
+            return tune.main(options)
         else:
             _info(options)
     except Error as error:

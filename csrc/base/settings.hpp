@@ -21,6 +21,7 @@ struct Settings {
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
   std::string cache_dir = "";
+  std::string step_log = "";
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;

@@ -80,13 +80,17 @@ def main(options: argparse.Namespace) -> int:
     code = 0
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-        _sigterm_as_ctrl_c(),
+        _interruption() as signals,
     ):
         task = bar.add_task("", total=len(points))
 
         def attempt(point: Any, goes_on: Any) -> trial.Outcome:
             name = _name(point)
-            return trial.run(job, point, goes_on, lambda words: bar.update(task, description=f"{name}: {words}"))
+
+            def watch(words: str) -> None:
+                bar.update(task, description=f"{name}: {words}")
+
+            return trial.run(job, point, goes_on, watch, lambda: bool(signals))
 
         def after(outcome: trial.Outcome) -> None:
             kept.add(outcome)
@@ -97,8 +101,8 @@ def main(options: argparse.Namespace) -> int:
 
         try:
             best = search.run(attempt, kept.outcomes, after)
-        except KeyboardInterrupt as interrupt:
-            code, best = (143 if interrupt.args else 130), search.best()
+        except KeyboardInterrupt:
+            code, best = 128 + signals[0], search.best()
             console.print("interrupted; the same command goes on from here")
     console.print(report.table(search.outcomes, best))
     if best is None:
@@ -168,17 +172,18 @@ def _name(point: Any) -> str:
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """The trial's ranks must be ended before this process may end."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt("SIGTERM")
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _interruption() -> Iterator[list[int]]:
+    """The signals that asked for an end. They only leave a note: an exception in the middle of starting a job would
+    leave its ranks behind."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: came.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _numbers(text: str) -> list[int]:

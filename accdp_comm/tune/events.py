@@ -17,7 +17,7 @@ from .. import steps as log
 _EVENT = np.dtype([("time_ns", "<i8"), ("label", "<u8"), ("samples", "<f8")])
 _LOOK_BACK = 4096  # events that must show the period; in a mapped file that is still written, any number is a moment's
 _ALIKE = 0.8  # of the events must be like the one a period earlier: evaluations and ends of epochs come in between
-_RARE = 0.02  # of the events: a kind that is seldomer is none of the step's
+_RARE = 0.03  # of the events: a kind that is seldomer is none of the step's
 
 
 @dataclass(frozen=True)

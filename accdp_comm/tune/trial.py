@@ -24,7 +24,7 @@ _END_S = 30.0  # that `accdp run` may take to end its ranks
 # What the common allocators say; "signal: 9" is how the kernel's out-of-memory killer looks to a launcher.
 _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
-    r"|std::bad_alloc|\bMemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|EXIT CODE: 9\b|signal:? 9\b|Killed",
+    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|EXIT CODE: 9\b|signal:? 9\b|Killed",
 )
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
@@ -104,6 +104,7 @@ def run(
     point: Point,
     goes_on: Callable[[int, Outcome], bool],
     watch: Callable[[str], None] = lambda text: None,
+    is_interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Try a point.
 
@@ -112,9 +113,11 @@ def run(
         goes_on: Called with a level (index into the plan's budgets) and the outcome so far whenever a level is
             reached; False stops the trial there.
         watch: Called with a few words when something changes.
+        is_interrupted: Asked ten times a second; True ends the trial.
     Returns:
         The outcome; its status is never "skipped" or "other batch".
     Raises:
+        KeyboardInterrupt: is_interrupted() said so; the ranks have been ended.
         SystemCallError: The ranks could not be ended.
     """
     began = time.monotonic()
@@ -123,7 +126,7 @@ def run(
         output = job.folder / f"{name}.log"
         trial = _Trial(job, point, Path(folder), output, Sampler())
         try:
-            outcome = trial.follow(goes_on, watch)
+            outcome = trial.follow(goes_on, watch, is_interrupted)
         finally:
             trial.end()
         outcome.wall_s = time.monotonic() - began
@@ -152,7 +155,9 @@ class _Trial:
                 start_new_session=True,
             )
 
-    def follow(self, goes_on: Callable[[int, Outcome], bool], watch: Callable[[str], None]) -> Outcome:
+    def follow(
+        self, goes_on: Callable[[int, Outcome], bool], watch: Callable[[str], None], is_interrupted: Callable[[], bool]
+    ) -> Outcome:
         began = time.monotonic()
         best: Outcome | None = None
         watch("starting")
@@ -161,7 +166,8 @@ class _Trial:
                 self.process.wait(_LOOK_S)
                 return self._ended(best)
             except subprocess.TimeoutExpired:
-                pass
+                if is_interrupted():
+                    raise KeyboardInterrupt from None
             was_warm = self.meter.is_warm
             logs = events.read(self.folder)
             reached = self.meter.look(logs)

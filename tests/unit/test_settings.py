@@ -31,6 +31,7 @@ GOOD = {
     "ACCDP_CODEC": {"auto": "auto", "none": "none", "fpk": "fpk"},
     "ACCDP_CODEC_CHUNK_BYTES": {"4k": "4k", "256k": "256k", "16M": "16M"},
     "ACCDP_CACHE_DIR": {"": "", "-": "-", "/tmp": "/tmp"},
+    "ACCDP_STEP_LOG": {"": "", "/tmp": "/tmp"},
 }
 # Variable -> texts it refuses.
 BAD = {
@@ -67,7 +68,7 @@ def restored():
 def test_tables_of_this_file_are_complete():
     assert list(GOOD) == ENVS
     # A topology is parsed by Python, see below; whether a folder can be written to is seen when it is.
-    assert {*BAD, "ACCDP_TOPOLOGY", "ACCDP_CACHE_DIR"} == {*ENVS}
+    assert {*BAD, "ACCDP_TOPOLOGY", "ACCDP_CACHE_DIR", "ACCDP_STEP_LOG"} == {*ENVS}
 
 
 def test_rows():

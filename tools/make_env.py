@@ -1,7 +1,7 @@
 """Create the virtual environment and install pinned requirements into it, each with its reason: the Makefile's helper.
 
     python tools/make_env.py .venv run            the environment and what building and running need
-    python tools/make_env.py .venv test           what `make test` needs besides; `lint` likewise
+    python tools/make_env.py .venv test           what `make test` needs besides; `extra` and `lint` likewise
 
 ``--wheels DIR`` installs from a folder of wheels and asks no index. With ``--venv-flags=--system-site-packages``
 whatever the machine has is kept, whatever its version, and only the rest is installed.
@@ -111,7 +111,7 @@ def install_torch(env: Environment, cpu_index: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="the virtual environment")
-    parser.add_argument("part", choices=["run", "test", "lint"])
+    parser.add_argument("part", choices=["run", "test", "extra", "lint"])
     parser.add_argument("--venv-flags", default="", help="options of 'python -m venv'")
     parser.add_argument("--wheels", help="install from this folder only")
     parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")
@@ -119,7 +119,8 @@ def main() -> None:
     env = Environment(options.folder, options.venv_flags.split(), options.wheels)
     env.create()
     print(f"accdp: into {env.folder}", flush=True)
-    requirements = pins(f"{options.part}.txt")
+    # What is nice to have: for pictures, and the frameworks of the recipes.
+    requirements = pins("bench.txt") + pins("recipes.txt") if options.part == "extra" else pins(f"{options.part}.txt")
     if options.part == "run":
         install_torch(env, options.torch_index)
         requirements = pins("build.txt") + requirements

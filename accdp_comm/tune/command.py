@@ -63,6 +63,8 @@ def main(options: argparse.Namespace) -> int:
 
     job, batches, points, gpus = _plan(options)
     console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 120  # of a file; 80 would cut the table's words
     console.print(batches.says())
     for pair in undivided(options.ranks_per_gpu or options.ranks, gpus, batches):
         console.print(f"left out, because it cannot be divided evenly: {pair}")

@@ -17,7 +17,7 @@ def table(outcomes: Sequence[Outcome], best: Outcome | None) -> Table:
     per_gpu = any(one.point.ranks_per_gpu for one in outcomes)
     made = Table(title="accdp tune", title_justify="left")
     optional = [
-        ("batch of a rank", lambda one: one.point.batch_size),
+        ("rank's batch", lambda one: one.point.batch_size),
         ("global batch", lambda one: f"{one.global_batch or one.point.global_batch or 0:g}"),
         ("workers", lambda one: one.point.workers),
         ("codec", lambda one: one.point.codec),

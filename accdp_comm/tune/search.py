@@ -2,15 +2,16 @@
 
 Every point starts a job, and starting is often the most expensive part of a short trial. So points are not started
 again for a longer look, as successive halving in rounds would; its stopping variant is used: a trial is measured for
-1, 3 and 9 s, and at each level it must be among the best third of those that got there, or within `tolerance` of the
-best. Besides, points that cannot be better are not started at all (space.needless).
+1, 3 and 9 s, and at each level it must be among the best third of those that got there, or not clearly slower than the
+best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better are not
+started at all (space.needless).
 Source: stopping variant of ASHA, Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .. import _core
 from .space import Batches, Point, needless
@@ -26,7 +27,7 @@ class Search:
     Args:
         points: In the order in which they are tried.
         batches: Whose batch sizes they have.
-        tolerance: A trial goes on if it is slower than the best at its level by no more than this share.
+        tolerance: A trial goes on if it may be slower than the best at its level by no more than this share.
         exhaustive: Try every point, and measure each to the end: the baseline for what searching saves.
         any_global_batch: Points count whatever global batch the script makes of them.
     """
@@ -37,7 +38,7 @@ class Search:
     exhaustive: bool = False
     any_global_batch: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
-    _levels: dict[int, list[float]] = field(default_factory=dict)
+    _levels: dict[int, list[Outcome]] = field(default_factory=dict)
 
     def run(
         self,
@@ -69,9 +70,9 @@ class Search:
             after(outcome)
         return self.best()
 
-    def rates(self) -> dict[Point, float]:
-        """Samples per second of the points that were measured, to the end or not."""
-        return {one.point: one.samples_per_s for one in self.outcomes if one.status in ("ok", "stopped")}
+    def rates(self) -> dict[Point, tuple[float, float]]:
+        """The least and the most samples per second that each measured point is likely to reach."""
+        return {one.point: one.range() for one in self.outcomes if one.status in ("ok", "stopped")}
 
     def best(self) -> Outcome | None:
         """The fastest point that was measured to the end; None if there is none."""
@@ -83,13 +84,13 @@ class Search:
         return [one.point for one in self.outcomes if one.status == "out of memory"]
 
     def _goes_on(self, level: int, outcome: Outcome) -> bool:
-        rate = outcome.samples_per_s
         seen = self._levels.setdefault(level, [])
-        seen.append(rate)
+        seen.append(replace(outcome))
         if self.exhaustive:
             return True
-        place = sum(other > rate for other in seen)
-        return place < max(1, len(seen) // _KEPT) or rate >= (1 - self.tolerance) * max(seen)
+        place = sum(other.samples_per_s > outcome.samples_per_s for other in seen)
+        best = max(other.range()[0] for other in seen)
+        return place < max(1, len(seen) // _KEPT) or outcome.range()[1] >= (1 - self.tolerance) * best
 
     def _check_samples(self, outcome: Outcome) -> None:
         if outcome.steps_per_s and not outcome.samples_per_s:

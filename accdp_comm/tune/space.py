@@ -90,13 +90,15 @@ def undivided(densities: Iterable[int], gpus: int, batches: Batches) -> list[str
     return [f"{value} among {n} ranks" for value in batches.values for n in ranks if value % n]
 
 
-def needless(point: Point, batches: Batches, rates: Mapping[Point, float], exhausted: Iterable[Point]) -> str:
+def needless(
+    point: Point, batches: Batches, rates: Mapping[Point, tuple[float, float]], exhausted: Iterable[Point]
+) -> str:
     """Say why a point needs no trial, "" if it does.
 
     Args:
         point: Not tried yet.
         batches: As for points().
-        rates: Samples per second of the points that were measured, also of those that were stopped early.
+        rates: The least and the most samples per second that each measured point is likely to reach.
         exhausted: Points that ran out of memory.
     """
     for other in exhausted:
@@ -111,7 +113,7 @@ def needless(point: Point, batches: Batches, rates: Mapping[Point, float], exhau
             if _place(other, axis, batches)[1] == here[1]
         }
         below = sorted(value for value in line if value is not None and here[0] is not None and value < here[0])
-        if len(below) > 1 and line[below[-1]] < (1 - PAST_PEAK) * line[below[-2]]:
+        if len(below) > 1 and line[below[-1]][1] < (1 - PAST_PEAK) * line[below[-2]][0]:
             return f"past the peak: {below[-1]} {_NAMES[axis]} was slower than {below[-2]}"
     return ""
 

@@ -44,6 +44,23 @@ def test_bad_points_are_stopped_at_the_first_level():
     assert best.status == "ok"
 
 
+def test_what_is_not_known_well_is_not_stopped():
+    """At the first levels the error of the rate is large."""
+    line = points([1, 2], 0, GLOBAL)
+
+    def trial(point, goes_on):
+        for level, error in enumerate((0.3, 0.01)):
+            rate = 200 if point.ranks == 1 else 150
+            outcome = Outcome(point, "ok", samples_per_s=rate, steps_per_s=1, global_batch=64, error=error)
+            if not goes_on(level, outcome):
+                return Outcome(point, "stopped", samples_per_s=rate, steps_per_s=1, reason=f"at level {level}")
+        return outcome
+
+    search = Search(line, GLOBAL)
+    search.run(trial)
+    assert [one.reason for one in search.outcomes] == ["", "at level 1"]
+
+
 def test_points_past_the_peak_are_not_started():
     speeds = speeds_of(100, 200, 150, 10)
     trials = Trials(speeds)

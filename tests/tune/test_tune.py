@@ -1,5 +1,6 @@
 """`accdp tune` over real jobs: scripts that know nothing of it, one that needs too much memory, an interruption."""
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -69,7 +70,10 @@ def test_an_unchanged_script(tmp_path):
         (2, 32, "optimizer"),
     ]
     assert all(row["samples_per_s"] == pytest.approx(64 * row["steps_per_s"]) for row in done)
-    assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "no picture: matplotlib is not installed" in first.stdout
     best = max((row for row in done if row["status"] == "ok"), key=lambda row: row["samples_per_s"])["point"]
     profile = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert profile["script"] == [str(tmp_path / "train.py"), "--batch", str(64 // best["ranks"])]
@@ -132,6 +136,6 @@ def test_interruption_leaves_nothing_behind(tmp_path, number, code):
         finally:
             process.kill()
     assert process.returncode == code, said
-    assert "interrupted; the same command goes on from here" in said and "picture:" in said
+    assert "interrupted; the same command goes on from here" in said
     assert [row["point"]["ranks"] for row in rows(tmp_path)] == [1]
     assert jobs.until_empty(lambda: jobs._carrying(str(tmp_path))) == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _core
+from .launcher import find_launcher
 from .settings import value_of
 
 HEAD_BYTES = 4096  # kEventLogHead in csrc/coll/event_log.hpp: the number of events, then what begin() writes
@@ -58,12 +59,24 @@ def tuned(name: str, default: T) -> T:
         raise _core.UsageError(f"tuned: name={name!r}, expected batch_size, global_batch_size or workers")
     variable = _VARIABLE + name.upper()
     text = os.environ.get(variable, "")
+    if not text and name == "global_batch_size":
+        # A profile states the batch of a rank; how many ranks there are depends on the machine that it is used on.
+        of_rank = tuned("batch_size", 0)
+        text = str(of_rank * _world_size()) if of_rank else ""
     if not text:
         return default
     try:
         return type(default)(text)
     except ValueError as error:
         raise _core.UsageError(f"{variable}={text}: expected a value like {default!r}") from error
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "")
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    launcher = find_launcher()
+    return max(1, launcher.size) if launcher else 1
 
 
 def environment(batch_size: int | None, global_batch_size: int | None, workers: int | None) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """DeepSpeed: `init_distributed(dist_backend="accdp")`, then its collectives and DDP over that group.
 
 Needs: deepspeed (0.19 was tried, on the CPU: its init and its communication calls; its engine wants a GPU or its own
-CPU operators). With ranks from MPI it is told not to look for them itself, which would need mpi4py and a free port.
+CPU operators). Its init compiles one of those the first time: a minute, and a C++ compiler. With ranks from MPI it is
+told not to look for them itself, which would need mpi4py and a free port.
 
     accdp run -n 2 examples/recipes/deepspeed_digits.py
 """

@@ -28,6 +28,14 @@ def test_tuned_reads_what_a_trial_sets(monkeypatch):
     assert tuned("workers", "0") == "1"
 
 
+def test_a_profile_states_the_batch_of_a_rank(monkeypatch):
+    monkeypatch.setenv("ACCDP_TUNED_BATCH_SIZE", "16")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert tuned("global_batch_size", 1) == 16
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert tuned("global_batch_size", 1) == 48
+
+
 def test_a_point_without_values_sets_nothing(monkeypatch):
     assert environment(Point(4)) == {}
     assert tuned("batch_size", 32) == 32

@@ -1,5 +1,6 @@
 """From logs to rates: warm-up is left out, levels come in order, and short runs are measured as far as they go."""
 
+import numpy as np
 import pytest
 from logs import log, word
 
@@ -49,7 +50,7 @@ def test_a_slow_start_is_no_part_of_the_rate():
     slow = log(STEP * 20, every_s=0.1)
     fast = log(STEP * 300, every_s=0.01)
     fast.events["time_ns"] += int(slow.events["time_ns"][-1] - fast.events["time_ns"][0] + 1e7)
-    both = type(slow)(0, 1, __import__("numpy").concatenate([slow.events, fast.events]))
+    both = type(slow)(0, 1, np.concatenate([slow.events, fast.events]))
     plan = Plan(budgets_s=(1.0,), warm_up_s=6.0)
     assert Meter(plan).look([both])[1].steps_per_s == pytest.approx(1 / 0.03, rel=0.02)
 

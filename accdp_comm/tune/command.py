@@ -62,7 +62,7 @@ def main(options: argparse.Namespace) -> int:
     from .space import undivided
 
     job, batches, points, gpus = _plan(options)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 120  # of a file; 80 would cut the table's words
     console.print(batches.says())

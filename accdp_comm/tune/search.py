@@ -39,6 +39,7 @@ class Search:
     any_global_batch: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     _levels: dict[int, list[Outcome]] = field(default_factory=dict)
+    _earlier: list[Outcome] = field(default_factory=list)
 
     def run(
         self,
@@ -58,6 +59,7 @@ class Search:
             UsageError: Nothing tells how many samples a step has.
         """
         known = {outcome.point: outcome for outcome in before if outcome.status not in ("skipped", "failed")}
+        self._earlier = [outcome for outcome in known.values() if outcome.status == "ok"]
         for point in self.points:
             if point in known:
                 self.outcomes.append(known[point])
@@ -72,7 +74,7 @@ class Search:
 
     def rates(self) -> dict[Point, tuple[float, float]]:
         """The least and the most samples per second that each measured point is likely to reach."""
-        return {one.point: one.range() for one in self.outcomes if one.status in ("ok", "stopped")}
+        return {one.point: one.bounds() for one in self.outcomes if one.status in ("ok", "stopped")}
 
     def best(self) -> Outcome | None:
         """The fastest point that was measured to the end; None if there is none."""
@@ -84,13 +86,13 @@ class Search:
         return [one.point for one in self.outcomes if one.status == "out of memory"]
 
     def _goes_on(self, level: int, outcome: Outcome) -> bool:
-        seen = self._levels.setdefault(level, [])
+        seen = self._levels.setdefault(level, [*self._earlier])
         seen.append(replace(outcome))
         if self.exhaustive:
             return True
         place = sum(other.samples_per_s > outcome.samples_per_s for other in seen)
-        best = max(other.range()[0] for other in seen)
-        return place < max(1, len(seen) // _KEPT) or outcome.range()[1] >= (1 - self.tolerance) * best
+        best = max(other.bounds()[0] for other in seen)
+        return place < max(1, len(seen) // _KEPT) or outcome.bounds()[1] >= (1 - self.tolerance) * best
 
     def _check_samples(self, outcome: Outcome) -> None:
         if outcome.steps_per_s and not outcome.samples_per_s:

@@ -65,7 +65,7 @@ class Outcome:
     load: dict[str, float] = field(default_factory=dict)  # per cent, by what was loaded
     reason: str = ""
 
-    def range(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """The least and the most samples per second that it is likely to reach: two standard errors either way."""
         return self.samples_per_s * max(0.0, 1 - 2 * self.error), self.samples_per_s * (1 + 2 * self.error)
 

@@ -102,6 +102,14 @@ def test_an_earlier_run_is_continued():
     assert best is not None and best.point == done[2]
 
 
+def test_bad_points_are_stopped_in_a_continued_search_too():
+    speeds = speeds_of(200, 100)
+    line = [*speeds]
+    trials = Trials(speeds)
+    Search(line, GLOBAL).run(trials, [Outcome(line[0], "ok", samples_per_s=200, steps_per_s=1)])
+    assert trials.reached == {line[1]: 0}
+
+
 def test_interruption_keeps_what_is_known():
     speeds = speeds_of(100, 120, 130)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .events import Log, Steps, find_steps
 
+_FEW_STEPS = 3  # enough to see that a point is bad
 _PARTS = 5  # of a window, whose rates tell how steady it is
 
 
@@ -19,7 +20,7 @@ class Plan:
     budgets_s: tuple[float, ...] = (1.0, 3.0, 9.0)  # after warm-up; at each but the last a bad point is stopped
     warm_up_s: float = 1.0  # and at least
     warm_up_steps: int = 5  # DDP regroups its buckets after the first, allocators and loaders fill
-    least_steps: int = 10  # in a window, whatever its length
+    least_steps: int = 10  # in the last window, whatever its length
     steady: float = 0.01  # standard error of the rate at which a point is known well enough
 
 
@@ -56,13 +57,13 @@ class Meter:
         # With many events a second the log's oldest are gone: then the part of the window that is there counts.
         inside = steps.seconds >= self._warm_since
         passed = steps.seconds[-1] - self._warm_since
-        if passed < self.plan.budgets_s[self._level] or inside.sum() <= self.plan.least_steps:
+        reached = sum(passed >= budget for budget in self.plan.budgets_s)
+        if reached == len(self.plan.budgets_s) and inside.sum() <= self.plan.least_steps:
+            reached -= 1  # a slow point may be seen to be one before it is measured well
+        if reached <= self._level or inside.sum() <= _FEW_STEPS:
             return None
-        rate = _rate(steps, inside, logs)
-        self._level += 1
-        while self._level < len(self.plan.budgets_s) and passed >= self.plan.budgets_s[self._level]:
-            self._level += 1
-        return self._level - 1, rate
+        self._level = reached
+        return reached - 1, _rate(steps, inside, logs)
 
     def last(self, logs: Sequence[Log]) -> Rate | None:
         """Return the rate of a trial that ended by itself before it was measured to the end, None if it was too short.

@@ -40,10 +40,14 @@ def test_a_late_look_takes_the_last_level_it_passed():
 
 
 def test_slow_steps_get_the_steps_they_need():
-    """At 2 s a step the window is longer than the budget: 5 steps of warm-up and more than 10 in the window."""
+    """At 2 s a step the window is longer than the budget: 5 steps of warm-up, a few for the first look, 10 in all."""
     meter = Meter(PLAN)
+    assert meter.look(loop(8, step_s=2.0)) is None
+    level, rate = meter.look(loop(9, step_s=2.0))
+    assert (level, rate.steps) == (0, 3)
     assert meter.look(loop(15, step_s=2.0)) is None
-    assert meter.look(loop(16, step_s=2.0))[1].steps == 10
+    level, rate = meter.look(loop(16, step_s=2.0))
+    assert (level, rate.steps) == (1, 10)
 
 
 def test_a_slow_start_is_no_part_of_the_rate():

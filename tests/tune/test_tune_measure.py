@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from logs import log, word
+from made_up_logs import log, word
 
 from accdp_comm import steps
 from accdp_comm.tune.measure import Meter, Plan

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from logs import log, word
+from made_up_logs import log, word
 
 from accdp_comm import steps
 from accdp_comm.tune import events

@@ -56,6 +56,7 @@ def rows(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "out" / "trials.jsonl").read_text().splitlines()[1:]]
 
 
+@pytest.mark.timeout(240)  # three commands, two of whose trials import torch
 def test_an_unchanged_script(tmp_path):
     """Steps are those of its optimizer, the global batch stays, a picture and a profile are there; then nothing is
     left to do."""

@@ -37,7 +37,7 @@ def step(samples: float = 0) -> None:
     Args:
         samples: That this rank worked off in it. With 0 the tuner goes by the batch size that it has set.
 
-    Local; does nothing outside of `accdp tune`. About 1 us.
+    Local; 0.2 us in a trial of `accdp tune`, elsewhere it does nothing.
     """
     if samples < 0:
         raise _core.UsageError(f"step: samples={samples}, expected a number >= 0")

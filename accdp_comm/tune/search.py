@@ -4,7 +4,7 @@ Every point starts a job, and starting is often the most expensive part of a sho
 again for a longer look, as successive halving in rounds would; its stopping variant is used: a trial is measured for
 1, 3 and 9 s, and at each level it must be among the best third of those that got there, or not clearly slower than the
 best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better are not
-started at all (space.needless).
+started at all (space.needless), and workers and codecs are varied at the best point only (space.next_point).
 Source: stopping variant of ASHA, Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import _core
-from .space import Batches, Point, needless
+from .space import Batches, Point, needless, next_point
 from .trial import Outcome
 
 _KEPT = 3  # one in so many goes on at each level
@@ -60,7 +60,16 @@ class Search:
         """
         known = {outcome.point: outcome for outcome in before if outcome.status not in ("skipped", "failed")}
         self._earlier = [outcome for outcome in known.values() if outcome.status == "ok"]
-        for point in self.points:
+        untried = list(self.points)
+        while untried:
+            point = self._next(untried)
+            if point is None:
+                for left in untried:
+                    outcome = Outcome(left, "skipped", reason="its workers or codec were not better at the best point")
+                    self.outcomes.append(outcome)
+                    after(outcome)
+                break
+            untried.remove(point)
             if point in known:
                 self.outcomes.append(known[point])
                 continue
@@ -71,6 +80,12 @@ class Search:
             self.outcomes.append(outcome)
             after(outcome)
         return self.best()
+
+    def _next(self, untried: Sequence[Point]) -> Point | None:
+        if self.exhaustive:
+            return untried[0]
+        best = self.best()
+        return next_point(untried, best.point if best else None, self.points[0], self.batches)
 
     def rates(self) -> dict[Point, tuple[float, float]]:
         """The least and the most samples per second that each measured point is likely to reach."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 PAST_PEAK = 0.1  # a loss of this share from one value of an axis to the next ends the search along it
 
@@ -90,6 +91,26 @@ def undivided(densities: Iterable[int], gpus: int, batches: Batches) -> list[str
     return [f"{value} among {n} ranks" for value in batches.values for n in ranks if value % n]
 
 
+def next_point(untried: Sequence[Point], best: Point | None, first: Point, batches: Batches) -> Point | None:
+    """Return the point that is worth a look next, None where those that are left are not.
+
+    All ranks and batch sizes are looked at with the first number of workers and the first codec; others only where they
+    differ from the best point so far in one thing.
+
+    Args:
+        untried: Points in their order.
+        best: The best so far, None where nothing was measured yet.
+        first: Of all points.
+        batches: As for points().
+    """
+    for point in untried:
+        if (point.workers, point.codec) == (first.workers, first.codec):
+            return point
+        if best and sum(_place(point, axis, batches)[0] != _place(best, axis, batches)[0] for axis in _AXES) == 1:
+            return point
+    return None
+
+
 def needless(
     point: Point, batches: Batches, rates: Mapping[Point, tuple[float, float]], exhausted: Iterable[Point]
 ) -> str:
@@ -105,7 +126,7 @@ def needless(
         if point.batch_size is not None and other.batch_size is not None:
             if point.density >= other.density and point.batch_size >= other.batch_size:
                 return f"needs no less memory than {other.density} x {other.batch_size}, which ran out of it"
-    for axis in ("density", "batch", "workers"):
+    for axis in _NAMES:
         here = _place(point, axis, batches)
         line = {
             _place(other, axis, batches)[0]: rate
@@ -118,12 +139,13 @@ def needless(
     return ""
 
 
-_NAMES = {"density": "ranks", "batch": "samples", "workers": "workers"}
+_NAMES = {"density": "ranks", "batch": "samples", "workers": "workers"}  # the axes that have an order
+_AXES = (*_NAMES, "codec")
 
 
-def _place(point: Point, axis: str, batches: Batches) -> tuple[int | None, tuple]:
+def _place(point: Point, axis: str, batches: Batches) -> tuple[Any, tuple]:
     """Where a point is along an axis, and what it shares with the other points of that line."""
     batch = point.global_batch if batches.kind == "global" else point.batch_size
-    where = {"density": point.density, "batch": batch, "workers": point.workers}
+    where = {"density": point.density, "batch": batch, "workers": point.workers, "codec": point.codec}
     value = where.pop(axis)
-    return value, (*where.values(), point.codec)
+    return value, tuple(where.values())

@@ -149,3 +149,26 @@ def test_steps_without_samples_are_refused():
 def test_nothing_worked():
     search = Search([Point(1)], Batches())
     assert search.run(lambda point, goes_on: Outcome(point, "failed", reason="no")) is None
+
+
+def test_workers_are_varied_at_the_best_point():
+    """And once other workers are better, what is next to them."""
+    batches = Batches()
+    line = points([1, 2, 4], 0, batches, workers=[0, 1, 2])
+    speeds = {point: 100.0 * point.ranks + 30 * (point.workers == 1) for point in line}
+    speeds[Point(2, workers=1)] = 900.0
+    trials = Trials(speeds)
+    search = Search(line, batches, any_global_batch=True)
+    best = search.run(trials)
+    tried = [(point.ranks, point.workers) for point in trials.reached]
+    assert tried == [(1, 0), (2, 0), (4, 0), (4, 1), (1, 1), (2, 1), (2, 2)]
+    assert best is not None and best.point == Point(2, workers=1)
+    assert len(search.outcomes) == len(line) and {one.status for one in search.outcomes} == {"ok", "stopped", "skipped"}
+
+
+def test_workers_that_are_worse_at_the_best_point_are_not_tried_elsewhere():
+    line = points([1, 2, 4], 0, Batches(), workers=[0, 1, 2])
+    trials = Trials({point: 100.0 * point.ranks / (1 + point.workers) for point in line})
+    best = Search(line, Batches(), any_global_batch=True).run(trials)
+    assert [(point.ranks, point.workers) for point in trials.reached] == [(1, 0), (2, 0), (4, 0), (4, 1)]
+    assert best is not None and best.point == Point(4, workers=0)

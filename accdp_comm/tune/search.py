@@ -65,7 +65,7 @@ class Search:
             point = self._next(untried)
             if point is None:
                 for left in untried:
-                    outcome = Outcome(left, "skipped", reason="its workers or codec were not better at the best point")
+                    outcome = Outcome(left, "skipped", reason="not next to the best point")
                     self.outcomes.append(outcome)
                     after(outcome)
                 break

@@ -71,12 +71,14 @@ def picture(path: Path, outcomes: Sequence[Outcome], batches: Batches) -> bool:
     for name in dict.fromkeys(_line(one, batches) for one in outcomes):
         of_line = [one for one in outcomes if _line(one, batches) == name]
         measured = sorted((one for one in of_line if one.samples_per_s), key=lambda one: one.point.density)
+        exhausted = [one.point.density for one in of_line if one.status == "out of memory"]
+        if not measured and not exhausted:
+            continue  # skipped as a whole
         across, up = [one.point.density for one in measured], [one.samples_per_s for one in measured]
         (line,) = axes.plot(across, up, label=name)
         for one in measured:
             face = line.get_color() if one.status == "ok" else "white"
             axes.plot(one.point.density, one.samples_per_s, "o", color=line.get_color(), markerfacecolor=face)
-        exhausted = [one.point.density for one in of_line if one.status == "out of memory"]
         axes.plot(exhausted, [0] * len(exhausted), "x", color=line.get_color(), clip_on=False)
     places = sorted({one.point.density for one in outcomes})
     axes.set_xscale("log", base=2)

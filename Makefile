@@ -26,7 +26,8 @@ make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)"
 NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp')
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
-.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts test-bench lint format sanitize fuzz clean distclean
+.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts test-bench test-tune test-recipes \
+	lint format sanitize fuzz clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -41,6 +42,9 @@ $(STAMPS)/test: requirements/test.txt $(STAMPS)/run
 
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/run
 	@$(call make_env,bench)
+
+$(STAMPS)/recipes: requirements/recipes.txt $(STAMPS)/run
+	@$(call make_env,recipes)
 
 $(STAMPS)/lint: requirements/lint.txt $(STAMPS)/run
 	@$(call make_env,lint)
@@ -66,12 +70,14 @@ LIMIT = timeout -k 10
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
 MPIEXEC_FLAGS ?= $(if $(shell $(MPIEXEC) --version 2>&1 | grep -i 'open.\?mpi'),--allow-run-as-root --oversubscribe)
 
-test: test-unit test-mpi test-torch test-failure test-hosts test-bench
+test: test-unit test-mpi test-torch test-failure test-hosts test-bench test-tune test-recipes
 
-test-unit test-torch test-failure test-hosts test-bench: test-%: build $(STAMPS)/test
+test-bench test-tune: $(STAMPS)/bench
+# Frameworks are asked of an index only; from a folder of wheels, tests that need them are skipped.
+test-recipes: $(if $(WHEELS),,$(STAMPS)/recipes)
+
+test-unit test-torch test-failure test-hosts test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
 	$(LIMIT) 900 $(PYTEST) tests/$*
-
-test-bench: $(STAMPS)/bench
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_TESTS = tests/mpi/test_comm_compress.py $(filter-out %compress.py,$(wildcard tests/mpi/test_*.py))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .bcast import BcastResult, BcastWork, bcast_compressed, relative
     from .communicator import Communicator
     from .options import Options
+    from .steps import step, tuned
     from .weight_sync import WeightSync
 
 __all__ = [
@@ -51,6 +52,8 @@ __all__ = [
     "reset_stats",
     "settings",
     "stats",
+    "step",
+    "tuned",
 ]
 
 _ERRORS = (
@@ -78,6 +81,8 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "_core"),
     "reset_stats": "_core",
     "stats": "_core",
+    "step": "steps",
+    "tuned": "steps",
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _core, _torch, autoload, mpi_world
+from . import _core, _torch, autoload, mpi_world, steps
 from .bootstrap import form_group
 from .exchange import StoreExchange
 from .options import Options, from_settings
@@ -73,6 +74,7 @@ def _form(
     exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)
     group = form_group(exchange, name, world=world)
     mpi_world.before_exit(_shut_down)
+    steps.watch_optimizers(register_optimizer_step_post_hook)
     return _torch.ProcessGroupAccdp(rank, size, group.capsule(), timeout, name, [*members] or [*range(size)])
 
 

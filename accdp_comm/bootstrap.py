@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from . import _core, mpi_world, nvcomp
+from . import _core, mpi_world, nvcomp, steps
 from .cards import Card, card_of_this_process, check_alike, core_shares, number_nodes
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
@@ -34,6 +34,7 @@ def form_group(
     Collective among the members, and nobody else takes part.
     """
     limit = exchange.timeout_s if timeout_s is None else timeout_s
+    steps.begin(*(world or (exchange.rank, exchange.size)))
     if exchange.size == 1:
         return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
     memfd = os.memfd_create("accdp", os.MFD_CLOEXEC)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ._version import __version__
+from .tune import command as tune
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,6 +36,7 @@ def _parser() -> _Parser:
     form.add_argument("--markdown", action="store_true", help="the settings as docs/environment.md")
 
     commands.add_parser("bench", help="run an OSU-style micro-benchmark: accdp bench OP ...")  # main() takes it
+    tune.add_parser(commands)
     return parser
 
 
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .launch.run import run
 
             run(options.ranks, [options.script, *options.arguments], module=options.module)
+        elif options.command == "tune":
+            return tune.main(options)
         else:
             _info(options)
     except Error as error:

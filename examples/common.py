@@ -1,6 +1,7 @@
 """What the two examples share: options, the process group, loading data once, and what rank 0 shows.
 
-Nothing here depends on the backend, except that ``Report.operations`` asks accdp what it did.
+Nothing here depends on the backend, except that ``Report.operations`` asks accdp what it did, and that `accdp tune`
+learns what a step is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
+from accdp_comm import step, tuned  # for `accdp tune`; elsewhere they do nothing
+
 T = TypeVar("T")
 
 
@@ -47,7 +50,9 @@ def options(description: str, *, epochs: int, batch_size: int, lr: float, data: 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--backend", default="accdp", help="torch.distributed backend, such as accdp or gloo")
     parser.add_argument("--epochs", type=positive, default=epochs, help="passes over the training data")
+    batch_size, workers = tuned("global_batch_size", batch_size), tuned("workers", 0)
     parser.add_argument("--batch-size", type=positive, default=batch_size, help="of all ranks together")
+    parser.add_argument("--workers", type=int, default=workers, help="processes that load each rank's data")
     parser.add_argument("--lr", type=float, default=lr, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and of the order of the samples")
     parser.add_argument("--data-limit", type=positive, help=f"use at most so many {data}, for a quick look")
@@ -103,7 +108,9 @@ def batches(args: argparse.Namespace, *data: Tensor) -> tuple[DataLoader, Distri
     sampler: DistributedSampler = DistributedSampler(dataset, seed=args.seed, drop_last=True)
     share = BatchSampler(sampler, args.batch_size // size, drop_last=True)
     # batch_size=None: an item of `share` is a list of indices, with which the tensors are indexed once per batch.
-    return DataLoader(dataset, sampler=share, batch_size=None), sampler
+    # Workers stay, or they would be started anew in each epoch.
+    workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    return DataLoader(dataset, sampler=share, batch_size=None, **workers), sampler
 
 
 def total(*values: float) -> list[float]:
@@ -159,6 +166,7 @@ class Report:
     def step(self, loss: float) -> None:
         """Count a step; ``loss`` is this rank's."""
         self.steps += 1
+        step(samples=self.args.batch_size / dist.get_world_size())
         self.bar.update(self.task, advance=1, loss=loss)
 
     def epoch(self, epoch: int, loss_sum: float, steps: int) -> None:
@@ -172,7 +180,7 @@ class Report:
         """What the backend did on this rank, as a table and as rows: accdp counts it, others do not."""
         if dist.get_backend() != "accdp":
             return []
-        import accdp_comm  # the only place that knows the backend, and training does not need it
+        import accdp_comm  # training does not need it
 
         rows = accdp_comm.stats()
         table = Table(title="what the backend did (rank 0)", title_justify="left")

@@ -1,7 +1,7 @@
 """Create the virtual environment and install pinned requirements into it, each with its reason: the Makefile's helper.
 
     python tools/make_env.py .venv run            the environment and what building and running need
-    python tools/make_env.py .venv test           what `make test` needs besides; `lint` likewise
+    python tools/make_env.py .venv test           what `make test` needs besides; `extra` and `lint` likewise
 
 ``--wheels DIR`` installs from a folder of wheels and asks no index. With ``--venv-flags=--system-site-packages``
 whatever the machine has is kept, whatever its version, and only the rest is installed.
@@ -111,7 +111,7 @@ def install_torch(env: Environment, cpu_index: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="the virtual environment")
-    parser.add_argument("part", choices=["run", "test", "lint", "bench"])
+    parser.add_argument("part", choices=["run", "test", "bench", "recipes", "lint"])
     parser.add_argument("--venv-flags", default="", help="options of 'python -m venv'")
     parser.add_argument("--wheels", help="install from this folder only")
     parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")

@@ -49,6 +49,8 @@ constexpr Setting kRows[] = {
      false},
     {&Settings::cache_dir, "ACCDP_CACHE_DIR", "a folder; empty = accdp in the user's cache folder; - = none",
      "Where measured codec speeds are kept for the next run.", false},
+    {&Settings::step_log, "ACCDP_STEP_LOG", "a folder; empty = none",
+     "Where each rank keeps when its collectives and steps ended, in a file; `accdp tune` reads them.", false},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {

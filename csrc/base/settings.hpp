@@ -23,6 +23,7 @@ struct Settings {
   std::string deterministic = "off";
   std::string codecs_off = "";
   std::string cache_dir = "";
+  std::string step_log = "";
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;

@@ -12,6 +12,7 @@
 #include "codec/nvcomp_api.hpp"
 #include "codec/spread.hpp"
 #include "coll/call.hpp"
+#include "coll/event_log.hpp"
 #include "coll/stream_codec.hpp"
 #include "device/reduce.hpp"
 
@@ -189,6 +190,15 @@ PYBIND11_MODULE(_core, m) {
   m.def("settings_text", &shared_settings_text, "The settings that all ranks must share, as one string to compare.");
   m.def("stats", stats_rows, "One dict per operation that this process did: op, calls, bytes, seconds.");
   m.def("reset_stats", &reset_op_stats, "Set all counters of stats() to zero.");
+  m.def(
+      "log_events_into",
+      [](const py::buffer& memory) {
+        // Never released: threads of a group may log until the process ends.
+        auto* held = new py::buffer_info(memory.request(true));
+        log_events_into({static_cast<std::byte*>(held->ptr), static_cast<std::size_t>(held->size * held->itemsize)});
+      },
+      py::arg("memory"), "Log events (coll/event_log.hpp) into a writable buffer of zeros from now on.");
+  m.def("log_event", &log_event, py::arg("label"), py::arg("samples") = 0.0, "Log an event, if there is a log.");
   m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"),
         "Size of the segment that a node's ranks share.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");

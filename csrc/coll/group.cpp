@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "coll/event_log.hpp"
 
 namespace accdp {
 namespace {
@@ -102,6 +103,7 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
     throw;
   }
   count_op(kind, bytes, Clock::now() - started);
+  log_collective(signature);
 }
 
 void Group::barrier(double timeout_s) {

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -48,7 +49,7 @@ PartitionName=all Nodes={all} Default=YES MaxTime=INFINITE State=UP OverSubscrib
 
 def why_not() -> str | None:
     """Why Slurm cannot be started here; None where its programs are installed."""
-    missing = [name for name in (*_DAEMONS, "srun", "sinfo") if _program(name) is None]
+    missing = [name for name in (*_DAEMONS, "srun", "sbatch", "sinfo") if _program(name) is None]
     return f"Slurm: not installed: {', '.join(missing)}" if missing else None
 
 
@@ -85,7 +86,20 @@ class Slurm:
         Raises:
             AssertionError: Not finished in time, or a process of it stayed.
         """
-        command = [_program("srun") or "srun", *options, *argv]
+        return self._run([_program("srun") or "srun", *options, *argv], timeout)
+
+    def sbatch(self, script: Path, argv: Sequence[str], timeout: float = 60.0) -> jobs.Result:
+        """Run a batch script to its end; the result's output is that of the job.
+
+        Raises:
+            AssertionError: Not finished in time, or a process of it stayed.
+        """
+        output = self._folder / "batch.out"
+        options = ["--wait", f"--output={output}", f"--chdir={self._folder}"]
+        result = self._run([_program("sbatch") or "sbatch", *options, str(script), *argv], timeout)
+        return replace(result, stdout=output.read_text() if output.exists() else result.stdout)
+
+    def _run(self, command: Sequence[str], timeout: float) -> jobs.Result:
         # The hosts have one kernel: UCX sees memory of the other host's ranks, and then cannot reach it.
         env = {**self._env, "UCX_TLS": "tcp,self"}
 

@@ -3,6 +3,7 @@
 srun's own default is to let the other ranks run when one dies, so they must come to an end by themselves.
 """
 
+import os
 import sys
 
 import jobs
@@ -87,3 +88,14 @@ def test_a_rank_that_leaves_long_after_the_others(cluster, options):
     result = cluster.srun([*options, "--mpi=pmi2"], [sys.executable, LATE_CHILD], SECONDS)
     assert result.returncode == 0, str(result)
     assert sorted(report["rank"] for report in result.reports) == [0, 1, 2, 3], str(result)
+
+
+def test_the_recipe_as_a_batch_job(cluster, monkeypatch):
+    """examples/recipes/slurm.sbatch: 2 ranks on each of 2 nodes train as one job."""
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    recipes = jobs.TESTS.parent / "examples" / "recipes"
+    result = cluster.sbatch(recipes / "slurm.sbatch", [str(recipes / "plain_ddp.py"), "--steps", "5"], SECONDS)
+    assert result.returncode == 0, str(result)
+    (line,) = result.reports
+    assert (line["ranks"], line["backend"], line["weights_agree"]) == (4, "accdp", True), str(result)
+    assert line["last_loss"] < line["first_loss"], str(result)

@@ -30,8 +30,10 @@ GOOD = {
     "ACCDP_BCAST_ALGORITHM": {name: name for name, _ in _core.bcast_algorithms()},
     "ACCDP_CODEC": {"auto": "auto", "none": "none", "fpk": "fpk"},
     "ACCDP_CODEC_CHUNK_BYTES": {"4k": "4k", "256k": "256k", "16M": "16M"},
+    "ACCDP_DETERMINISTIC": {"off": "off", "on": "on"},
     "ACCDP_CODECS_OFF": {"": "", "fpk,zstd": "fpk,zstd"},
     "ACCDP_CACHE_DIR": {"": "", "-": "-", "/tmp": "/tmp"},
+    "ACCDP_STEP_LOG": {"": "", "/tmp": "/tmp"},
 }
 # Variable -> texts it refuses.
 BAD = {
@@ -69,7 +71,7 @@ def test_tables_of_this_file_are_complete():
     assert list(GOOD) == ENVS
     # A topology is parsed by Python, see below; whether a folder can be written to is seen when it is; names of codecs
     # are compared with those there are when codecs are asked for.
-    assert {*BAD, "ACCDP_TOPOLOGY", "ACCDP_CODECS_OFF", "ACCDP_CACHE_DIR"} == {*ENVS}
+    assert {*BAD, "ACCDP_TOPOLOGY", "ACCDP_CODECS_OFF", "ACCDP_CACHE_DIR", "ACCDP_STEP_LOG"} == {*ENVS}
 
 
 def test_rows():

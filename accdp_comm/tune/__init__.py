@@ -1,0 +1,1 @@
+"""`accdp tune`: find ranks, batch size, loader workers and codec that work off most samples a second."""

@@ -1,0 +1,220 @@
+"""`accdp tune`: its options, and what it prints while it searches."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+_EPILOG = """\
+{batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
+script reads accdp_comm.tuned("batch_size", 32) instead. Without --global-batch and --batch-size it keeps its own.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add `tune` to the commands of an argparse parser."""
+    tune = commands.add_parser(
+        "tune",
+        help="find ranks, batch size and loader workers that are fastest",
+        usage="accdp tune [--ranks LIST] [--global-batch LIST] [--workers LIST] ... [--] SCRIPT ...",
+        epilog=_EPILOG,
+    )
+    ranks = tune.add_mutually_exclusive_group()
+    ranks.add_argument("--ranks-per-gpu", type=_numbers, metavar="LIST", help="ranks per GPU to try, such as 1,2,4")
+    ranks.add_argument("--ranks", type=_numbers, metavar="LIST", help="ranks to try, on a machine without GPUs")
+    batch = tune.add_mutually_exclusive_group()
+    batch.add_argument("--global-batch", type=_numbers, metavar="LIST", help="batch sizes of all ranks together")
+    batch.add_argument("--batch-size", type=_numbers, metavar="LIST", help="of each rank: the global batch changes")
+    tune.add_argument("--any-global-batch", action="store_true", help="let the script's own global batch change")
+    tune.add_argument("--workers", type=_counts, metavar="LIST", help="loader processes of each rank to try, as 0,1,2")
+    tune.add_argument("--codec", type=_words, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
+    tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run; all that NVML sees")
+    tune.add_argument("--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run")
+    tune.add_argument("--measure", type=_seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
+    tune.add_argument("--start-limit", type=_seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
+    tune.add_argument("--exhaustive", action="store_true", help="skip no point and stop none early")
+    tune.add_argument("--output", type=Path, default=Path("accdp-tune"), metavar="FOLDER", help="for all results")
+    tune.add_argument("--fresh", action="store_true", help="forget the results that are in the folder")
+    tune.add_argument("script", metavar="SCRIPT", help="a Python script (*.py) or any program, longer than a trial")
+    tune.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Search, and show what was found; return the exit code: 0, 1 where no point worked, 130 or 143 where interrupted.
+
+    Raises:
+        UsageError: Options that contradict the script or the results in the folder.
+    """
+    # argparse needs add_parser() only; rich and numpy are loaded by those who tune.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from . import record, report, trial
+    from .search import Search
+    from .space import undivided
+
+    job, batches, points, gpus = _plan(options)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 120  # of a file; 80 would cut the table's words
+    console.print(batches.says())
+    for pair in undivided(options.ranks_per_gpu or options.ranks, gpus, batches):
+        console.print(f"left out, because it cannot be divided evenly: {pair}")
+    question: dict[str, object] = {
+        "script": list(job.script),
+        "batches": batches.kind,
+        "run_options": list(job.run_options),
+        "measure_s": options.measure,
+        "exhaustive": options.exhaustive,
+        "host": platform.node(),
+    }
+    kept = record.Record(options.output / "trials.jsonl", question, fresh=options.fresh)
+    search = Search(points, batches, exhaustive=options.exhaustive, any_global_batch=options.any_global_batch)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    code = 0
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        _interruption() as signals,
+    ):
+        task = bar.add_task("", total=len(points))
+
+        def attempt(point: Any, goes_on: Any) -> trial.Outcome:
+            name = _name(point)
+
+            def watch(words: str) -> None:
+                bar.update(task, description=f"{name}: {words}")
+
+            return trial.run(job, point, goes_on, watch, lambda: bool(signals))
+
+        def after(outcome: trial.Outcome) -> None:
+            kept.add(outcome)
+            bar.update(task, completed=len(search.outcomes))
+            rate = f"{outcome.samples_per_s:.0f} samples/s" if outcome.samples_per_s else ""
+            words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
+            console.print(f"{_name(outcome.point)}: {', '.join(word for word in words if word)}")
+
+        try:
+            best = search.run(attempt, kept.outcomes, after)
+        except KeyboardInterrupt:
+            code, best = 128 + signals[0], search.best()
+            console.print("interrupted; the same command goes on from here")
+    console.print(report.table(search.outcomes, best))
+    if best is None:
+        console.print("no point was measured")
+        return code or 1
+    drawn = options.output / "throughput.png"
+    if report.picture(drawn, search.outcomes, batches):
+        console.print(f"picture: {drawn}")
+    else:
+        console.print("no picture: matplotlib is not installed (pip install 'accdp[tune]')")
+    profile = options.output / "profile.json"
+    record.write_profile(profile, best, trial.words_of(job.script, best.point))
+    console.print(f"best: {report.command_line(job, best)}\nor:   accdp run --profile {profile}")
+    return code
+
+
+def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
+    """The job, whose batch sizes are tried, the points, and the number of GPUs. Settles what was left open."""
+    from .. import _core
+    from . import load
+    from .measure import Plan
+    from .space import Batches, points
+    from .trial import Job, open_places
+
+    gpus = 0
+    if not options.ranks:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = len(options.gpus) if options.gpus else len(visible.split(",")) if visible else load.gpus()
+        if options.ranks_per_gpu and not gpus:
+            raise _core.UsageError("--ranks-per-gpu: NVML sees no GPU here; name them by --gpus, or use --ranks")
+    if not (options.ranks or options.ranks_per_gpu):
+        most = max(1, min(8, load.cores() // gpus) if gpus else 2 * load.cores())
+        chosen = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
+        setattr(options, "ranks_per_gpu" if gpus else "ranks", chosen)
+    if options.global_batch:
+        batches = Batches("global", tuple(options.global_batch))
+    elif options.batch_size:
+        batches = Batches("rank", tuple(options.batch_size))
+    else:
+        batches = Batches()
+    run_options = [*(["--gpus", ",".join(options.gpus)] if options.gpus else []), *options.run]
+    made = points(
+        options.ranks_per_gpu or options.ranks, gpus, batches, options.workers or (None,), options.codec or (None,)
+    )
+    if not made:
+        raise _core.UsageError("no point is left: no --global-batch can be divided evenly among any number of ranks")
+    script = (options.script, *options.arguments)
+    if unset := open_places(script, made[0]):
+        needed = "--workers" if unset[0] == "{workers}" else "--global-batch or --batch-size"
+        raise _core.UsageError(f"{unset[0]} in the command: expected {needed} with the values to try")
+    plan = Plan(budgets_s=(options.measure / 9, options.measure / 3, options.measure))
+    if options.exhaustive:
+        plan = replace(plan, budgets_s=plan.budgets_s[-1:])
+    job = Job(script, options.output / "logs", tuple(run_options), plan, start_s=options.start_limit)
+    return job, batches, made, gpus
+
+
+def _name(point: Any) -> str:
+    parts = [f"{point.ranks} ranks" if point.ranks > 1 else "1 rank"]
+    if point.ranks_per_gpu:
+        parts[0] += f" ({point.ranks_per_gpu} per GPU)"
+    if point.batch_size is not None:
+        parts.append(f"batch {point.batch_size} each")
+    if point.workers is not None:
+        parts.append(f"{point.workers} workers")
+    return ", ".join([*parts, *([point.codec] if point.codec else [])])
+
+
+@contextmanager
+def _interruption() -> Iterator[list[int]]:
+    """The signals that asked for an end. They only leave a note: an exception in the middle of starting a job would
+    leave its ranks behind."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: came.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _numbers(text: str) -> list[int]:
+    return sorted(_list(text, 1))
+
+
+def _counts(text: str) -> list[int]:
+    return sorted(_list(text, 0))
+
+
+def _list(text: str, least: int) -> set[int]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdecimal() and int(word) >= least for word in words):
+        raise argparse.ArgumentTypeError(f"expected numbers >= {least} with commas between them, got {text!r}")
+    return {int(word) for word in words}
+
+
+def _words(text: str) -> list[str]:
+    words = text.split(",")
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"expected names with commas between them, got {text!r}")
+    return words
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 86400:
+        raise argparse.ArgumentTypeError(f"expected seconds, more than 0 and up to a day, got {text!r}")
+    return value

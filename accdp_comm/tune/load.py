@@ -1,0 +1,90 @@
+"""How busy processors and GPUs are while a trial is measured."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from types import ModuleType
+
+_EVERY_S = 0.25
+
+
+class Sampler:
+    """Means since begin(): of the node's cores from /proc/stat, and of each GPU where NVML is (package nvidia-ml-py).
+
+    NVML's figure is the share of time in which any kernel ran, not the share of the GPU that it used.
+    """
+
+    def __init__(self) -> None:
+        self._busy_at_begin: tuple[int, int] | None = None
+        self._nvml = nvml()
+        self._sums: dict[str, float] = {}
+        self._count = 0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Forget what was before; GPUs are looked at every quarter of a second from now on."""
+        self._busy_at_begin = _jiffies()
+        if self._nvml and self._thread is None:
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
+
+    def means(self) -> dict[str, float]:
+        """Per cent by what was loaded: "cpu", and "gpu0" and so on; empty before begin()."""
+        if self._busy_at_begin is None:
+            return {}
+        busy, total = (now - then for now, then in zip(_jiffies(), self._busy_at_begin, strict=True))
+        found = {"cpu": 100.0 * busy / total} if total else {}
+        if self._count:
+            found |= {name: value / self._count for name, value in self._sums.items()}
+        return {name: round(value, 1) for name, value in found.items()}
+
+    def _follow(self) -> None:
+        assert self._nvml
+        devices = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(self._nvml.nvmlDeviceGetCount())]
+        while not self._ended.wait(_EVERY_S):
+            for index, device in enumerate(devices):
+                name = f"gpu{index}"
+                value = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
+                self._sums[name] = self._sums.get(name, 0.0) + value
+            self._count += 1
+
+    def end(self) -> None:
+        """Stop looking. Once."""
+        self._ended.set()
+        if self._thread:
+            self._thread.join()
+
+
+def nvml() -> ModuleType | None:
+    """Return NVML's module, initialised; None where there is no such package or no driver."""
+    try:
+        module = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        module.nvmlInit()
+    except module.NVMLError:
+        return None
+    return module
+
+
+def gpus() -> int:
+    """Return how many GPUs this machine has by NVML, 0 where NVML is not there."""
+    module = nvml()
+    return module.nvmlDeviceGetCount() if module else 0
+
+
+def cores() -> int:
+    """Return on how many cores this process may run."""
+    return len(os.sched_getaffinity(0))
+
+
+def _jiffies() -> tuple[int, int]:
+    """(busy, all) clock ticks of all cores since the machine started."""
+    with open("/proc/stat") as file:
+        values = [int(word) for word in file.readline().split()[1:9]]
+    idle = values[3] + values[4]
+    return sum(values) - idle, sum(values)

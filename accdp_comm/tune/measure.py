@@ -1,0 +1,112 @@
+"""From the logs of a running trial to its speed: warm-up, windows, spread, and when it has run long enough. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .events import Log, Steps, find_steps
+
+_FEW_STEPS = 3  # enough to see that a point is bad
+_PARTS = 5  # of a window, whose rates tell how steady it is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a trial is measured."""
+
+    budgets_s: tuple[float, ...] = (1.0, 3.0, 9.0)  # after warm-up; at each but the last a bad point is stopped
+    warm_up_s: float = 1.0  # and at least
+    warm_up_steps: int = 5  # DDP regroups its buckets after the first, allocators and loaders fill
+    least_steps: int = 10  # in the last window, whatever its length
+    steady: float = 0.01  # standard error of the rate at which a point is known well enough
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a window showed; of all ranks together."""
+
+    steps_per_s: float
+    global_batch: float | None  # samples of a step, where the script said so by step(samples=...)
+    error: float  # relative standard error of steps_per_s
+    steps: int
+    seconds: float
+    seen_by: str
+
+
+class Meter:
+    """Follows one trial: feed it the logs as they grow.
+
+    Args:
+        plan: How long to measure.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._warm_since: float | None = None
+        self._level = 0
+
+    def look(self, logs: Sequence[Log]) -> tuple[int, Rate] | None:
+        """Return the next level (index into budgets_s) that the trial has reached, and its rate there; else None."""
+        steps = find_steps(logs[0].events) if logs else None
+        if steps is None or self._level >= len(self.plan.budgets_s) or not self._warm(steps.seconds):
+            return None
+        assert self._warm_since is not None
+        # With many events a second the log's oldest are gone: then the part of the window that is there counts.
+        inside = steps.seconds >= self._warm_since
+        passed = steps.seconds[-1] - self._warm_since
+        reached = sum(passed >= budget for budget in self.plan.budgets_s)
+        if reached == len(self.plan.budgets_s) and inside.sum() <= self.plan.least_steps:
+            reached -= 1  # a slow point may be seen to be one before it is measured well
+        if reached <= self._level or inside.sum() <= _FEW_STEPS:
+            return None
+        self._level = reached
+        return reached - 1, _rate(steps, inside, logs)
+
+    def last(self, logs: Sequence[Log]) -> Rate | None:
+        """Return the rate of a trial that ended by itself before it was measured to the end, None if it was too short.
+
+        A fifth of its steps is taken for the warm-up where it had not passed yet.
+        """
+        steps = find_steps(logs[0].events) if logs else None
+        if steps is None or len(steps.seconds) == 0:
+            return None
+        since = self._warm_since if self._warm_since is not None else np.inf
+        first = max(self.plan.warm_up_steps, len(steps.seconds) // 5)
+        if first < len(steps.seconds):
+            since = min(since, steps.seconds[first])
+        inside = steps.seconds >= since
+        return _rate(steps, inside, logs) if inside.sum() > self.plan.least_steps else None
+
+    @property
+    def is_warm(self) -> bool:
+        return self._warm_since is not None
+
+    def _warm(self, seconds: np.ndarray) -> bool:
+        if self._warm_since is None and len(seconds) > self.plan.warm_up_steps:
+            after = seconds[self.plan.warm_up_steps :]
+            warm = after[after >= seconds[0] + self.plan.warm_up_s]
+            if len(warm):
+                self._warm_since = float(warm[0])
+        return self._warm_since is not None
+
+
+def _rate(steps: Steps, inside: np.ndarray, logs: Sequence[Log]) -> Rate:
+    times = steps.seconds[inside]
+    count, seconds = len(times) - 1, times[-1] - times[0]
+    # Parts of equal time, not of equal steps: what stalls a loop now and then is in all of them.
+    parts, _ = np.histogram(times[1:], bins=_PARTS, range=(times[0], times[-1]))
+    error = parts.std(ddof=1) / np.sqrt(_PARTS) / parts.mean()
+    batch = None
+    if steps.samples is not None:
+        # Ranks of other hosts keep their logs there; they are taken to be like those that are seen.
+        of_ranks = [_samples_per_step(one) for one in logs]
+        batch = float(np.mean([value for value in of_ranks if value is not None])) * logs[0].size
+    return Rate(count / seconds, batch, float(error), count, float(seconds), steps.seen_by)
+
+
+def _samples_per_step(one: Log) -> float | None:
+    steps = find_steps(one.events)
+    return None if steps.samples is None else float(steps.samples.mean())

@@ -1,0 +1,126 @@
+"""The search: which points are tried, which trials are stopped early, and which point is best.
+
+Every point starts a job, and starting is often the most expensive part of a short trial. So points are not started
+again for a longer look, as successive halving in rounds would; its stopping variant is used: a trial is measured for
+1, 3 and 9 s, and at each level it must be among the best third of those that got there, or not clearly slower than the
+best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better are not
+started at all (space.needless), and workers and codecs are varied at the best point only (space.next_point).
+Source: stopping variant of ASHA, Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .. import _core
+from .space import Batches, Point, needless, next_point
+from .trial import Outcome
+
+_KEPT = 3  # one in so many goes on at each level
+
+
+@dataclass
+class Search:
+    """Tries points one after another.
+
+    Args:
+        points: In the order in which they are tried.
+        batches: Whose batch sizes they have.
+        tolerance: A trial goes on if it may be slower than the best at its level by no more than this share.
+        exhaustive: Try every point, and measure each to the end: the baseline for what searching saves.
+        any_global_batch: Points count whatever global batch the script makes of them.
+    """
+
+    points: Sequence[Point]
+    batches: Batches
+    tolerance: float = 0.05
+    exhaustive: bool = False
+    any_global_batch: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    _levels: dict[int, list[Outcome]] = field(default_factory=dict)
+    _earlier: list[Outcome] = field(default_factory=list)
+
+    def run(
+        self,
+        trial: Callable[[Point, Callable[[int, Outcome], bool]], Outcome],
+        before: Iterable[Outcome] = (),
+        after: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> Outcome | None:
+        """Try all points that are worth it.
+
+        Args:
+            trial: trial.run() of the job, with its last argument bound or left away.
+            before: Outcomes of an earlier run: their points are not tried again.
+            after: Called with each new outcome.
+        Returns:
+            best().
+        Raises:
+            UsageError: Nothing tells how many samples a step has.
+        """
+        known = {outcome.point: outcome for outcome in before if outcome.status not in ("skipped", "failed")}
+        self._earlier = [outcome for outcome in known.values() if outcome.status == "ok"]
+        untried = list(self.points)
+        while untried:
+            point = self._next(untried)
+            if point is None:
+                for left in untried:
+                    outcome = Outcome(left, "skipped", reason="not next to the best point")
+                    self.outcomes.append(outcome)
+                    after(outcome)
+                break
+            untried.remove(point)
+            if point in known:
+                self.outcomes.append(known[point])
+                continue
+            reason = "" if self.exhaustive else needless(point, self.batches, self.rates(), self._exhausted())
+            outcome = Outcome(point, "skipped", reason=reason) if reason else trial(point, self._goes_on)
+            self._check_samples(outcome)
+            self._check_batch(outcome)
+            self.outcomes.append(outcome)
+            after(outcome)
+        return self.best()
+
+    def _next(self, untried: Sequence[Point]) -> Point | None:
+        if self.exhaustive:
+            return untried[0]
+        best = self.best()
+        return next_point(untried, best.point if best else None, self.points[0], self.batches)
+
+    def rates(self) -> dict[Point, tuple[float, float]]:
+        """The least and the most samples per second that each measured point is likely to reach."""
+        return {one.point: one.bounds() for one in self.outcomes if one.status in ("ok", "stopped")}
+
+    def best(self) -> Outcome | None:
+        """The fastest point that was measured to the end; None if there is none."""
+        return max(
+            (one for one in self.outcomes if one.status == "ok"), key=lambda one: one.samples_per_s, default=None
+        )
+
+    def _exhausted(self) -> list[Point]:
+        return [one.point for one in self.outcomes if one.status == "out of memory"]
+
+    def _goes_on(self, level: int, outcome: Outcome) -> bool:
+        seen = self._levels.setdefault(level, [*self._earlier])
+        seen.append(replace(outcome))
+        if self.exhaustive:
+            return True
+        place = sum(other.samples_per_s > outcome.samples_per_s for other in seen)
+        best = max(other.bounds()[0] for other in seen)
+        return place < max(1, len(seen) // _KEPT) or outcome.bounds()[1] >= (1 - self.tolerance) * best
+
+    def _check_samples(self, outcome: Outcome) -> None:
+        if outcome.steps_per_s and not outcome.samples_per_s:
+            raise _core.UsageError(
+                f"{outcome.steps_per_s:.4g} steps/s, but nothing tells how many samples a step has: give "
+                "--global-batch or --batch-size, or call accdp_comm.step(samples=...) in the script"
+            )
+
+    def _check_batch(self, outcome: Outcome) -> None:
+        """Points of a script that has its own batch size count only where all ranks together have the same one."""
+        if self.batches.kind != "script" or self.any_global_batch or outcome.status not in ("ok", "stopped"):
+            return
+        first = next((one.global_batch for one in self.outcomes if one.status in ("ok", "stopped")), None)
+        if first and outcome.global_batch and abs(outcome.global_batch - first) > 0.05 * first:
+            outcome.status = "other batch"
+            outcome.reason = f"a global batch of {outcome.global_batch:g} instead of {first:g}"

@@ -1,0 +1,264 @@
+"""One trial: start the script by `accdp run`, follow its steps until its speed is known, and end it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import _core, steps
+from . import events
+from .load import Sampler
+from .measure import Meter, Plan, Rate
+from .space import Point
+
+_LOOK_S = 0.1
+_END_S = 30.0  # that `accdp run` may take to end its ranks
+# What the common allocators say; "signal: 9" is how the kernel's out-of-memory killer looks to a launcher.
+_EXHAUSTED = re.compile(
+    r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
+    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|EXIT CODE: 9\b|signal:? 9\b|Killed",
+)
+_WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials have in common.
+
+    Args:
+        script: The command as given, with {batch_size} and the like in it.
+        folder: For the output of the trials.
+        run_options: More options of `accdp run`.
+        start_s: Seconds that a script may take to its first step.
+        limit_s: Seconds that a trial may take in all.
+    """
+
+    script: tuple[str, ...]
+    folder: Path
+    run_options: tuple[str, ...] = ()
+    plan: Plan = field(default_factory=Plan)
+    start_s: float = 300.0
+    limit_s: float = 900.0
+
+
+@dataclass
+class Outcome:
+    """How a trial ended. Rates are of all ranks together; 0 where nothing was measured."""
+
+    point: Point
+    status: str  # "ok", "stopped", "out of memory", "failed", "other batch" or "skipped"
+    samples_per_s: float = 0.0
+    steps_per_s: float = 0.0
+    global_batch: float | None = None
+    error: float = 0.0  # relative standard error of the rates
+    measured_s: float = 0.0
+    wall_s: float = 0.0
+    seen_by: str = ""
+    load: dict[str, float] = field(default_factory=dict)  # per cent, by what was loaded
+    reason: str = ""
+
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most samples per second that it is likely to reach: two standard errors either way."""
+        return self.samples_per_s * max(0.0, 1 - 2 * self.error), self.samples_per_s * (1 + 2 * self.error)
+
+
+def words_of(script: Sequence[str], point: Point) -> list[str]:
+    """Return the script's command with a point's values in the places of {batch_size} and the like."""
+    values = {
+        "batch_size": point.batch_size,
+        "global_batch_size": point.global_batch,
+        "workers": point.workers,
+        "ranks": point.ranks,
+    }
+
+    def put(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return match[0] if value is None else str(value)
+
+    return [_WORDS.sub(put, word) for word in script]
+
+
+def open_places(script: Sequence[str], point: Point) -> list[str]:
+    """Return the {places} in a command for which a point has no value."""
+    return [match[0] for word in words_of(script, point) for match in _WORDS.finditer(word)]
+
+
+def run_command(job: Job, point: Point) -> list[str]:
+    """Return the `accdp run` command line of a point, without the name of the program."""
+    how = ["--ranks-per-gpu", str(point.ranks_per_gpu)] if point.ranks_per_gpu else ["-n", str(point.ranks)]
+    return ["run", *how, *job.run_options, "--", *words_of(job.script, point)]
+
+
+def environment(point: Point) -> dict[str, str]:
+    """Return the variables that a trial of a point has besides this process's own."""
+    chosen = steps.environment(point.batch_size, point.global_batch, point.workers)
+    return chosen if point.codec is None else chosen | {"ACCDP_CODEC": point.codec}
+
+
+def run(
+    job: Job,
+    point: Point,
+    goes_on: Callable[[int, Outcome], bool],
+    watch: Callable[[str], None] = lambda text: None,
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Try a point.
+
+    Args:
+        job, point: What to run.
+        goes_on: Called with a level (index into the plan's budgets) and the outcome so far whenever a level is
+            reached; False stops the trial there.
+        watch: Called with a few words when something changes.
+        is_interrupted: Asked ten times a second; True ends the trial.
+    Returns:
+        The outcome; its status is never "skipped" or "other batch".
+    Raises:
+        KeyboardInterrupt: is_interrupted() said so; the ranks have been ended.
+        SystemCallError: The ranks could not be ended.
+    """
+    began = time.monotonic()
+    name = "-".join(f"{key}{value}" for key, value in _names(point).items() if value is not None)
+    with tempfile.TemporaryDirectory(prefix="accdp-tune-") as folder:
+        output = job.folder / f"{name}.log"
+        trial = _Trial(job, point, Path(folder), output, Sampler())
+        try:
+            outcome = trial.follow(goes_on, watch, is_interrupted)
+        finally:
+            trial.end()
+        outcome.wall_s = time.monotonic() - began
+    return outcome
+
+
+def _names(point: Point) -> dict[str, object]:
+    return {"r": point.density, "b": point.batch_size, "w": point.workers, "c-": point.codec}
+
+
+class _Trial:
+    def __init__(self, job: Job, point: Point, folder: Path, output: Path, sampler: Sampler) -> None:
+        self.job, self.point, self.folder, self.output, self.sampler = job, point, folder, output, sampler
+        self.meter = Meter(job.plan)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "accdp_comm", *run_command(job, point)]
+        variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder)}
+        with output.open("w") as out:
+            # A session of its own: Ctrl-C reaches the tuner alone, which then ends the ranks as it always does.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,
+            )
+
+    def follow(
+        self, goes_on: Callable[[int, Outcome], bool], watch: Callable[[str], None], is_interrupted: Callable[[], bool]
+    ) -> Outcome:
+        began = time.monotonic()
+        best: Outcome | None = None
+        watch("starting")
+        while True:
+            try:
+                self.process.wait(_LOOK_S)
+                return self._ended(best)
+            except subprocess.TimeoutExpired:
+                if is_interrupted():
+                    raise KeyboardInterrupt from None
+            was_warm = self.meter.is_warm
+            logs = events.read(self.folder)
+            reached = self.meter.look(logs)
+            if self.meter.is_warm and not was_warm:
+                self.sampler.begin()
+                watch("measuring")
+            if reached:
+                level, rate = reached
+                best = self._outcome("ok", rate)
+                watch(f"{best.samples_per_s or best.steps_per_s:.4g} {'samples' if best.samples_per_s else 'steps'}/s")
+                is_last = level + 1 == len(self.job.plan.budgets_s)
+                if best.status == "failed" or is_last or (level > 0 and rate.error < self.job.plan.steady):
+                    return best
+                if not goes_on(level, best):
+                    best.status = "stopped"
+                    return best
+            passed = time.monotonic() - began
+            if passed > self.job.start_s and not logs:
+                return self._failed(f"no rank formed a group of the backend accdp within {self.job.start_s:g} s")
+            if passed > self.job.start_s and not self.meter.is_warm:
+                return self._failed(f"no steps within {self.job.start_s:g} s; see accdp_comm.step()")
+            if passed > self.job.limit_s:
+                return best or self._failed(f"not measured within {self.job.limit_s:g} s")
+
+    def end(self) -> None:
+        """End the ranks by their launcher, which knows the safe order; by force only where there is no GPU to harm."""
+        self.sampler.end()
+        if self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            if self.point.ranks_per_gpu:
+                raise _core.SystemCallError(
+                    f"accdp run (pid {self.process.pid}) did not end within {_END_S:g} s after SIGTERM; ranks on a GPU "
+                    "are not killed, because that may hang the GPU: see what they do, and end them"
+                ) from None
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _ended(self, best: Outcome | None) -> Outcome:
+        text = self.output.read_text(errors="replace")
+        if self.process.returncode == 0:
+            rate = self.meter.last(events.read(self.folder))
+            if rate:
+                return self._outcome("ok", rate)
+            # Too short for a rate: nothing else went wrong.
+            return best or self._failed(
+                f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
+                "script take more, or call accdp_comm.step()"
+            )
+        if _EXHAUSTED.search(text):
+            return Outcome(self.point, "out of memory", reason=_last_words(text, _EXHAUSTED))
+        return self._failed(f"exit status {self.process.returncode}: {_last_words(text)} (all of it: {self.output})")
+
+    def _outcome(self, status: str, rate: Rate) -> Outcome:
+        batch = rate.global_batch if rate.global_batch is not None else self.point.global_batch
+        outcome = Outcome(
+            self.point,
+            status,
+            samples_per_s=rate.steps_per_s * (batch or 0),
+            steps_per_s=rate.steps_per_s,
+            global_batch=batch,
+            error=rate.error,
+            measured_s=rate.seconds,
+            seen_by=rate.seen_by,
+            load=self.sampler.means(),
+        )
+        expected = self.point.global_batch
+        if expected and rate.global_batch and abs(rate.global_batch - expected) > 0.05 * expected:
+            outcome.status = "failed"
+            outcome.reason = (
+                f"worked off batches of {rate.global_batch:g}, not of {expected}: put {{batch_size}} or "
+                "{global_batch_size} into the command, or read accdp_comm.tuned() in the script"
+            )
+        return outcome
+
+    def _failed(self, reason: str) -> Outcome:
+        return Outcome(self.point, "failed", reason=reason)
+
+
+def _last_words(text: str, pattern: re.Pattern[str] | None = None) -> str:
+    """Return the last line that says something, or the first that matches."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" =|")]
+    if pattern:
+        lines = [line for line in lines if pattern.search(line)][:1]
+    else:
+        lines = [line for line in lines if re.search(r"\w*(Error|Exception)\b.*:|^[\w.]+: ", line)] or lines
+    return lines[-1][:300] if lines else "no output"

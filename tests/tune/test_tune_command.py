@@ -1,0 +1,77 @@
+"""The command line of `accdp tune`: mistakes are one line, and options become points."""
+
+import pytest
+
+from accdp_comm import cli
+from accdp_comm.tune import command, load
+from accdp_comm.tune.space import Point
+
+
+def fails(capsys, *arguments: str) -> str:
+    """Return the one line that the command prints when it refuses its arguments."""
+    try:
+        code = cli.main(["tune", *arguments])
+    except SystemExit as leaving:
+        code = leaving.code
+    assert code == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    return text
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(load, "gpus", lambda: 0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ranks", "0", "x.py"], "expected numbers >= 1 with commas between them, got '0'"),
+        (["--ranks", "1,,2", "x.py"], "got '1,,2'"),
+        (["--workers=-1", "x.py"], "expected numbers >= 0"),
+        (["--workers", "1,x", "x.py"], "expected numbers >= 0"),
+        (["--codec", "none,", "x.py"], "expected names with commas"),
+        (["--measure", "0", "x.py"], "expected seconds, more than 0"),
+        (["--measure", "nan", "x.py"], "expected seconds, more than 0"),
+        (["--ranks", "1", "--ranks-per-gpu", "1", "x.py"], "not allowed with argument"),
+        (["--global-batch", "8", "--batch-size", "1", "x.py"], "not allowed with argument"),
+        ([], "the following arguments are required: SCRIPT"),
+        (["--ranks-per-gpu", "2", "x.py"], "NVML sees no GPU here"),
+        (["--ranks", "2", "--global-batch", "3", "x.py"], "no point is left"),
+        (["--ranks", "1", "x.py", "{workers}"], "{workers} in the command: expected --workers"),
+        (["--ranks", "1", "x.py", "--b={batch_size}"], "expected --global-batch or --batch-size"),
+    ],
+)
+def test_mistakes(capsys, no_gpu, arguments, said):
+    assert said in fails(capsys, *arguments)
+
+
+def plan(*arguments: str):
+    return command._plan(cli._parser().parse_args(["tune", *arguments]))
+
+
+def test_ranks_without_gpus(no_gpu, monkeypatch):
+    monkeypatch.setattr(load, "cores", lambda: 3)
+    _, batches, points, gpus = plan("train.py")
+    assert (batches.kind, gpus, points) == ("script", 0, [Point(1), Point(2), Point(4)])
+
+
+def test_ranks_per_gpu(monkeypatch):
+    monkeypatch.setattr(load, "gpus", lambda: 2)
+    monkeypatch.setattr(load, "cores", lambda: 9)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [(one.ranks_per_gpu, one.ranks) for one in plan("train.py")[2]] == [(1, 2), (2, 4), (4, 8)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    assert [one.ranks_per_gpu for one in plan("train.py")[2]] == [1, 2, 4, 8]
+    job, _, points, gpus = plan("--gpus", "0,1,2", "--ranks-per-gpu", "2", "--run", "--mps off", "train.py")
+    assert (gpus, points) == (3, [Point(6, 2)])
+    assert job.run_options == ("--gpus", "0,1,2", "--mps", "off")
+
+
+def test_what_follows_the_script_is_its_own(no_gpu):
+    job, *_ = plan("--ranks", "1", "--", "train.py", "--ranks", "7", "--measure", "x")
+    assert job.script == ("train.py", "--ranks", "7", "--measure", "x")
+    assert job.plan.budgets_s == (1.0, 3.0, 9.0)
+    assert plan("--exhaustive", "--ranks", "1", "--measure", "2", "train.py")[0].plan.budgets_s == (2.0,)

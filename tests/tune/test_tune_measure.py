@@ -1,0 +1,85 @@
+"""From logs to rates: warm-up is left out, levels come in order, and short runs are measured as far as they go."""
+
+import numpy as np
+import pytest
+from made_up_logs import log, word
+
+from accdp_comm import steps
+from accdp_comm.tune.measure import Meter, Plan
+
+PLAN = Plan(budgets_s=(1.0, 3.0), warm_up_s=1.0, warm_up_steps=5, least_steps=10)
+STEP = [*word("ab"), steps.OPTIMIZER]
+
+
+def loop(count: int, step_s: float = 0.03, **more) -> list:
+    return [log(STEP * count, every_s=step_s / len(STEP), **more)]
+
+
+def test_nothing_before_the_warm_up_and_a_window():
+    meter = Meter(PLAN)
+    assert meter.look([]) is None and not meter.is_warm
+    assert meter.look(loop(10)) is None and not meter.is_warm
+    assert meter.look(loop(50)) is None and meter.is_warm  # 1.5 s: warm since 1 s
+    assert meter.look(loop(60)) is None
+
+
+def test_levels_come_once_and_in_order():
+    meter = Meter(PLAN)
+    level, rate = meter.look(loop(70))
+    assert level == 0 and rate.steps_per_s == pytest.approx(1 / 0.03, rel=1e-6)
+    assert (rate.seen_by, rate.global_batch) == ("optimizer", None)
+    assert rate.error < 0.05
+    assert meter.look(loop(72)) is None
+    level, rate = meter.look(loop(140))
+    assert level == 1 and rate.seconds > 3
+    assert meter.look(loop(200)) is None
+
+
+def test_a_late_look_takes_the_last_level_it_passed():
+    assert Meter(PLAN).look(loop(500))[0] == 1
+
+
+def test_slow_steps_get_the_steps_they_need():
+    """At 2 s a step the window is longer than the budget: 5 steps of warm-up, a few for the first look, 10 in all."""
+    meter = Meter(PLAN)
+    assert meter.look(loop(8, step_s=2.0)) is None
+    level, rate = meter.look(loop(9, step_s=2.0))
+    assert (level, rate.steps) == (0, 3)
+    assert meter.look(loop(15, step_s=2.0)) is None
+    level, rate = meter.look(loop(16, step_s=2.0))
+    assert (level, rate.steps) == (1, 10)
+
+
+def test_a_slow_start_is_no_part_of_the_rate():
+    slow = log(STEP * 20, every_s=0.1)
+    fast = log(STEP * 300, every_s=0.01)
+    fast.events["time_ns"] += int(slow.events["time_ns"][-1] - fast.events["time_ns"][0] + 1e7)
+    both = type(slow)(0, 1, np.concatenate([slow.events, fast.events]))
+    plan = Plan(budgets_s=(1.0,), warm_up_s=6.0)
+    assert Meter(plan).look([both])[1].steps_per_s == pytest.approx(1 / 0.03, rel=0.02)
+
+
+def test_samples_are_those_of_all_ranks():
+    logs = [log([*word("a"), steps.STEP] * 300, samples=8 + rank, rank=rank, size=2) for rank in range(2)]
+    assert Meter(PLAN).look(logs)[1].global_batch == 17
+    # A rank on another host, whose log is not here, is taken to be like the others.
+    assert Meter(PLAN).look(logs[:1])[1].global_batch == 16
+
+
+def test_a_run_that_ended_early():
+    assert Meter(PLAN).last([]) is None
+    assert Meter(PLAN).last(loop(15)) is None
+    rate = Meter(PLAN).last(loop(20, step_s=0.001))
+    assert rate.steps == 14 and rate.steps_per_s == pytest.approx(1000, rel=1e-6)
+    # More steps: a fifth is the warm-up.
+    assert Meter(PLAN).last(loop(100, step_s=0.001)).steps == 79
+
+
+def test_an_unsteady_rate_has_a_large_error():
+    events = loop(500)[0].events
+    times = events["time_ns"].astype(float)
+    halt = times > 105e9
+    times[halt] += 3e9  # one long pause
+    events["time_ns"] = times
+    log_ = type(loop(1)[0])(0, 1, events)
+    assert Meter(PLAN).look([log_])[1].error > 0.1

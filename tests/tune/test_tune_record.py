@@ -1,0 +1,63 @@
+"""The file of outcomes: what is written is read, a torn line is dropped, and another search's file is refused."""
+
+import json
+
+import pytest
+
+from accdp_comm import UsageError
+from accdp_comm.tune.record import Record, write_profile
+from accdp_comm.tune.space import Point
+from accdp_comm.tune.trial import Outcome
+
+QUESTION = {"script": ["train.py"], "measure_s": 9.0}
+OUTCOME = Outcome(Point(4, 2, 16, 1, "auto"), "ok", 100.5, 2.0, 64, 0.01, 9.0, 12.0, "optimizer", {"cpu": 50.0})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deeper" / "trials.jsonl"
+
+
+def test_what_is_written_is_read(path):
+    Record(path, QUESTION).add(OUTCOME)
+    again = Record(path, QUESTION)
+    assert again.outcomes == [OUTCOME]
+    again.add(Outcome(Point(1), "failed", reason="no"))
+    assert [one.status for one in Record(path, QUESTION).outcomes] == ["ok", "failed"]
+
+
+def test_a_torn_last_line_is_dropped(path):
+    record = Record(path, QUESTION)
+    record.add(OUTCOME)
+    with path.open("a") as file:
+        file.write('{"point": {"ran')
+    again = Record(path, QUESTION)
+    again.add(OUTCOME)
+    assert Record(path, QUESTION).outcomes == [OUTCOME, OUTCOME]
+
+
+def test_another_search_is_refused_and_can_be_forgotten(path):
+    Record(path, QUESTION).add(OUTCOME)
+    with pytest.raises(UsageError, match=r"outcomes of another search \(script differ\).*--fresh"):
+        Record(path, {**QUESTION, "script": ["other.py"]})
+    assert Record(path, {**QUESTION, "script": ["other.py"]}, fresh=True).outcomes == []
+
+
+@pytest.mark.parametrize("text", ["hello\n", "[]\n", "{}\n", '{"accdp_tune": 1}\n{"point": 3}\n', ""])
+def test_a_file_that_is_none_of_ours(path, text):
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(UsageError, match="not a file of outcomes"):
+        Record(path, {})
+
+
+def test_profile(tmp_path):
+    write_profile(tmp_path / "profile.json", OUTCOME, ["train.py", "--batch", "16"])
+    assert json.loads((tmp_path / "profile.json").read_text()) == {
+        "ranks_per_gpu": 2,
+        "ranks": 4,
+        "batch_size": 16,
+        "workers": 1,
+        "codec": "auto",
+        "script": ["train.py", "--batch", "16"],
+    }

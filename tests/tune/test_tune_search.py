@@ -1,0 +1,174 @@
+"""The search, over trials that are made up: levels, early stops, resumption, and what counts as best."""
+
+import pytest
+
+from accdp_comm import UsageError
+from accdp_comm.tune.search import Search
+from accdp_comm.tune.space import Batches, Point, points
+from accdp_comm.tune.trial import Outcome
+
+GLOBAL = Batches("global", (64,))
+
+
+class Trials:
+    """Trials with these speeds; remembers up to which level each was let go."""
+
+    def __init__(self, speeds, levels=3):
+        self.speeds, self.levels, self.reached = speeds, levels, {}
+
+    def __call__(self, point, goes_on):
+        speed = self.speeds[point]
+        if isinstance(speed, Outcome):
+            self.reached[point] = 0
+            return speed
+        for level in range(self.levels):
+            self.reached[point] = level
+            outcome = Outcome(point, "ok", samples_per_s=speed, steps_per_s=speed / 64, global_batch=64)
+            if level + 1 < self.levels and not goes_on(level, outcome):
+                outcome.status = "stopped"
+                break
+        return outcome
+
+
+def speeds_of(*values, batches=GLOBAL):
+    all_points = points([1, 2, 4, 8, 16][: len(values)], 0, batches)
+    return dict(zip(all_points, values, strict=True))
+
+
+def test_bad_points_are_stopped_at_the_first_level():
+    speeds = speeds_of(100, 200, 190, 150)
+    trials = Trials(speeds)
+    best = Search([*speeds], GLOBAL).run(trials)
+    assert best is not None and (best.point.ranks, best.samples_per_s) == (2, 200)
+    assert [trials.reached[point] for point in speeds] == [2, 2, 2, 0]  # 190 is within 5 %
+    assert best.status == "ok"
+
+
+def test_what_is_not_known_well_is_not_stopped():
+    """At the first levels the error of the rate is large."""
+    line = points([1, 2], 0, GLOBAL)
+
+    def trial(point, goes_on):
+        for level, error in enumerate((0.3, 0.01)):
+            rate = 200 if point.ranks == 1 else 150
+            outcome = Outcome(point, "ok", samples_per_s=rate, steps_per_s=1, global_batch=64, error=error)
+            if not goes_on(level, outcome):
+                return Outcome(point, "stopped", samples_per_s=rate, steps_per_s=1, reason=f"at level {level}")
+        return outcome
+
+    search = Search(line, GLOBAL)
+    search.run(trial)
+    assert [one.reason for one in search.outcomes] == ["", "at level 1"]
+
+
+def test_points_past_the_peak_are_not_started():
+    speeds = speeds_of(100, 200, 150, 10)
+    trials = Trials(speeds)
+    search = Search([*speeds], GLOBAL)
+    search.run(trials)
+    assert len(trials.reached) == 3
+    assert [one.status for one in search.outcomes] == ["ok", "ok", "stopped", "skipped"]
+
+
+def test_exhaustive_tries_all_to_the_end():
+    speeds = speeds_of(200, 100, 50, 300)
+    trials = Trials(speeds)
+    best = Search([*speeds], GLOBAL, exhaustive=True).run(trials)
+    assert [*trials.reached.values()] == [2] * 4
+    assert best is not None and best.point.ranks == 8
+
+
+def test_memory_ends_a_line():
+    batches = Batches("rank", (8, 16, 32))
+    line = [Point(1, batch_size=size) for size in (8, 16, 32)]
+    trials = Trials({line[0]: 100, line[1]: Outcome(line[1], "out of memory"), line[2]: 500})
+    search = Search(line, batches)
+    best = search.run(trials)
+    assert best is not None and best.point == line[0]
+    assert [one.status for one in search.outcomes] == ["ok", "out of memory", "skipped"]
+
+
+def test_an_earlier_run_is_continued():
+    speeds = speeds_of(100, 120, 130)
+    done = [*speeds]
+    before = [
+        Outcome(done[0], "ok", samples_per_s=100, steps_per_s=1),
+        Outcome(done[1], "failed", reason="the disk was full"),
+    ]
+    trials, told = Trials(speeds), []
+    best = Search(done, GLOBAL).run(trials, before, told.append)
+    assert [*trials.reached] == done[1:]  # the failed one again
+    assert [one.point for one in told] == done[1:]
+    assert best is not None and best.point == done[2]
+
+
+def test_bad_points_are_stopped_in_a_continued_search_too():
+    speeds = speeds_of(200, 100)
+    line = [*speeds]
+    trials = Trials(speeds)
+    Search(line, GLOBAL).run(trials, [Outcome(line[0], "ok", samples_per_s=200, steps_per_s=1)])
+    assert trials.reached == {line[1]: 0}
+
+
+def test_interruption_keeps_what_is_known():
+    speeds = speeds_of(100, 120, 130)
+
+    def trial(point, goes_on):
+        if point.ranks == 4:
+            raise KeyboardInterrupt
+        return Trials(speeds)(point, goes_on)
+
+    search = Search([*speeds], GLOBAL)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(trial)
+    assert search.best().point.ranks == 2 and len(search.outcomes) == 2
+
+
+def of_script(ranks, batch):
+    return Outcome(Point(ranks), "ok", samples_per_s=100 * batch, steps_per_s=100, global_batch=batch)
+
+
+def test_a_script_with_another_global_batch_does_not_count():
+    line = [Point(1), Point(2)]
+
+    def trials():
+        return Trials({line[0]: of_script(1, 32), line[1]: of_script(2, 64)})
+
+    search = Search(line, Batches())
+    assert search.run(trials()).point == line[0]
+    assert search.outcomes[1].status == "other batch" and "64 instead of 32" in search.outcomes[1].reason
+    assert Search(line, Batches(), any_global_batch=True).run(trials()).point == line[1]
+
+
+def test_steps_without_samples_are_refused():
+    outcome = Outcome(Point(1), "ok", steps_per_s=7)
+    with pytest.raises(UsageError, match=r"7 steps/s, but nothing tells how many samples.*--global-batch"):
+        Search([Point(1)], Batches()).run(lambda point, goes_on: outcome)
+
+
+def test_nothing_worked():
+    search = Search([Point(1)], Batches())
+    assert search.run(lambda point, goes_on: Outcome(point, "failed", reason="no")) is None
+
+
+def test_workers_are_varied_at_the_best_point():
+    """And once other workers are better, what is next to them."""
+    batches = Batches()
+    line = points([1, 2, 4], 0, batches, workers=[0, 1, 2])
+    speeds = {point: 100.0 * point.ranks + 30 * (point.workers == 1) for point in line}
+    speeds[Point(2, workers=1)] = 900.0
+    trials = Trials(speeds)
+    search = Search(line, batches, any_global_batch=True)
+    best = search.run(trials)
+    tried = [(point.ranks, point.workers) for point in trials.reached]
+    assert tried == [(1, 0), (2, 0), (4, 0), (4, 1), (1, 1), (2, 1), (2, 2)]
+    assert best is not None and best.point == Point(2, workers=1)
+    assert len(search.outcomes) == len(line) and {one.status for one in search.outcomes} == {"ok", "stopped", "skipped"}
+
+
+def test_workers_that_are_worse_at_the_best_point_are_not_tried_elsewhere():
+    line = points([1, 2, 4], 0, Batches(), workers=[0, 1, 2])
+    trials = Trials({point: 100.0 * point.ranks / (1 + point.workers) for point in line})
+    best = Search(line, Batches(), any_global_batch=True).run(trials)
+    assert [(point.ranks, point.workers) for point in trials.reached] == [(1, 0), (2, 0), (4, 0), (4, 1)]
+    assert best is not None and best.point == Point(4, workers=0)

@@ -14,6 +14,7 @@ from ._version import __version__
 # every command line, so they import at their top only what is light.
 _COMMANDS = {
     "run": ".launch.run",
+    "mps": ".launch.mps.command",
     "info": ".info_command",
 }
 

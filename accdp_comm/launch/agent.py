@@ -33,6 +33,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _CONNECT_S = 5.0
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
+_AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -214,7 +215,7 @@ class Guard:
         return self._status if self._status is not None else signal.SIGKILL
 
     def _sources(self) -> list[Any]:
-        sources = [self._wakeup, *self._streams]
+        sources: list[Any] = [self._wakeup, *self._streams]
         if not self._link.lost:
             sources.append(self._link)
         if self._stub_life is not None:
@@ -247,7 +248,7 @@ class Guard:
             self._has_children = False
             return False
         if pid and pid == self._helper:
-            self._deadline = time.monotonic() + _ORPHANS_S
+            self._deadline = time.monotonic() + _AFTER_TERMINATE_S
         if pid == self._pid:
             self._status = status
             self._link.tell(event="ended", code=exit_code(status), signal=os.WTERMSIG(status) if killed(status) else 0)

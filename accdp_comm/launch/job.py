@@ -16,6 +16,7 @@ from .. import cards
 from . import processes
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
+from .interruption import STOPPING
 from .output import ERR, OUT, Output, Said, Sink
 from .programs import Program
 
@@ -26,7 +27,6 @@ _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
 _GUARD_S = 15.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
 _WATCH_S = 0.5
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
 
@@ -103,7 +103,7 @@ class Job:
 
     def run(self) -> int:
         """Start the job, wait for its end, and say how it failed if it did."""
-        before = {number: signal.getsignal(number) for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD)}
+        before = {number: signal.getsignal(number) for number in (*STOPPING, *_PASSED_ON, signal.SIGCHLD)}
         old_fd = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for number in before:
             signal.signal(number, _only_wake)
@@ -209,7 +209,7 @@ class Job:
         except BlockingIOError:
             return
         for number in numbers:
-            if number in _STOPPING:
+            if number in STOPPING:
                 # Asked again, the user has waited enough; the order of ending stays.
                 grace = self._grace_s if self._stop is None else 0.0
                 self.end(f"ended by {signal.Signals(number).name}", 128 + number, grace)

@@ -143,7 +143,7 @@ class Output:
         return soonest
 
     def finish(self, rank: int) -> None:
-        """The rank will write no more: pass on what is left; among several ranks, a last line without an end gets one."""
+        """The rank will write no more: pass on what is left. Among several, a last line without an end gets one."""
         if self._unfinished.get(rank):
             self._remember(rank, b"\n", time.monotonic())
         for kind in (OUT, ERR):

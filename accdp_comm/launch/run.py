@@ -13,7 +13,10 @@ from typing import Any
 from .. import _core, addresses, cards
 from . import gpus, hosts, placement, programs
 from .environment import rank_environment
+from .interruption import signals_raise
 from .job import Job, Rank
+from .mps.attachment import Member
+from .mps.session import Session, session
 from .options import add_parser, apply_profile, check, read_profile
 from .output import ERR, OUT
 
@@ -31,6 +34,8 @@ class Run:
         self._gpus = self._find_gpus()
         self._hosts, self._size = self._count()
         self._job: Job | None = None
+        self._mps: Session | None = None
+        self._places: dict[int, placement.Place] = {}
 
     def main(self) -> int:
         """Run the job; return its exit code."""
@@ -39,15 +44,33 @@ class Run:
         launcher = programs.choose_launcher(self._options.launcher, os.environ)
         program = programs.find_program(launcher, mpi_world.load().abi(), self._size, self._hosts)
         several_hosts = bool(self._hosts) or launcher == "srun"
-        self._job = Job(
-            program,
-            self._size,
-            addresses.candidate_addresses() if several_hosts else [],
-            self._orders,
-            self._labels(),
-            self._options.grace,
-        )
-        return self._job.run()
+        with session(self._options.mps, self._gpus, self._most_on_gpu(), self._say) as self._mps:
+            self._job = Job(
+                program,
+                self._size,
+                addresses.candidate_addresses() if several_hosts else [],
+                self._orders,
+                self._labels(),
+                self._options.grace,
+                watch=self._watch if self._mps else None,
+                terminate_clients=self._mps.terminate_work if self._mps else None,
+            )
+            try:
+                return self._job.run()
+            finally:
+                self._job = None  # what is said from here on comes after all that ranks said
+
+    def _say(self, text: str) -> None:
+        """Write a line of our own among the output of the ranks."""
+        if self._job is None:
+            print(f"accdp run: {text}", file=sys.stderr)
+        else:
+            self._job.output.say(f"accdp run: {text}")
+
+    def _most_on_gpu(self) -> int:
+        """Return the largest number of ranks on one GPU of this node."""
+        here = min(self._size, max((host.ranks for host in self._hosts), default=self._size))
+        return -(-here // len(self._gpus)) if self._gpus else 0
 
     def _find_gpus(self) -> list[gpus.Gpu]:
         options = self._options
@@ -77,39 +100,57 @@ class Run:
 
     def _orders(self, ranks: Sequence[Rank]) -> list[dict[str, Any]]:
         """Return what each guard is to start, now that it is known on which nodes they are."""
-        places = self._places(ranks)
+        self._places = self._place(ranks)
+        if self._mps:
+            self._mps.expect([rank for rank, place in self._places.items() if place.gpu])
         master = _master(ranks)
-        return [
-            {
-                "argv": self._command,
-                "env": self._terminal()
-                | rank_environment(
-                    rank.rank,
-                    self._size,
-                    places[rank.rank],
-                    master,
-                    os.environ,
-                    node_local_rank=self._options.local_rank == "node",
-                    tuned=self._tuned,
-                ),
-                "cpus": places[rank.rank].cpus,
-                "terminate_client": [],
-            }
-            for rank in ranks
-        ]
+        return [self._order(rank.rank, self._places[rank.rank], master) for rank in ranks]
 
-    def _places(self, ranks: Sequence[Rank]) -> dict[int, placement.Place]:
+    def _order(self, rank: int, place: placement.Place, master: tuple[str, int]) -> dict[str, Any]:
+        options = self._options
+        share = None
+        if self._mps and place.gpu:
+            percentage = placement.thread_percentage(options.thread_percentage, place.ranks_on_gpu)
+            limit = placement.memory_limit(options.memory_limit, place.ranks_on_gpu, place.gpu.memory_bytes)
+            share = self._mps.share(place.gpu, percentage, limit)
+        environment = rank_environment(
+            rank,
+            self._size,
+            place,
+            master,
+            os.environ,
+            node_local_rank=options.local_rank == "node",
+            mps=share,
+            tuned=self._tuned,
+        )
+        return {
+            "argv": self._command,
+            "env": self._terminal() | environment,
+            "cpus": place.cpus,
+            "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate"] if share else [],
+        }
+
+    def _place(self, ranks: Sequence[Rank]) -> dict[int, placement.Place]:
         near = {gpu.uuid: gpu.near_cpus() for gpu in self._gpus}
         found: dict[int, placement.Place] = {}
         for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
             members = [rank for rank in ranks if rank.hello["node"] == node]
-            here = node == cards.node_key()
-            cores = members[0].hello["cores"]
+            own = self._gpus if node == cards.node_key() else []
             placed = placement.place_ranks(
-                len(members), cores, self._gpus if here else [], near, bind=self._options.bind == "cores"
+                len(members), members[0].hello["cores"], own, near, bind=self._options.bind == "cores"
             )
             found |= {rank.rank: place for rank, place in zip(members, placed, strict=True)}
         return found
+
+    def _watch(self, running: Sequence[Rank]) -> str:
+        """Look whether ranks that run are clients of MPS; return why the job must end, if it must."""
+        assert self._mps is not None
+        members = []
+        for rank in running:
+            gpu = self._places[rank.rank].gpu
+            if gpu is not None and rank.pid:
+                members.append(Member(rank.rank, rank.pid, gpu))
+        return self._mps.watch(members)
 
     def _terminal(self) -> dict[str, str | None]:
         """Ranks write into pipes. This is how rich, which draws the progress bars, learns where they end up."""
@@ -140,4 +181,5 @@ def main(options: argparse.Namespace) -> int:
     """
     with contextlib.suppress(ValueError):  # stdout is closed
         sys.stdout.flush()
-    return Run(options).main()
+    with signals_raise():
+        return Run(options).main()

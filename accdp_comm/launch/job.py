@@ -247,13 +247,14 @@ class Job:
         if rank is None:
             return
         self.output.finish(rank.rank)
-        if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
-            self._all_left_at = time.monotonic()
         if rank.code is None:
             rank.code, rank.signal, rank.ended_at = 128 + signal.SIGKILL, signal.SIGKILL, time.monotonic()
             self._unguarded.append(rank)
             if self._stop is None:
                 self._failures.append(rank)
+        if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
+            self._end_unguarded()
+            self._all_left_at = time.monotonic()
 
     def _on_launcher_output(self, key: selectors.SelectorKey) -> None:
         try:
@@ -324,7 +325,6 @@ class Job:
         for key in list(self._selector.get_map().values()):
             if key.data in (OUT, ERR):
                 self._on_launcher_output(key)
-        self._end_unguarded()
         first = self._first_failure()
         if first is not None:
             self._explain(first)

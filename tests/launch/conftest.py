@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +41,11 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path) -> Machine:
+def machine(tmp_path, request) -> Machine:
     """A machine with two GPUs; a private runtime folder; nothing of MPS runs."""
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
+    # Not below tmp_path: the paths of Unix sockets must be short.
+    runtime = Path(tempfile.mkdtemp(prefix="accdp-"))
+    request.addfinalizer(lambda: shutil.rmtree(runtime))
     folder = tmp_path / "gpus"
     folder.mkdir()
     (folder / "gpus.csv").write_text("".join(ROW.format(index=i, uuid=uuid) for i, uuid in enumerate(UUIDS)))

@@ -1,9 +1,10 @@
 """A rank that uses its GPU as a CUDA program would: ``python mps_rank.py BEHAVIOUR``; says one JSON line when it does.
 
 BEHAVIOUR: work (until told), once (attach, then end), stubborn (ignores SIGTERM), outside (on the GPU, but not through
-MPS), idle (never touches the GPU), fail (rank 1 raises once it is attached).
+MPS), survivor (minds no error of its GPU), fail (rank 1 raises once it is attached).
 """
 
+import contextlib
 import json
 import os
 import select
@@ -28,11 +29,11 @@ def main(behaviour: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: behaviour == "stubborn" or os.write(told, b"x"))
     mark = Path(os.environ["STAND_IN_GPUS"], "on", os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid()))
     daemon = None
-    if behaviour != "idle":
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    if behaviour not in ("outside", "idle"):
-        daemon = attach()
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    if behaviour != "outside":
+        with contextlib.suppress(*([RuntimeError, OSError] if behaviour == "survivor" else [])):
+            daemon = attach()
     names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
     mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
     said = {"pid": os.getpid(), **{name: os.environ.get(name) for name in (*names, *mps)}}
@@ -40,7 +41,7 @@ def main(behaviour: str) -> None:
     try:
         if behaviour == "fail" and os.environ["RANK"] == "1":
             raise ValueError("rank 1 has had enough")
-        if behaviour in ("work", "stubborn", "fail", "outside"):
+        if behaviour in ("work", "stubborn", "fail", "outside", "survivor"):
             # Kernels run until somebody says stop: SIGTERM, or MPS by terminate_client.
             ready = select.select([stopping, *([daemon] if daemon else [])], [], [])[0]
             if behaviour == "stubborn" and daemon in ready:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import processes
 from . import records
-from .control import SERVER, Control, MpsError
+from .control import BINARY, SERVER, Control, MpsError
 from .records import LOG, PIPE, Record
 
 _PID_FILE = "nvidia-cuda-mps-control.pid"
@@ -106,16 +106,20 @@ def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
     if daemon.record.daemon_pid and not daemon.record.of_this_boot():
         pid = 0  # the number is another process's by now
     trouble: list[str] = []
-    members = [(server, processes.start_time(server)) for server in _servers_of(daemon.pipe_directory)]
-    if processes.is_alive(pid, started):
-        members.insert(0, (pid, started))
+    daemons, members = _processes_of(daemon.pipe_directory)
+    if processes.is_alive(pid, started) and (pid, started) not in daemons:
+        daemons.append((pid, started))
+    members += daemons
+    patience = 0.0  # servers without a daemon take no orders
+    if daemons:
         try:
             control = daemon.control()
             trouble += end_clients(control, list(control.clients()), client_s)
             control.quit()
+            patience = _QUIT_S
         except MpsError as error:
             trouble.append(str(error))
-    left = processes.wait_all(members, _QUIT_S if not trouble else _KILL_S)
+    left = processes.wait_all(members, patience)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if left:
             trouble.append(f"MPS processes {[member for member, _ in left]} got {number.name}")
@@ -127,21 +131,26 @@ def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
     return trouble
 
 
-def _servers_of(pipe_directory: str) -> list[int]:
-    """Return the servers of a daemon, which may itself be dead and unable to name them."""
+def _processes_of(pipe_directory: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return daemons and servers of a pipe directory, as pid and start time: a daemon may never have written its pid,
+    and a dead one cannot name its servers."""
     wanted = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
-    found = []
+    daemons, servers = [], []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
             # Of other users' processes the environment cannot be read; they are none of ours.
-            if any(os.path.basename(word) == SERVER.encode() for word in words[:2]) and wanted in Path(
-                "/proc", name, "environ"
-            ).read_bytes().split(b"\0"):
-                found.append(int(name))
+            if wanted not in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                continue
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-    return found
+        programs = {os.path.basename(word) for word in words}
+        found = (int(name), processes.start_time(int(name)))
+        if SERVER.encode() in programs:
+            servers.append(found)
+        elif BINARY.encode() in programs and b"-d" in words:
+            daemons.append(found)
+    return daemons, servers
 
 
 def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[str]:

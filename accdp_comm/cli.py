@@ -16,6 +16,7 @@ _COMMANDS = {
     "run": ".launch.run",
     "mps": ".launch.mps.command",
     "info": ".info_command",
+    "doctor": ".doctor.command",
 }
 
 

@@ -85,7 +85,14 @@ class Slurm:
         Raises:
             AssertionError: Not finished in time, or a process of it stayed.
         """
-        command = [_program("srun") or "srun", *options, *argv]
+        return self.call([_program("srun") or "srun", *options, *argv], timeout)
+
+    def call(self, command: Sequence[str], timeout: float = 60.0) -> jobs.Result:
+        """Run a command on the first host, where it finds this Slurm.
+
+        Raises:
+            AssertionError: Not finished in time, or a process of it stayed.
+        """
         # The hosts have one kernel: UCX sees memory of the other host's ranks, and then cannot reach it.
         env = {**self._env, "UCX_TLS": "tcp,self"}
 

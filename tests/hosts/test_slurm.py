@@ -87,3 +87,22 @@ def test_a_rank_that_leaves_long_after_the_others(cluster, options):
     result = cluster.srun([*options, "--mpi=pmi2"], [sys.executable, LATE_CHILD], SECONDS)
     assert result.returncode == 0, str(result)
     assert sorted(report["rank"] for report in result.reports) == [0, 1, 2, 3], str(result)
+
+
+@pytest.mark.parametrize("places", ["", "node0:2\nnode1:2\n"], ids=["1 node", "2 nodes"])
+def test_accdp_run_starts_ranks_by_srun(cluster, tmp_path, places):
+    """Its guards call back from both nodes."""
+    (tmp_path / "hosts").write_text(places)
+    where = ["--hosts", str(tmp_path / "hosts")] if places else ["-n", "4"]
+    command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun"]
+    result = cluster.call([*command, *where, LAUNCH_CHILD], SECONDS)
+    assert result.returncode == 0, str(result)
+    placed = [row["hosts"] for row in result.reports]
+    assert placed == [["node0", "node0", "node1", "node1"] if places else ["node0"] * 4] * 4, str(result)
+
+
+def test_a_failure_under_srun_ends_all_ranks_with_its_code(cluster):
+    script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
+    command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun", "-n", "3", "--grace", "1"]
+    result = cluster.call([*command, sys.executable, "-c", script], SECONDS)
+    assert result.returncode == 7 and "accdp run: rank 1 (pid" in result.stderr, str(result)

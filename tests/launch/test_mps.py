@@ -13,8 +13,8 @@ from pathlib import Path
 
 import jobs
 import pytest
-from conftest import UUIDS
 from running import ACCDP, act
+from stand_in_machine import UUIDS
 
 RANK = str(jobs.TESTS / "launch" / "mps_rank.py")
 ONE_GPU = ["--gpus", "0", "--ranks-per-gpu", "2"]

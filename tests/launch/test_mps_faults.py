@@ -5,7 +5,7 @@ import signal
 
 import jobs
 import pytest
-from conftest import UUIDS
+from stand_in_machine import UUIDS
 
 from accdp_comm import _core
 from accdp_comm.launch import processes

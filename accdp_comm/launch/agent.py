@@ -341,6 +341,24 @@ def cores() -> list[list[int]]:
     return list(found.values())
 
 
+def ask_gpus(command: list[str]) -> str:
+    """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
+    if not command:
+        return ""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(write, 1)
+            os.execvp(command[0], command)
+        finally:
+            os._exit(127)
+    os.close(write)
+    with open(read) as file:
+        said = file.read()
+    return said if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
+
+
 def hold_port() -> socket.socket:
     """Return a socket bound to a free port, which a listener with SO_REUSEADDR (torch's store) may yet take."""
     holder = socket.socket()
@@ -363,6 +381,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         host=socket.gethostname(),
         node="/".join([socket.gethostname(), kernel, *spaces]),
         cores=cores(),
+        gpus=ask_gpus(control["ask_gpus"]),
         port=holder.getsockname()[1] if holder else 0,
     )
     ranks_guard = Guard(link, stub_life)

@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _CHUNK = 1 << 18
@@ -29,12 +29,15 @@ class Listener:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def invitation(self, rank_variable: str) -> str:
-        """Return what a guard must know to call; secret, since who knows it can speak for a rank."""
-        port = self._socket.getsockname()[1]
-        return json.dumps(
-            {"addresses": self._addresses, "port": port, "token": self._token, "rank_variable": rank_variable}
-        )
+    def invitation(self, rank_variable: str, ask_gpus: Sequence[str]) -> str:
+        """Return what a guard must know to call; secret, since who knows it can speak for a rank.
+
+        Args:
+            rank_variable: In which the launcher tells each process its rank.
+            ask_gpus: Command whose output each guard reports; empty for none.
+        """
+        told = {"addresses": self._addresses, "port": self._socket.getsockname()[1], "token": self._token}
+        return json.dumps({**told, "rank_variable": rank_variable, "ask_gpus": list(ask_gpus)})
 
     def accept(self) -> Connection:
         connection, _ = self._socket.accept()

@@ -16,6 +16,9 @@ from .. import _core
 
 _SMI_SECONDS = 30.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "compute_cap", "mig.mode.current", "pci.bus_id")
+_FORM = ["--format=csv,noheader,nounits"]
+LIST_QUERY = [f"--query-gpu={','.join(_FIELDS)}"]
+LIST_COMMAND = ["nvidia-smi", *LIST_QUERY, *_FORM]
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,13 @@ def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
         found = _named(found, [word for word in visible.split(",") if word], strict=False)
         why = "" if found else f"CUDA_VISIBLE_DEVICES={visible} hides them all"
     return Listing(found, source, "" if found else why or f"{source} lists none")
+
+
+def choose_elsewhere(listing: Listing, wanted: str) -> list[Gpu]:
+    """Return the GPUs of another node that ``--gpus`` names; UUIDs name those of one node, so missing ones are none."""
+    if wanted in ("all", "none"):
+        return choose(listing, wanted)
+    return _named(listing.gpus, wanted.split(","), strict=False)
 
 
 def choose(listing: Listing, wanted: str) -> list[Gpu]:
@@ -179,27 +189,42 @@ def _processes_by_nvml(nvml: Any, gpus: Sequence[Gpu]) -> dict[str, set[int]]:
 
 
 def _ask_smi() -> tuple[list[Gpu], str]:
-    rows, trouble = _smi([f"--query-gpu={','.join(_FIELDS)}"])
+    rows, trouble = _smi(LIST_QUERY)
+    return _of_rows(rows), trouble
+
+
+def parse_listing(text: str) -> Listing:
+    """Return the GPUs in what LIST_COMMAND printed, on whichever node; it obeys no CUDA_VISIBLE_DEVICES."""
+    return Listing(_of_rows(_split(text)), "nvidia-smi", "" if text else "nvidia-smi lists none")
+
+
+def _of_rows(rows: Sequence[Sequence[str]]) -> list[Gpu]:
     found = []
     for row in rows:
         if len(row) != len(_FIELDS):
             continue
         index, uuid, name, memory_mib, capability, mig, bus_id = row
         version = float(capability) if re.fullmatch(r"\d+\.\d+", capability) else 0.0
-        found.append(Gpu(int(index), uuid, name, int(memory_mib) << 20, version, mig == "Enabled", _short_bus(bus_id)))
-    return found, trouble
+        memory = int(memory_mib) << 20 if memory_mib.isdecimal() else 0  # some kinds share the host's
+        found.append(Gpu(int(index), uuid, name, memory, version, mig == "Enabled", _short_bus(bus_id)))
+    return found
 
 
 def _smi(query: Sequence[str]) -> tuple[list[list[str]], str]:
     """Return the rows of a query to nvidia-smi, and its complaint if it failed."""
-    command = ["nvidia-smi", *query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", *query, *_FORM]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi: {error}"
     if done.returncode != 0:
-        return [], f"nvidia-smi: {(done.stdout + done.stderr).strip().splitlines()[-1:] or done.returncode}"
-    return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines() if line.strip()], ""
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        return [], f"nvidia-smi: {last[0] if last else f'status {done.returncode}'}"
+    return _split(done.stdout), ""
+
+
+def _split(text: str) -> list[list[str]]:
+    return [[word.strip() for word in line.split(",")] for line in text.splitlines() if line.strip()]
 
 
 def _short_bus(bus_id: str) -> str:

@@ -67,6 +67,7 @@ class Job:
         grace_s: Seconds that ranks have between SIGTERM and what follows.
         watch: Called every half second with the ranks that run; a text it returns ends the job with that reason.
         terminate_clients: Ends what processes of this node do on their GPUs, by pid, before they get SIGKILL.
+        ask_gpus: Command that lists the GPUs of a node; what it prints comes with each rank's hello.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class Job:
         grace_s: float,
         watch: Callable[[Sequence[Rank]], str | None] | None = None,
         terminate_clients: Callable[[Sequence[int]], None] | None = None,
+        ask_gpus: Sequence[str] = (),
     ):
         self._program, self._size, self._orders, self._grace_s = program, ranks, orders, grace_s
-        self._watch, self._terminate_clients = watch, terminate_clients
+        self._watch, self._terminate_clients, self._ask_gpus = watch, terminate_clients, ask_gpus
         self._wakeup, self._wakeup_write = os.pipe()
         for end in (self._wakeup, self._wakeup_write):
             os.set_blocking(end, False)
@@ -112,6 +114,9 @@ class Job:
             while not self._is_over():
                 self._wait()
             return self._conclude()
+        except BaseException:
+            self._give_up()  # guards end their ranks when they hear nothing more
+            raise
         finally:
             self._listener.close()
             signal.set_wakeup_fd(old_fd)
@@ -124,7 +129,7 @@ class Job:
 
     def _start_launcher(self) -> None:
         environment = dict(os.environ)
-        environment[CONTROL_VARIABLE] = self._listener.invitation(self._program.rank_variable)
+        environment[CONTROL_VARIABLE] = self._listener.invitation(self._program.rank_variable, self._ask_gpus)
         command = [*self._program.command, sys.executable, "-I", "-S", _AGENT]
         # A session of its own: Ctrl-C at the terminal is ours, and launchers answer it with SIGKILL.
         self._launcher = subprocess.Popen(
@@ -222,7 +227,9 @@ class Job:
             if kind == "j" and message["event"] == "hello":
                 self._hello(connection, message)
                 continue
-            rank = next(rank for rank in self._ranks.values() if rank.connection is connection)
+            rank = self._rank_of(connection)
+            if rank is None:
+                continue  # it was turned away
             if kind != "j":
                 self.output.feed(rank.rank, kind, message)
             elif message["event"] == "started":
@@ -238,12 +245,15 @@ class Job:
         if connection.is_closed:
             self._on_lost(connection)
 
+    def _rank_of(self, connection: Connection) -> Rank | None:
+        return next((rank for rank in self._ranks.values() if rank.connection is connection), None)
+
     def _on_lost(self, connection: Connection) -> None:
         # By the key: the descriptor is closed by now.
         for key in list(self._selector.get_map().values()):
             if key.fileobj is connection:
                 self._selector.unregister(connection)
-        rank = next((rank for rank in self._ranks.values() if rank.connection is connection), None)
+        rank = self._rank_of(connection)
         if rank is None:
             return
         self.output.finish(rank.rank)
@@ -301,8 +311,9 @@ class Job:
         self._end_launcher()
 
     def _end_launcher(self) -> None:
-        assert self._launcher is not None
         self._all_left_at = None
+        if self._launcher is None:
+            return
         self._launcher.terminate()
         try:
             self._launcher.wait(_LAUNCHER_END_S)

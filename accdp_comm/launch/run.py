@@ -54,6 +54,7 @@ class Run:
                 self._options.grace,
                 watch=self._watch if self._mps else None,
                 terminate_clients=self._mps.terminate_work if self._mps else None,
+                ask_gpus=gpus.LIST_COMMAND if several_hosts and self._options.gpus != "none" else [],
             )
             try:
                 return self._job.run()
@@ -102,19 +103,24 @@ class Run:
         """Return what each guard is to start, now that it is known on which nodes they are."""
         self._places = self._place(ranks)
         if self._mps:
-            self._mps.expect([rank for rank, place in self._places.items() if place.gpu])
+            self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
         master = _master(ranks)
-        return [self._order(rank.rank, self._places[rank.rank], master) for rank in ranks]
+        return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
 
-    def _order(self, rank: int, place: placement.Place, master: tuple[str, int]) -> dict[str, Any]:
+    def _has_mps(self, rank: Rank) -> bool:
+        """Whether a rank is to be a client of a daemon of this node."""
+        here = rank.hello["node"] == cards.node_key()
+        return self._mps is not None and here and self._places[rank.rank].gpu is not None
+
+    def _order(self, rank: Rank, place: placement.Place, master: tuple[str, int]) -> dict[str, Any]:
         options = self._options
         share = None
-        if self._mps and place.gpu:
+        if self._mps and place.gpu and self._has_mps(rank):
             percentage = placement.thread_percentage(options.thread_percentage, place.ranks_on_gpu)
             limit = placement.memory_limit(options.memory_limit, place.ranks_on_gpu, place.gpu.memory_bytes)
             share = self._mps.share(place.gpu, percentage, limit)
         environment = rank_environment(
-            rank,
+            rank.rank,
             self._size,
             place,
             master,
@@ -135,12 +141,25 @@ class Run:
         found: dict[int, placement.Place] = {}
         for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
             members = [rank for rank in ranks if rank.hello["node"] == node]
-            own = self._gpus if node == cards.node_key() else []
+            own = self._gpus
+            if node != cards.node_key():
+                own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"]), self._options.gpus)
             placed = placement.place_ranks(
                 len(members), members[0].hello["cores"], own, near, bind=self._options.bind == "cores"
             )
+            if node != cards.node_key() and max(place.ranks_on_gpu for place in placed) > 1:
+                self._refuse_mps_elsewhere(members[0].hello["host"])
             found |= {rank.rank: place for rank, place in zip(members, placed, strict=True)}
         return found
+
+    def _refuse_mps_elsewhere(self, host: str) -> None:
+        if self._options.mps == "on":
+            raise _core.UsageError(
+                f"--mps on: daemons are started on the host of accdp run alone, not on {host}: start them there by "
+                "accdp mps start, or use --mps auto"
+            )
+        if self._options.mps == "auto":
+            self._say(f"without MPS on {host}, ranks that share a GPU take turns on it")
 
     def _watch(self, running: Sequence[Rank]) -> str:
         """Look whether ranks that run are clients of MPS; return why the job must end, if it must."""
@@ -148,7 +167,7 @@ class Run:
         members = []
         for rank in running:
             gpu = self._places[rank.rank].gpu
-            if gpu is not None and rank.pid:
+            if gpu is not None and rank.pid and self._has_mps(rank):
                 members.append(Member(rank.rank, rank.pid, gpu))
         return self._mps.watch(members)
 

@@ -54,7 +54,7 @@ class Attachment:
         if self._trouble:
             return self._trouble
         if not self._missing:
-            if not self._has_said:
+            if self._count and not self._has_said:
                 self._has_said = True
                 self._say(f"MPS: all {self._count} ranks are attached")
             return self._dead_daemon()
@@ -85,8 +85,9 @@ class Attachment:
             below.setdefault(root, set()).add(pid)
         for uuid, found in clients.items():
             here = [member for member in members if member.gpu.uuid == uuid]
-            # The daemon is ours alone. Where it numbers processes as another namespace does, their count must do.
-            if here and sum(not os.path.exists(f"/proc/{pid}") for pid in found) >= len(here):
+            # A daemon of this job has no other clients: where it numbers them as another namespace does, count them.
+            is_ours = not self._daemons[uuid].record.is_kept
+            if here and is_ours and sum(not os.path.exists(f"/proc/{pid}") for pid in found) >= len(here):
                 self._missing -= {member.rank for member in here}
         for member in members:
             own = below.get(member.pid, set())

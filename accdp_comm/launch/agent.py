@@ -251,7 +251,12 @@ class Guard:
             self._deadline = time.monotonic() + _AFTER_TERMINATE_S
         if pid == self._pid:
             self._status = status
-            self._link.tell(event="ended", code=exit_code(status), signal=os.WTERMSIG(status) if killed(status) else 0)
+            number = os.WTERMSIG(status) if killed(status) else 0
+            # Told to terminate, it ends by SIGTERM or by itself; any other signal was somebody else's.
+            was_told = self._step not in ("run", "terminate") or (
+                self._step == "terminate" and number in (0, signal.SIGTERM)
+            )
+            self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
             self._end_orphans()
         return pid > 0
 
@@ -263,6 +268,8 @@ class Guard:
 
     def stop(self, again: bool = False) -> None:
         """Begin to end the rank; ``again`` takes a shorter grace into account that came in the meantime."""
+        while self._reap():
+            pass  # it may have ended just now, which is why we are called
         if self._status is None and self._step == "run":
             self._step = "terminate"
             send_signal(self._pid, signal.SIGTERM)

@@ -238,7 +238,8 @@ class Job:
                 self.output.feed(rank.rank, ERR, f"{message['reason']}\n".encode())
             elif message["event"] == "ended":
                 rank.code, rank.signal, rank.ended_at = message["code"], message["signal"], time.monotonic()
-                if rank.code != 0 and self._stop is None:
+                # One that was told to end, by us or by the launcher, is not where the trouble began.
+                if rank.code != 0 and not message["was_told"] and self._stop is None:
                     self._failures.append(rank)
             elif message["event"] == "bye":
                 rank.said_bye = True
@@ -344,9 +345,11 @@ class Job:
             if self._reason:
                 self.output.say(f"accdp run: {self._reason}")
             return self._stop.code
-        if self._launcher.returncode != 0:
-            self.output.say(f"accdp run: {self._program.launcher} ended with status {self._launcher.returncode}")
-        return self._launcher.returncode if self._launcher.returncode >= 0 else 128 - self._launcher.returncode
+        status = self._launcher.returncode
+        if status != 0:
+            why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started else ""
+            self.output.say(f"accdp run: {self._program.launcher} ended the job with status {status}{why}")
+        return status if status >= 0 else 128 - status
 
     def _first_failure(self) -> Rank | None:
         """Return the rank that failed first. A rank may leave after those that its own failure made fail."""

@@ -3,14 +3,16 @@
 import json
 
 import jobs
+import pytest
 from running import ACCDP
 
 from accdp_comm import cli
 from accdp_comm.doctor import command
 
 
+@pytest.mark.timeout(300)  # it imports torch twice
 def test_this_machine_is_healthy_as_text_and_json():
-    result = jobs.run([*ACCDP, "doctor", "--json"], timeout=110)
+    result = jobs.run([*ACCDP, "doctor", "--json"], timeout=280)
     rows = json.loads(result.stdout)
     assert [row["name"] for row in rows] == [check.name for check in command.table()]
     assert result.returncode == 0 and not [row for row in rows if row["verdict"] == "fail"], str(result)

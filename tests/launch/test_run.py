@@ -174,6 +174,24 @@ def test_a_reader_that_leaves_ends_the_job():
     assert result.stdout == "y\n" and result.seconds < 20, str(result)
 
 
+LEAVES = """
+import os, time
+from accdp_comm import mpi_world
+rank, _ = mpi_world.enter_launched(30.0)
+if rank == 1: os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):
+    """mpiexec sees it, and ends the others by SIGKILL: it hits the stubs, and the guards end the ranks."""
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("Open MPI's mpirun waits for the others")
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    result = run("-n", "3", str(tmp_path / "leaves.py"))
+    assert result.returncode != 0 and "a rank left without MPI_Finalize" in result.stderr.splitlines()[-1], str(result)
+
+
 def test_a_program_that_cannot_start_is_said():
     result = run("-n", "2", "/dev/null")
     assert result.returncode == 2 and "neither a Python script (*.py) nor a program" in result.stderr, str(result)

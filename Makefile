@@ -26,7 +26,7 @@ make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)"
 NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp')
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
-.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts test-bench test-tune test-recipes \
+.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
 	lint format sanitize fuzz clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -70,13 +70,13 @@ LIMIT = timeout -k 10
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
 MPIEXEC_FLAGS ?= $(if $(shell $(MPIEXEC) --version 2>&1 | grep -i 'open.\?mpi'),--allow-run-as-root --oversubscribe)
 
-test: test-unit test-mpi test-torch test-failure test-hosts test-bench test-tune test-recipes
+test: test-unit test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes
 
 test-bench test-tune: $(STAMPS)/bench
 # Frameworks are asked of an index only; from a folder of wheels, tests that need them are skipped.
 test-recipes: $(if $(WHEELS),,$(STAMPS)/recipes)
 
-test-unit test-torch test-failure test-hosts test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
+test-unit test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
 	$(LIMIT) 900 $(PYTEST) tests/$*
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.

@@ -36,7 +36,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "numpy", "mpi4py")},
         "reductions": _core.reduce_isa(),
-        "mpi": _mpi(),
+        "mpi": mpi(),
         "cuda": _cuda(),
         "nvcomp": _nvcomp(),
         "codecs": _codecs(),
@@ -120,10 +120,15 @@ def _present(found: dict[str, Any]) -> str:
     return str(found.get("found") or f"no: {found['missing']}")
 
 
-def _mpi() -> dict[str, Any]:
+def mpi() -> dict[str, Any]:
+    """Return what the MPI says about itself: library, abi, thread_level; where it cannot, the text says so."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK_MPI], capture_output=True, text=True, timeout=_ASK_MPI_SECONDS, env=_bare()
+            [sys.executable, "-c", _ASK_MPI],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_MPI_SECONDS,
+            env=without_launcher(),
         )
         answers, trouble = done.stdout, done.stderr
     except subprocess.TimeoutExpired as error:
@@ -138,7 +143,7 @@ def _mpi() -> dict[str, Any]:
     return known
 
 
-def _bare() -> dict[str, str]:
+def without_launcher() -> dict[str, str]:
     """Return the environment without a launcher's variables: the question is asked by a process it did not start."""
     return {name: value for name, value in os.environ.items() if not is_launcher_variable(name)}
 

@@ -1,1 +1,1 @@
-"""Starting jobs: `accdp run`."""
+"""Starting jobs: `accdp run`, and the MPS daemons that their ranks share GPUs through."""

@@ -1,116 +1,204 @@
-"""`accdp run`: start a script on n ranks with the mpiexec that belongs to the MPI accdp was built with.
-
-This process becomes mpiexec (exec), so signals, Ctrl-C, input and exit code are mpiexec's own.
-"""
+"""`accdp run`: start a script on several ranks, each with its GPU and its cores, and stay until all have ended."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-from .. import _core
+from .. import _core, addresses, cards
+from . import gpus, hosts, placement, programs
+from .environment import rank_environment
+from .interruption import signals_raise
+from .job import Job, Rank
+from .mps.attachment import Member
+from .mps.session import Session, session
+from .options import add_parser, apply_profile, check, read_profile
+from .output import ERR, OUT
 
-_NAMES = ("mpiexec", "mpirun")
-
-
-def launchers() -> list[str]:
-    """Return the mpiexec programs there are: beside this Python first, then along PATH."""
-    # Not resolved: in a virtual environment sys.executable is a link, and its mpiexec lies beside the link.
-    places = [str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
-    found = (shutil.which(name, path=place) for place in places if place for name in _NAMES)
-    return list(dict.fromkeys(program for program in found if program))
-
-
-def flavour(program: str) -> str:
-    """Return whose mpiexec this is: "mpich" (Hydra, Intel MPI too), "openmpi" or "other"."""
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return "other"
-    text = done.stdout + done.stderr
-    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
-        return "openmpi"
-    if "HYDRA" in text or "MPICH" in text or "Intel(R) MPI" in text:
-        return "mpich"
-    return "other"
+__all__ = ["add_parser", "main"]
 
 
-def find_mpiexec(built_with: str) -> str:
-    """Return the first mpiexec of the MPI family that accdp was built with.
+class Run:
+    """One `accdp run`, from its options to its job."""
+
+    def __init__(self, options: argparse.Namespace):
+        self._options = options
+        self._tuned = apply_profile(options, read_profile(options.profile)) if options.profile else {}
+        check(options)
+        self._command = programs.rank_command([options.script, *options.arguments], module=options.module)
+        self._gpus = self._find_gpus()
+        self._hosts, self._size = self._count()
+        self._job: Job | None = None
+        self._mps: Session | None = None
+        self._places: dict[int, placement.Place] = {}
+
+    def main(self) -> int:
+        """Run the job; return its exit code."""
+        from .. import mpi_world
+
+        launcher = programs.choose_launcher(self._options.launcher, os.environ)
+        program = programs.find_program(launcher, mpi_world.load().abi(), self._size, self._hosts)
+        several_hosts = bool(self._hosts) or launcher == "srun"
+        with session(self._options.mps, self._gpus, self._most_on_gpu(), self._say) as self._mps:
+            self._job = Job(
+                program,
+                self._size,
+                addresses.candidate_addresses() if several_hosts else [],
+                self._orders,
+                self._labels(),
+                self._options.grace,
+                watch=self._watch if self._mps else None,
+                terminate_clients=self._mps.terminate_work if self._mps else None,
+                ask_gpus=gpus.LIST_COMMAND if several_hosts and self._options.gpus != "none" else [],
+            )
+            try:
+                return self._job.run()
+            finally:
+                self._job = None  # what is said from here on comes after all that ranks said
+
+    def _say(self, text: str) -> None:
+        """Write a line of our own among the output of the ranks."""
+        if self._job is None:
+            print(f"accdp run: {text}", file=sys.stderr)
+        else:
+            self._job.output.say(f"accdp run: {text}")
+
+    def _most_on_gpu(self) -> int:
+        """Return the largest number of ranks on one GPU of this node."""
+        here = min(self._size, max((host.ranks for host in self._hosts), default=self._size))
+        return -(-here // len(self._gpus)) if self._gpus else 0
+
+    def _find_gpus(self) -> list[gpus.Gpu]:
+        options = self._options
+        listing = gpus.list_gpus()
+        chosen = gpus.choose(listing, options.gpus)
+        if not chosen and options.ranks_per_gpu is not None:
+            raise _core.UsageError(
+                f"--ranks-per-gpu {options.ranks_per_gpu}: no GPUs here: {listing.why_none or '--gpus none'}; "
+                "-n N puts N ranks on the cores of this node"
+            )
+        if not listing.gpus and options.gpus != "none" and os.path.exists("/dev/nvidia0"):
+            print(f"accdp run: GPUs are left alone: {listing.why_none}", file=sys.stderr)
+        return chosen
+
+    def _count(self) -> tuple[list[hosts.Host], int]:
+        options = self._options
+        if options.hosts is None:
+            return [], placement.count_ranks(options.ranks, options.ranks_per_gpu, len(self._gpus), 1)
+        per_host = options.ranks_per_gpu and options.ranks_per_gpu * len(self._gpus)
+        placed = hosts.spread(hosts.read_hosts(options.hosts), options.ranks, per_host)
+        return placed, sum(host.ranks for host in placed)
+
+    def _labels(self) -> dict[str, bool]:
+        if self._options.label != "auto":
+            return dict.fromkeys((OUT, ERR), self._options.label == "always")
+        return {OUT: self._size > 1 and os.isatty(1), ERR: self._size > 1}
+
+    def _orders(self, ranks: Sequence[Rank]) -> list[dict[str, Any]]:
+        """Return what each guard is to start, now that it is known on which nodes they are."""
+        self._places = self._place(ranks)
+        if self._mps:
+            self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
+        master = _master(ranks)
+        return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
+
+    def _has_mps(self, rank: Rank) -> bool:
+        """Whether a rank is to be a client of a daemon of this node."""
+        here = rank.hello["node"] == cards.node_key()
+        return self._mps is not None and here and self._places[rank.rank].gpu is not None
+
+    def _order(self, rank: Rank, place: placement.Place, master: tuple[str, int]) -> dict[str, Any]:
+        options = self._options
+        share = None
+        if self._mps and place.gpu and self._has_mps(rank):
+            percentage = placement.thread_percentage(options.thread_percentage, place.ranks_on_gpu)
+            limit = placement.memory_limit(options.memory_limit, place.ranks_on_gpu, place.gpu.memory_bytes)
+            share = self._mps.share(place.gpu, percentage, limit)
+        environment = rank_environment(
+            rank.rank,
+            self._size,
+            place,
+            master,
+            os.environ,
+            node_local_rank=options.local_rank == "node",
+            mps=share,
+            tuned=self._tuned,
+        )
+        return {
+            "argv": self._command,
+            "env": self._terminal() | environment,
+            "cpus": place.cpus,
+            "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate"] if share else [],
+        }
+
+    def _place(self, ranks: Sequence[Rank]) -> dict[int, placement.Place]:
+        near = {gpu.uuid: gpu.near_cpus() for gpu in self._gpus}
+        found: dict[int, placement.Place] = {}
+        for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
+            members = [rank for rank in ranks if rank.hello["node"] == node]
+            own = self._gpus
+            if node != cards.node_key():
+                own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"]), self._options.gpus)
+            placed = placement.place_ranks(
+                len(members), members[0].hello["cores"], own, near, bind=self._options.bind == "cores"
+            )
+            if node != cards.node_key() and max(place.ranks_on_gpu for place in placed) > 1:
+                self._refuse_mps_elsewhere(members[0].hello["host"])
+            found |= {rank.rank: place for rank, place in zip(members, placed, strict=True)}
+        return found
+
+    def _refuse_mps_elsewhere(self, host: str) -> None:
+        if self._options.mps == "on":
+            raise _core.UsageError(
+                f"--mps on: daemons are started on the host of accdp run alone, not on {host}: start them there by "
+                "accdp mps start, or use --mps auto"
+            )
+        if self._options.mps == "auto":
+            self._say(f"without MPS on {host}, ranks that share a GPU take turns on it")
+
+    def _watch(self, running: Sequence[Rank]) -> str:
+        """Look whether ranks that run are clients of MPS; return why the job must end, if it must."""
+        assert self._mps is not None
+        members = []
+        for rank in running:
+            gpu = self._places[rank.rank].gpu
+            if gpu is not None and rank.pid and self._has_mps(rank):
+                members.append(Member(rank.rank, rank.pid, gpu))
+        return self._mps.watch(members)
+
+    def _terminal(self) -> dict[str, str | None]:
+        """Ranks write into pipes. This is how rich, which draws the progress bars, learns where they end up."""
+        if not sys.stdout.isatty() or self._job is None:
+            return {}
+        columns = shutil.get_terminal_size().columns - self._job.output.label_width()
+        wished = {"TTY_COMPATIBLE": "1", "COLUMNS": str(columns)}
+        return {name: value for name, value in wished.items() if name not in os.environ}
+
+
+def _master(ranks: Sequence[Rank]) -> tuple[str, int]:
+    """Return where rank 0 may open torch's store: an address that is known to lead to its host."""
+    first = ranks[0]
+    port = int(first.hello["port"])
+    elsewhere = [rank for rank in ranks if rank.hello["node"] != first.hello["node"]]
+    if not elsewhere:
+        return "127.0.0.1", port
+    if first.hello["node"] != cards.node_key():
+        return first.connection.peer(), port
+    return elsewhere[0].connection.our_address(), port
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `accdp run`; return the exit code: that of the rank that failed first, 128 and the signal's number, or 0.
 
     Raises:
-        UsageError: There is none; ranks started by another MPI's launcher would each be a world of one.
+        UsageError: The options name no job that could be started.
     """
-    found = launchers()
-    for program in found:
-        if flavour(program) == built_with:
-            return program
-    if not found:
-        raise _core.UsageError("no mpiexec beside this Python or in PATH: install an MPI, as by `pip install mpich`")
-    raise _core.UsageError(
-        f"accdp was built with {built_with}, but {found[0]} belongs to another MPI: put the bin folder of {built_with} "
-        "first in PATH, or build accdp again with the other MPI"
-    )
-
-
-def command_line(
-    program: str, family: str, ranks: int, command: Sequence[str], *, module: bool = False, is_root: bool = False
-) -> list[str]:
-    """Return the whole command that starts ``ranks`` ranks of ``command``.
-
-    Args:
-        program: The mpiexec.
-        family: Its flavour().
-        ranks: Number of ranks.
-        command: Script or program and its arguments.
-        module: ``command[0]`` is a Python module, as for ``python -m``.
-        is_root: Open MPI refuses to start as root unless told.
-    Raises:
-        UsageError: The script or program does not exist.
-    """
-    line = [program, "-n", str(ranks)]
-    if family == "openmpi":
-        # Ranks often outnumber cores here, and their threads must not all be bound to one.
-        line += ["--oversubscribe", "--bind-to", "none"]
-        if is_root:
-            line.append("--allow-run-as-root")
-    first = command[0]
-    if module:
-        return [*line, sys.executable, "-u", "-m", *command]
-    if first.endswith(".py"):
-        if not Path(first).is_file():
-            raise _core.UsageError(f"{first}: no such file")
-        return [*line, sys.executable, "-u", *command]
-    if shutil.which(first) is None:
-        raise _core.UsageError(f"{first}: neither a Python script (*.py) nor a program that can be run")
-    return [*line, *command]
-
-
-def threads_per_rank(ranks: int) -> int:
-    """Return how many threads each rank's libraries should use so that all ranks together fill the cores."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks)
-
-
-def run(ranks: int, command: Sequence[str], *, module: bool = False) -> None:
-    """Become the mpiexec that runs ``command`` on ``ranks`` ranks; does not return.
-
-    Raises:
-        UsageError: No mpiexec of the right MPI, or no such command.
-    """
-    from .. import mpi_world
-
-    family = mpi_world.load().abi()
-    program = find_mpiexec(family)
-    line = command_line(program, family, ranks, command, module=module, is_root=os.geteuid() == 0)
-    environment = dict(os.environ)
-    environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
-    if sys.stdout.isatty():
-        # Ranks write into mpiexec's pipes. This is how rich, which draws the progress bars, learns where they end up.
-        environment.setdefault("TTY_COMPATIBLE", "1")
-        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-    sys.stdout.flush()
-    os.execve(program, line, environment)
+    with contextlib.suppress(ValueError):  # stdout is closed
+        sys.stdout.flush()
+    with signals_raise():
+        return Run(options).main()

@@ -86,7 +86,7 @@ class Slurm:
         Raises:
             AssertionError: Not finished in time, or a process of it stayed.
         """
-        return self._run([_program("srun") or "srun", *options, *argv], timeout)
+        return self.call([_program("srun") or "srun", *options, *argv], timeout)
 
     def sbatch(self, script: Path, argv: Sequence[str], timeout: float = 60.0) -> jobs.Result:
         """Run a batch script to its end; the result's output is that of the job.
@@ -96,10 +96,15 @@ class Slurm:
         """
         output = self._folder / "batch.out"
         options = ["--wait", f"--output={output}", f"--chdir={self._folder}"]
-        result = self._run([_program("sbatch") or "sbatch", *options, str(script), *argv], timeout)
+        result = self.call([_program("sbatch") or "sbatch", *options, str(script), *argv], timeout)
         return replace(result, stdout=output.read_text() if output.exists() else result.stdout)
 
-    def _run(self, command: Sequence[str], timeout: float) -> jobs.Result:
+    def call(self, command: Sequence[str], timeout: float = 60.0) -> jobs.Result:
+        """Run a command on the first host, where it finds this Slurm.
+
+        Raises:
+            AssertionError: Not finished in time, or a process of it stayed.
+        """
         # The hosts have one kernel: UCX sees memory of the other host's ranks, and then cannot reach it.
         env = {**self._env, "UCX_TLS": "tcp,self"}
 

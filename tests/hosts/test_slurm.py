@@ -99,3 +99,22 @@ def test_the_recipe_as_a_batch_job(cluster, monkeypatch):
     (line,) = result.reports
     assert (line["ranks"], line["backend"], line["weights_agree"]) == (4, "accdp", True), str(result)
     assert line["last_loss"] < line["first_loss"], str(result)
+
+
+@pytest.mark.parametrize("places", ["", "node0:2\nnode1:2\n"], ids=["1 node", "2 nodes"])
+def test_accdp_run_starts_ranks_by_srun(cluster, tmp_path, places):
+    """Its guards call back from both nodes."""
+    (tmp_path / "hosts").write_text(places)
+    where = ["--hosts", str(tmp_path / "hosts")] if places else ["-n", "4"]
+    command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun"]
+    result = cluster.call([*command, *where, LAUNCH_CHILD], SECONDS)
+    assert result.returncode == 0, str(result)
+    placed = [row["hosts"] for row in result.reports]
+    assert placed == [["node0", "node0", "node1", "node1"] if places else ["node0"] * 4] * 4, str(result)
+
+
+def test_a_failure_under_srun_ends_all_ranks_with_its_code(cluster):
+    script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
+    command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun", "-n", "3", "--grace", "1"]
+    result = cluster.call([*command, sys.executable, "-c", script], SECONDS)
+    assert result.returncode == 7 and "accdp run: rank 1 (pid" in result.stderr, str(result)

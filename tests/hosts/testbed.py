@@ -141,13 +141,22 @@ class Hosts:
         Raises:
             AssertionError: Not finished in time.
         """
-        assert self._login is not None
         ranks = self._per_host(ranks_per_host)
         placed = ",".join(f"{address}:{count}" for address, count in zip(self.addresses, ranks, strict=True) if count)
-        login = ["nsenter", "--target", str(self._login.pid), "--net", "--uts", "--mount", *_run_in(os.getcwd())]
         reach = ["-bootstrap", "ssh", "-bootstrap-exec", _REMOTE_SHELL_PATH, "-localhost", _SWITCH_ADDRESS]
-        launcher = [*login, jobs.find_mpiexec(), *reach, "-hosts", placed, "-n", str(sum(ranks)), *argv]
-        full = jobs.environment(**dict(env or {}))
+        return self.login([jobs.find_mpiexec(), *reach, "-hosts", placed, "-n", str(sum(ranks)), *argv], env, timeout)
+
+    def login(self, argv: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 60.0) -> jobs.Result:
+        """Run a command that starts a job on the login node, where MPICH's mpiexec finds its way to the hosts.
+
+        Raises:
+            AssertionError: Not finished in time.
+        """
+        assert self._login is not None
+        enter = ["nsenter", "--target", str(self._login.pid), "--net", "--uts", "--mount", *_run_in(os.getcwd())]
+        launcher = [*enter, *argv]
+        reach = {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": _REMOTE_SHELL_PATH}
+        full = jobs.environment(**reach, **dict(env or {}))
 
         def start(out: IO[str], err: IO[str]) -> list[subprocess.Popen]:
             return [subprocess.Popen(launcher, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=full, text=True)]

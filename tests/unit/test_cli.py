@@ -1,13 +1,10 @@
 """The command line: what is started, what is shown, and one clear line for each mistake."""
 
 import json
-import os
-import sys
 
 import pytest
 
-from accdp_comm import _core, cli, info, settings
-from accdp_comm.launch import run
+from accdp_comm import cli, info, settings
 
 
 def fails(capsys, *arguments: str) -> str:
@@ -30,7 +27,7 @@ def test_number_of_ranks_is_checked(capsys, count):
 def test_mistakes_are_one_line(capsys):
     assert "required: COMMAND" in fails(capsys)
     assert "invalid choice: 'bogus'" in fails(capsys, "bogus")
-    assert "the following arguments are required: -n/--ranks" in fails(capsys, "run", "x.py")
+    assert "one of -n/--ranks, --ranks-per-gpu, --hosts, --profile is required" in fails(capsys, "run", "x.py")
     assert "not allowed with argument" in fails(capsys, "info", "--json", "--markdown")
 
 
@@ -42,83 +39,6 @@ def test_arguments_after_the_script_are_the_scripts():
     ):
         options = parse(words)
         assert (options.ranks, options.script, options.arguments) == (2, "train.py", ["-n", "3", "--json"])
-
-
-def test_scripts_run_under_this_python(tmp_path):
-    script = tmp_path / "train.py"
-    script.touch()
-    line = run.command_line("/bin/mpiexec", "mpich", 3, [str(script), "--epochs", "2"])
-    assert line == ["/bin/mpiexec", "-n", "3", sys.executable, "-u", str(script), "--epochs", "2"]
-
-
-def test_modules_and_programs_run_too():
-    assert run.command_line("m", "mpich", 1, ["pkg.tool", "a"], module=True)[3:] == [
-        sys.executable,
-        "-u",
-        "-m",
-        "pkg.tool",
-        "a",
-    ]
-    assert run.command_line("m", "mpich", 1, ["sh", "-c", "true"]) == ["m", "-n", "1", "sh", "-c", "true"]
-
-
-def test_open_mpi_is_told_that_ranks_share_cores():
-    line = run.command_line("mpirun", "openmpi", 4, ["sh"])
-    assert line == ["mpirun", "-n", "4", "--oversubscribe", "--bind-to", "none", "sh"]
-    assert "--allow-run-as-root" in run.command_line("mpirun", "openmpi", 4, ["sh"], is_root=True)
-    assert "--allow-run-as-root" not in run.command_line("mpiexec", "mpich", 4, ["sh"], is_root=True)
-
-
-def test_what_cannot_be_run_is_said(tmp_path):
-    with pytest.raises(_core.UsageError, match="nowhere.py: no such file"):
-        run.command_line("m", "mpich", 1, [str(tmp_path / "nowhere.py")])
-    with pytest.raises(_core.UsageError, match="no-such-program: neither a Python script"):
-        run.command_line("m", "mpich", 1, ["no-such-program"])
-
-
-def program(folder, name: str, says: str) -> str:
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("says", "family"),
-    [
-        ("HYDRA build details:", "mpich"),
-        ("Intel(R) MPI Library for Linux* OS", "mpich"),
-        ("mpirun (Open MPI) 5.0.11", "openmpi"),
-        ("srun 22.05", "other"),
-    ],
-)
-def test_flavours_are_told_apart(tmp_path, says, family):
-    assert run.flavour(program(tmp_path / "bin", "mpiexec", says)) == family
-
-
-def test_mpiexec_of_the_right_family_is_taken(tmp_path, monkeypatch):
-    program(tmp_path / "a", "mpiexec", "mpirun (Open MPI) 5")
-    right = program(tmp_path / "b", "mpiexec", "HYDRA build details:")
-    python = tmp_path / "c" / "python"
-    monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}{os.pathsep}{tmp_path / 'b'}{os.pathsep}/bin")
-    assert run.find_mpiexec("mpich") == right
-    beside = program(tmp_path / "c", "mpiexec", "HYDRA build details:")
-    assert run.find_mpiexec("mpich") == beside
-    monkeypatch.setenv("PATH", str(tmp_path / "a"))
-    (tmp_path / "c" / "mpiexec").unlink()
-    with pytest.raises(_core.UsageError, match="accdp was built with mpich, but .*/a/mpiexec belongs to another MPI"):
-        run.find_mpiexec("mpich")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(_core.UsageError, match="no mpiexec beside this Python or in PATH"):
-        run.find_mpiexec("mpich")
-
-
-def test_threads_fill_the_cores():
-    cores = len(os.sched_getaffinity(0))
-    assert run.threads_per_rank(1) == cores
-    assert run.threads_per_rank(cores * 8) == 1
 
 
 def test_settings_page_has_every_setting(capsys):

@@ -1,0 +1,39 @@
+"""Checks of GPUs and of MPS."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..launch import gpus
+from ..launch.mps import daemon, records
+from ..launch.mps.refusals import why_not
+from .findings import FAIL, OK, WARN, Finding
+
+
+def devices() -> Finding:
+    listing = gpus.list_gpus()
+    if listing.gpus:
+        kinds = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in listing.gpus)
+        return Finding(OK, f"{len(listing.gpus)} by {listing.source} ({kinds})")
+    if Path("/dev/nvidia0").exists():
+        return Finding(
+            FAIL, f"there is /dev/nvidia0, but {listing.why_none}", "pip install nvidia-ml-py, or fix the driver"
+        )
+    return Finding(OK, f"none ({listing.why_none})")
+
+
+def mps(ranks_per_gpu: int = 2) -> Finding:
+    base = records.base_directory()
+    left = [found for found in daemon.find_all(base) if found.record.is_orphan()]
+    if left:
+        return Finding(WARN, f"{len(left)} daemons of jobs that crashed: {left[0].folder}", "accdp mps clean")
+    listing = gpus.list_gpus()
+    if not listing.gpus:
+        return Finding(OK, "no GPUs to share")
+    if reason := why_not(listing.gpus, ranks_per_gpu, os.environ):
+        return Finding(
+            WARN, f"cannot be used: {reason}", "ranks that share a GPU will take turns on it until this is mended"
+        )
+    kept = [found for found in daemon.find_all(base) if found.record.is_kept]
+    return Finding(OK, f"can be used; {len(kept)} daemons are kept by accdp mps start")

@@ -1,0 +1,425 @@
+"""What a launcher starts in place of each rank: it fetches from `accdp run` what to start, starts it and stays with it.
+
+Run by file, isolated, with the standard library alone, so that it starts in milliseconds: ``python -I -S agent.py``.
+
+Two processes per rank. The stub is the one that mpiexec, srun or torchrun knows; launchers end ranks with SIGKILL, and
+that may never hit a client of MPS whose kernels run. So the stub only waits, and its child, the guard, which has a
+session of its own, outlives such a kill and ends the rank in the safe order: SIGTERM, MPS's terminate_client, SIGKILL.
+The same happens when `accdp run` is gone. Output of the rank goes to `accdp run` over one TCP connection, as it comes.
+
+Messages both ways: 4 bytes length (little endian, of kind and content), 1 byte kind, content. Kinds: ``j`` JSON, ``o``
+and ``e`` bytes of the rank's standard output and error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
+# What connects a rank with its launcher: the rank alone may hold it, or its death goes unseen.
+_LAUNCHER_FDS = ("PMI_FD",)
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_CONNECT_S = 5.0
+_TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
+_AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
+_ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
+_CHUNK = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def connect(addresses: Sequence[str], port: int) -> socket.socket:
+    """Return a connection to `accdp run`, by the first address that leads there."""
+    trouble = []
+    for address in addresses:
+        try:
+            link = socket.create_connection((address, port), timeout=_CONNECT_S)
+        except OSError as error:
+            trouble.append(f"{address}: {error}")
+            continue
+        link.settimeout(None)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return link
+    sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
+
+
+def descendants(root: int) -> list[int]:
+    """Return the living processes below ``root``, itself left out, children before grandchildren."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended in the meantime
+        if fields[0] not in "ZX":
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def send_signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class Link:
+    """The connection to `accdp run`. A lost one is remembered, and nothing more is said to it."""
+
+    def __init__(self, connection: socket.socket):
+        self._socket = connection
+        self._buffer = bytearray()
+        self.lost = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, kind: bytes, content: bytes) -> None:
+        if self.lost:
+            return
+        try:
+            self._socket.sendall(struct.pack("<I", len(content) + 1) + kind + content)
+        except OSError:
+            self.lost = True
+
+    def tell(self, **message: Any) -> None:
+        self.send(b"j", json.dumps(message).encode())
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the orders that one read brings; the link is lost where it brings the end."""
+        try:
+            data = self._socket.recv(_CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            self.lost = True
+        self._buffer += data
+        orders = []
+        while len(self._buffer) >= 4:
+            end = 4 + struct.unpack_from("<I", self._buffer)[0]
+            if len(self._buffer) < end:
+                break
+            orders.append(json.loads(bytes(self._buffer[5:end])))
+            del self._buffer[:end]
+        return orders
+
+
+class Guard:
+    """Starts the rank, relays what it prints, ends it when told or when nobody is there to tell."""
+
+    def __init__(self, link: Link, stub_life: int):
+        self._link = link
+        self._stub_life: int | None = stub_life  # read end: readable when the stub has ended
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        # Whatever the rank leaves behind becomes a child of this process, which can then find and end it.
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._wakeup, write_end = os.pipe()
+        for end in (self._wakeup, write_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)  # the number arrives through the pipe
+        self._pid = 0
+        self._status: int | None = None  # as os.waitpid gives it
+        self._streams: dict[int, bytes] = {}  # read end -> kind of message
+        self._orders: dict[str, Any] = {}
+        self._helper = 0  # pid of the command that calls terminate_client, while it runs
+        self._has_children = True
+        self._step = "run"  # then "terminate", "terminate_client", or "orphans"; "kill"; "give up"
+        self._deadline = math.inf
+
+    def start(self, orders: dict[str, Any]) -> None:
+        """Start the rank as ordered.
+
+        Args:
+            orders: ``argv``; ``env``: variables to set, or to remove where None; ``cpus``: to bind to, all if empty;
+                ``grace_s``: seconds between SIGTERM and what follows; ``terminate_client``: command that takes pids
+                and ends their work on the GPU, empty without MPS.
+        """
+        self._orders = orders
+        ends = {kind: os.pipe() for kind in (b"o", b"e")}
+        failed, failure = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._become_rank(orders, {kind: write for kind, (_, write) in ends.items()}, failure)
+        os.close(failure)
+        for kind, (read, write) in ends.items():
+            os.close(write)
+            self._streams[read] = kind
+        close_launcher_fds()
+        trouble = os.read(failed, 1000).decode()
+        os.close(failed)
+        if trouble:
+            self._link.tell(event="not_started", reason=trouble)
+        self._link.tell(event="started", pid=self._pid, start_time=start_time(self._pid))
+
+    def _become_rank(self, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
+        try:
+            os.setsid()
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            signal.set_wakeup_fd(-1)
+            for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(outputs[b"o"], 1)
+            os.dup2(outputs[b"e"], 2)
+            for name, value in orders["env"].items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+            if orders["cpus"]:
+                os.sched_setaffinity(0, orders["cpus"])
+            os.execvp(orders["argv"][0], orders["argv"])
+        except BaseException as error:
+            os.write(failure, f"{orders['argv'][0]}: {error}".encode())
+        finally:
+            os._exit(127)
+
+    def run(self) -> int:
+        """Relay and watch until the rank and all it started have ended; return its wait status."""
+        while self._step != "give up" and (self._status is None or self._streams or self._has_children):
+            left = self._deadline - time.monotonic()
+            limit = None if left == math.inf else max(0.0, left)
+            ready, _, _ = select.select(self._sources(), [], [], limit)
+            for source in ready:
+                if source is self._link:
+                    self._obey(self._link.receive())
+                    if self._link.lost:
+                        self.stop()
+                elif source == self._stub_life:
+                    self._stub_life = None
+                    self.stop()
+                elif source == self._wakeup:
+                    self._signals(os.read(self._wakeup, 256))
+                else:
+                    self._relay(source)
+            if time.monotonic() >= self._deadline:
+                self._next_step()
+        return self._status if self._status is not None else signal.SIGKILL
+
+    def _sources(self) -> list[Any]:
+        sources: list[Any] = [self._wakeup, *self._streams]
+        if not self._link.lost:
+            sources.append(self._link)
+        if self._stub_life is not None:
+            sources.append(self._stub_life)
+        return sources
+
+    def _obey(self, orders: Sequence[dict[str, Any]]) -> None:
+        for order in orders:
+            if order["order"] == "stop":
+                self._orders["grace_s"] = order["grace_s"]
+                self.stop(again=True)
+            elif order["order"] == "signal" and self._pid and self._status is None:
+                send_signal(self._pid, order["number"])
+
+    def _signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number in _STOPPING:
+                self.stop()
+            elif number in _PASSED_ON and self._status is None:
+                send_signal(self._pid, number)
+            elif number == signal.SIGCHLD:
+                while self._reap():
+                    pass
+
+    def _reap(self) -> bool:
+        """Take one ended child; when it is the rank, what it left running is told to end."""
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            self._has_children = False
+            return False
+        if pid and pid == self._helper:
+            self._deadline = time.monotonic() + _AFTER_TERMINATE_S
+        if pid == self._pid:
+            self._status = status
+            number = os.WTERMSIG(status) if killed(status) else 0
+            # Told to terminate, it ends by SIGTERM or by itself; any other signal was somebody else's.
+            was_told = self._step not in ("run", "terminate") or (
+                self._step == "terminate" and number in (0, signal.SIGTERM)
+            )
+            self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
+            self._end_orphans()
+        return pid > 0
+
+    def _end_orphans(self) -> None:
+        for pid in descendants(os.getpid()):
+            send_signal(pid, signal.SIGTERM)
+        self._step = "orphans"
+        self._deadline = time.monotonic() + _ORPHANS_S
+
+    def stop(self, again: bool = False) -> None:
+        """Begin to end the rank; ``again`` takes a shorter grace into account that came in the meantime."""
+        while self._reap():
+            pass  # it may have ended just now, which is why we are called
+        if self._status is None and self._step == "run":
+            self._step = "terminate"
+            send_signal(self._pid, signal.SIGTERM)
+            self._deadline = time.monotonic() + self._orders["grace_s"]
+        elif again and self._step == "terminate":
+            self._deadline = min(self._deadline, time.monotonic() + self._orders["grace_s"])
+
+    def _next_step(self) -> None:
+        """The deadline of the present step has passed: take the next one."""
+        if self._step == "terminate" and self._orders["terminate_client"]:
+            self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
+            self._helper = self._start_helper([str(pid) for pid in [self._pid, *descendants(self._pid)]])
+        elif self._step in ("terminate", "terminate_client", "orphans"):
+            self._step, self._deadline = "kill", time.monotonic() + _ORPHANS_S
+            for pid in descendants(os.getpid()):
+                send_signal(pid, signal.SIGKILL)
+        else:
+            # It sleeps in the kernel, or became another user's: nothing more can be done, so do not wait either.
+            self._step = "give up"
+
+    def _start_helper(self, pids: Sequence[str]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                argv = [*self._orders["terminate_client"], *pids]
+                os.execv(argv[0], argv)
+            finally:
+                os._exit(127)
+        return pid
+
+    def _relay(self, stream: int) -> None:
+        data = os.read(stream, _CHUNK)
+        if data:
+            self._link.send(self._streams[stream], data)
+        else:
+            os.close(stream)
+            del self._streams[stream]
+
+
+def start_time(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except OSError:  # it is gone already
+        return 0
+
+
+def killed(status: int) -> bool:
+    return os.WIFSIGNALED(status)
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would call this status: 128 and the signal's number for one that was killed."""
+    return 128 + os.WTERMSIG(status) if killed(status) else os.WEXITSTATUS(status)
+
+
+def close_launcher_fds() -> None:
+    for name in _LAUNCHER_FDS:
+        try:
+            os.close(int(os.environ[name]))
+        except (KeyError, ValueError, OSError):
+            continue  # this launcher has none, or closed it
+
+
+def cores() -> list[list[int]]:
+    """Return the CPUs this process may use, as lists of those that are threads of one core."""
+    found: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+                key = file.read()
+        except OSError:
+            key = str(cpu)  # this kernel does not tell
+        found.setdefault(key, []).append(cpu)
+    return list(found.values())
+
+
+def ask_gpus(command: list[str]) -> str:
+    """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
+    if not command:
+        return ""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(write, 1)
+            os.execvp(command[0], command)
+        finally:
+            os._exit(127)
+    os.close(write)
+    with open(read) as file:
+        said = file.read()
+    return said if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
+
+
+def hold_port() -> socket.socket:
+    """Return a socket bound to a free port, which a listener with SO_REUSEADDR (torch's store) may yet take."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder
+
+
+def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
+    """Be the guard of one rank; return the exit code for the stub."""
+    link = Link(connect(control["addresses"], control["port"]))
+    holder = hold_port() if rank == 0 else None
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        kernel = file.read().strip()
+    spaces = [str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "uts")]
+    link.tell(
+        event="hello",
+        token=control["token"],
+        rank=rank,
+        host=socket.gethostname(),
+        node="/".join([socket.gethostname(), kernel, *spaces]),
+        cores=cores(),
+        gpus=ask_gpus(control["ask_gpus"]),
+        port=holder.getsockname()[1] if holder else 0,
+    )
+    ranks_guard = Guard(link, stub_life)
+    while not link.lost:
+        for orders in link.receive():
+            if orders["order"] != "start":
+                return 1  # the job was given up before it began
+            ranks_guard.start(orders)
+            code = exit_code(ranks_guard.run())
+            link.tell(event="bye")
+            return code
+    return 1
+
+
+def main() -> NoReturn:
+    control = json.loads(os.environ.pop(CONTROL_VARIABLE))
+    text = os.environ.get(control["rank_variable"], "")
+    if not text.isdecimal():
+        sys.exit(f"accdp run: {control['rank_variable']} is not set: the launcher did not start this process as a rank")
+    stub_life, held_by_stub = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(held_by_stub)
+        os.setsid()
+        os._exit(guard(control, int(text), stub_life))
+    os.close(stub_life)
+    close_launcher_fds()
+    for number in (*_STOPPING, *_PASSED_ON):
+        signal.signal(number, lambda number, _: send_signal(pid, number))
+    sys.exit(exit_code(os.waitpid(pid, 0)[1]))
+
+
+if __name__ == "__main__":
+    main()

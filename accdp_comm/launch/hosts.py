@@ -1,0 +1,77 @@
+"""Host files: one host a line, with the number of ranks on it as MPICH or as Open MPI writes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .. import _core
+
+_LINE = re.compile(r"(?P<name>[\w.\-]+)(?:\s*:\s*(?P<mpich>\d+)|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d+))?")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host and how many ranks it gets; 0 where the file does not say."""
+
+    name: str
+    ranks: int
+
+
+def read_hosts(path: str) -> list[Host]:
+    """Read a host file: ``name``, ``name:4`` or ``name slots=4`` a line, ``#`` begins a comment.
+
+    Raises:
+        UsageError: It cannot be read, names no host, or has a line that is none of these.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise _core.UsageError(f"--hosts {path}: {error.strerror}") from error
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise _core.UsageError(f"{path}, line {number}: expected HOST, HOST:N or HOST slots=N, got {text!r}")
+        hosts.append(Host(match["name"], int(match["mpich"] or match["openmpi"] or 0)))
+    if not hosts:
+        raise _core.UsageError(f"--hosts {path}: it names no host")
+    if len({host.name for host in hosts}) < len(hosts):
+        raise _core.UsageError(f"--hosts {path}: a host is named twice; write HOST:N for N ranks on it")
+    return hosts
+
+
+def spread(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> list[Host]:
+    """Say how many ranks go on each host, filling them in order.
+
+    Args:
+        hosts: As read.
+        ranks: All ranks of the job; None for as many as the hosts hold.
+        per_host: How many a host holds where the file does not say; None to divide what is asked evenly.
+    Returns:
+        The hosts that get ranks.
+    Raises:
+        UsageError: The hosts hold fewer than ``ranks``, or nothing says how many they hold.
+    """
+    if per_host is None:
+        if ranks is None and any(host.ranks == 0 for host in hosts):
+            raise _core.UsageError("--hosts: give -n N, or the number of ranks behind each host (HOST:N)")
+        per_host = -(-(ranks or 0) // len(hosts))
+    held = [replace(host, ranks=host.ranks or per_host) for host in hosts]
+    room = sum(host.ranks for host in held)
+    if ranks is None:
+        return held
+    if ranks > room:
+        raise _core.UsageError(f"-n {ranks}: the hosts hold {room} ranks together")
+    placed = []
+    for host in held:
+        count = min(host.ranks, ranks)
+        ranks -= count
+        if count:
+            placed.append(replace(host, ranks=count))
+    return placed

@@ -1,0 +1,382 @@
+"""One job from its start to its end: the launcher process, the guards of its ranks, signals, failures, exit code."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import cards
+from . import processes
+from .agent import CONTROL_VARIABLE
+from .control import Connection, Listener
+from .interruption import STOPPING
+from .output import ERR, OUT, Output, Said, Sink
+from .programs import Program
+
+# The others notice a failed rank within a second and say so; then they are told to end.
+_AFTER_FAILURE_S = 1.0
+_START_LIMIT_S = 120.0  # from the first rank's call until the last one's
+# What a guard may take after the grace period: terminate_client, SIGKILL, what the rank left running.
+_GUARD_S = 15.0
+_LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
+_WATCH_S = 0.5
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
+
+
+@dataclass
+class Rank:
+    """What is known of one rank."""
+
+    rank: int
+    connection: Connection
+    hello: dict[str, Any]
+    pid: int = 0
+    start_time: int = 0
+    code: int | None = None
+    signal: int = 0  # that ended it; 0 if none did
+    ended_at: float = 0.0
+    said_bye: bool = False
+
+
+@dataclass
+class Stop:
+    """Why and how the job is being ended."""
+
+    code: int  # exit code if no rank failed before
+    deadline: float  # when guards must have finished
+    at: float = field(default_factory=time.monotonic)
+
+
+class Job:
+    """Runs a job; :meth:`run` returns its exit code.
+
+    Args:
+        program: Starts the processes.
+        ranks: How many.
+        addresses: Where guards on other hosts reach us; empty if there are none.
+        orders: Called once when all ranks have called, with them in order; returns each one's order to start.
+        labels: Whether lines carry the rank, by OUT and ERR.
+        grace_s: Seconds that ranks have between SIGTERM and what follows.
+        watch: Called every half second with the ranks that run; a text it returns ends the job with that reason.
+        terminate_clients: Ends what processes of this node do on their GPUs, by pid, before they get SIGKILL.
+        ask_gpus: Command that lists the GPUs of a node; what it prints comes with each rank's hello.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        ranks: int,
+        addresses: list[str],
+        orders: Callable[[Sequence[Rank]], list[dict[str, Any]]],
+        labels: dict[str, bool],
+        grace_s: float,
+        watch: Callable[[Sequence[Rank]], str | None] | None = None,
+        terminate_clients: Callable[[Sequence[int]], None] | None = None,
+        ask_gpus: Sequence[str] = (),
+    ):
+        self._program, self._size, self._orders, self._grace_s = program, ranks, orders, grace_s
+        self._watch, self._terminate_clients, self._ask_gpus = watch, terminate_clients, ask_gpus
+        self._wakeup, self._wakeup_write = os.pipe()
+        for end in (self._wakeup, self._wakeup_write):
+            os.set_blocking(end, False)
+        sinks = {kind: Sink(fd, self._wakeup, self._on_signals) for kind, fd in ((OUT, 1), (ERR, 2))}
+        same = os.fstat(1)[:2] == os.fstat(2)[:2]
+        self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
+        self._listener = Listener(addresses)
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[int, Rank] = {}
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._is_started = False
+        self._first_call: float | None = None
+        self._stop: Stop | None = None
+        self._reason = ""  # why we ended the job, where no rank failed
+        self._failures: list[Rank] = []
+        self._next_watch = 0.0
+        self._all_left_at: float | None = None
+        self._unguarded: list[Rank] = []  # whose guard was killed
+
+    def run(self) -> int:
+        """Start the job, wait for its end, and say how it failed if it did."""
+        before = {number: signal.getsignal(number) for number in (*STOPPING, *_PASSED_ON, signal.SIGCHLD)}
+        old_fd = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        for number in before:
+            signal.signal(number, _only_wake)
+        try:
+            self._start_launcher()
+            while not self._is_over():
+                self._wait()
+            return self._conclude()
+        except BaseException:
+            self._give_up()  # guards end their ranks when they hear nothing more
+            raise
+        finally:
+            self._listener.close()
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for end in (self._wakeup, self._wakeup_write):
+                os.close(end)
+
+    # -- starting ---------------------------------------------------------------------------------------------------
+
+    def _start_launcher(self) -> None:
+        environment = dict(os.environ)
+        environment[CONTROL_VARIABLE] = self._listener.invitation(self._program.rank_variable, self._ask_gpus)
+        command = [*self._program.command, sys.executable, "-I", "-S", _AGENT]
+        # A session of its own: Ctrl-C at the terminal is ours, and launchers answer it with SIGKILL.
+        self._launcher = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        assert self._launcher.stdout is not None and self._launcher.stderr is not None
+        for kind, pipe in ((OUT, self._launcher.stdout), (ERR, self._launcher.stderr)):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, kind)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, "wakeup")
+        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+
+    def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
+        number = int(message["rank"])
+        if number in self._ranks or number >= self._size:
+            connection.close()
+            self.end(f"the launcher started rank {number} twice, or more ranks than {self._size}", 1)
+            return
+        self._ranks[number] = Rank(number, connection, message)
+        self._first_call = self._first_call or time.monotonic()
+        if self._stop is not None:
+            connection.order(order="stop", grace_s=0.0)
+        elif len(self._ranks) == self._size:
+            members = [self._ranks[number] for number in range(self._size)]
+            for rank, order in zip(members, self._orders(members), strict=True):
+                rank.connection.order(order="start", grace_s=self._grace_s, **order)
+            self._is_started = True
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        for key, _ in self._selector.select(self._limit()):
+            if key.data == "wakeup":
+                self._on_signals()
+            elif key.data == "listener":
+                connection = self._listener.accept()
+                self._selector.register(connection, selectors.EVENT_READ, connection)
+            elif isinstance(key.data, Connection):
+                self._on_connection(key.data)
+            else:
+                self._on_launcher_output(key)
+        self._on_time()
+
+    def _limit(self) -> float | None:
+        now = time.monotonic()
+        times = [self.output.flush_stale()]
+        if self._stop:
+            times.append(self._stop.deadline - now)
+        elif self._failures:
+            times.append(self._failures[0].ended_at + _AFTER_FAILURE_S - now)
+        elif self._first_call and not self._is_started:
+            times.append(self._first_call + _START_LIMIT_S - now)
+        elif self._watch and self._is_started:
+            times.append(self._next_watch - now)
+        if self._all_left_at is not None:
+            times.append(self._all_left_at + _LAUNCHER_END_S - now)
+        known = [max(0.0, seconds) for seconds in times if seconds is not None]
+        return min(known) if known else None
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        if self.output.is_closed and self._stop is None:
+            self.end("", 128 + signal.SIGPIPE)
+        if self._stop:
+            if now >= self._stop.deadline:
+                self._give_up()
+        elif self._failures and now >= self._failures[0].ended_at + _AFTER_FAILURE_S:
+            self.end("", 1)
+        elif self._first_call and not self._is_started and now >= self._first_call + _START_LIMIT_S:
+            missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
+            self.end(f"ranks {', '.join(missing)} did not start within {_START_LIMIT_S:g} s of the first", 1)
+        elif self._watch and self._is_started and now >= self._next_watch:
+            self._next_watch = now + _WATCH_S
+            if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
+                self.end(trouble, 1)
+        if self._all_left_at is not None and now >= self._all_left_at + _LAUNCHER_END_S:
+            self._end_launcher()
+
+    def _on_signals(self) -> None:
+        try:
+            numbers = os.read(self._wakeup, 256)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number in STOPPING:
+                # Asked again, the user has waited enough; the order of ending stays.
+                grace = self._grace_s if self._stop is None else 0.0
+                self.end(f"ended by {signal.Signals(number).name}", 128 + number, grace)
+            elif number in _PASSED_ON:
+                for rank in self._ranks.values():
+                    rank.connection.order(order="signal", number=number)
+
+    def _on_connection(self, connection: Connection) -> None:
+        for kind, message in connection.receive():
+            if kind == "j" and message["event"] == "hello":
+                self._hello(connection, message)
+                continue
+            rank = self._rank_of(connection)
+            if rank is None:
+                continue  # it was turned away
+            if kind != "j":
+                self.output.feed(rank.rank, kind, message)
+            elif message["event"] == "started":
+                rank.pid, rank.start_time = message["pid"], message["start_time"]
+            elif message["event"] == "not_started":
+                self.output.feed(rank.rank, ERR, f"{message['reason']}\n".encode())
+            elif message["event"] == "ended":
+                rank.code, rank.signal, rank.ended_at = message["code"], message["signal"], time.monotonic()
+                # One that was told to end, by us or by the launcher, is not where the trouble began.
+                if rank.code != 0 and not message["was_told"] and self._stop is None:
+                    self._failures.append(rank)
+            elif message["event"] == "bye":
+                rank.said_bye = True
+        if connection.is_closed:
+            self._on_lost(connection)
+
+    def _rank_of(self, connection: Connection) -> Rank | None:
+        return next((rank for rank in self._ranks.values() if rank.connection is connection), None)
+
+    def _on_lost(self, connection: Connection) -> None:
+        # By the key: the descriptor is closed by now.
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is connection:
+                self._selector.unregister(connection)
+        rank = self._rank_of(connection)
+        if rank is None:
+            return
+        self.output.finish(rank.rank)
+        if rank.code is None:
+            rank.code, rank.signal, rank.ended_at = 128 + signal.SIGKILL, signal.SIGKILL, time.monotonic()
+            self._unguarded.append(rank)
+            if self._stop is None:
+                self._failures.append(rank)
+        if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
+            self._end_unguarded()
+            self._all_left_at = time.monotonic()
+
+    def _on_launcher_output(self, key: selectors.SelectorKey) -> None:
+        try:
+            data = os.read(key.fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if data:
+            self.output.launcher_said(key.data, data)
+        else:
+            self._selector.unregister(key.fileobj)
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def end(self, reason: str, code: int, grace_s: float | None = None) -> None:
+        """End the job in the safe order; called again, only with a shorter grace period."""
+        grace = self._grace_s if grace_s is None else grace_s
+        deadline = time.monotonic() + grace + _GUARD_S
+        if self._stop is None:
+            self._stop = Stop(code, deadline)
+            self._reason = reason
+        self._stop.deadline = min(self._stop.deadline, deadline)
+        for rank in self._ranks.values():
+            rank.connection.order(order="stop", grace_s=grace)
+        if not self._is_started and self._launcher is not None:
+            self._launcher.terminate()  # no rank has begun anything
+
+    def _is_over(self) -> bool:
+        assert self._launcher is not None
+        if self._launcher.poll() is None:
+            return False
+        living = [rank for rank in self._ranks.values() if not rank.connection.is_closed]
+        if living and self._stop is None and not self._failures:
+            # The launcher died and its ranks did not: nobody else will end them.
+            if any(rank.code is None for rank in living):
+                self.end(f"{self._program.launcher} ended with status {self._launcher.returncode}", 1)
+        return not living
+
+    def _give_up(self) -> None:
+        """Guards have not finished in time (a host is gone, a process sleeps in the kernel): leave without them."""
+        for rank in self._ranks.values():
+            if not rank.connection.is_closed:
+                rank.connection.close()
+                self._on_lost(rank.connection)
+        self._end_launcher()
+
+    def _end_launcher(self) -> None:
+        self._all_left_at = None
+        if self._launcher is None:
+            return
+        self._launcher.terminate()
+        try:
+            self._launcher.wait(_LAUNCHER_END_S)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+            self._launcher.wait()
+
+    def _end_unguarded(self) -> None:
+        """End ranks of this node whose guard was killed, as it would have done; the kernel told them to terminate."""
+        ours = [rank for rank in self._unguarded if rank.hello["node"] == cards.node_key() and rank.pid]
+        living = processes.wait_all([(rank.pid, rank.start_time) for rank in ours], self._grace_s)
+        if living and self._terminate_clients:
+            self._terminate_clients([pid for pid, _ in living])
+        for pid, start_time in living:
+            processes.send_signal(pid, start_time, signal.SIGKILL)
+
+    def _conclude(self) -> int:
+        """Drain what the launcher said, tell what failed first, and return the exit code."""
+        assert self._launcher is not None
+        for key in list(self._selector.get_map().values()):
+            if key.data in (OUT, ERR):
+                self._on_launcher_output(key)
+        first = self._first_failure()
+        if first is not None:
+            self._explain(first)
+            return int(first.code or 1)
+        if self._stop is not None:
+            if self._reason:
+                self.output.say(f"accdp run: {self._reason}")
+            return self._stop.code
+        status = self._launcher.returncode
+        if status != 0:
+            why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started else ""
+            self.output.say(f"accdp run: {self._program.launcher} ended the job with status {status}{why}")
+        return status if status >= 0 else 128 - status
+
+    def _first_failure(self) -> Rank | None:
+        """Return the rank that failed first. A rank may leave after those that its own failure made fail."""
+
+        def when(rank: Rank) -> float:
+            said = self.output.last_error(rank.rank)
+            return min(rank.ended_at, said[0].at) if _is_traceback(said) else rank.ended_at
+
+        return min(self._failures, key=when, default=None)
+
+    def _explain(self, rank: Rank) -> None:
+        how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
+        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}"
+        said = self.output.last_error(rank.rank)
+        if not said:
+            self.output.say(f"{head} and wrote nothing to standard error")
+        elif self.output.is_last(rank.rank, said):
+            self.output.say(f"{head}; its error stands above")
+        else:
+            self.output.say(f"{head}; this is its error:")
+            for line in said:
+                self.output.say(f"    {line.text.decode(errors='replace')}")
+
+
+def _is_traceback(said: Sequence[Said]) -> bool:
+    return bool(said) and said[0].text.startswith(b"Traceback")
+
+
+def _only_wake(number: int, frame: object) -> None:
+    """Signals are read from the wakeup pipe; without a handler in Python they would not get there."""

@@ -1,0 +1,220 @@
+"""One daemon of MPS with its folder: started, stopped after its clients, cleaned up after an owner that crashed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import processes
+from . import records
+from .control import BINARY, SERVER, Control, MpsError
+from .records import LOG, PIPE, Record
+
+_PID_FILE = "nvidia-cuda-mps-control.pid"
+_CLIENT_S = 5.0  # for clients to end after SIGTERM
+_QUIT_S = 10.0  # for the daemon and its servers to end after `quit`
+_KILL_S = 2.0
+_PID_S = 5.0
+_POLL_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A daemon that serves one GPU."""
+
+    folder: Path
+    record: Record
+
+    @property
+    def pipe_directory(self) -> str:
+        return str(self.folder / PIPE)
+
+    @property
+    def log_directory(self) -> str:
+        return str(self.folder / LOG)
+
+    def control(self) -> Control:
+        return Control(self.pipe_directory, self.log_directory)
+
+
+def adopt_daemons() -> None:
+    """Become the parent of the daemons that this process starts, to take their exit status.
+
+    They make themselves children of process 1, and in many containers that never looks after its children: two
+    zombies would stay for every daemon.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(base: Path, gpu: str, *, is_kept: bool) -> Daemon:
+    """Start a daemon for one GPU and see that it answers. To be called with the lock held.
+
+    Raises:
+        MpsError: It did not start; nothing of it is left.
+    """
+    record = records.of_this_process(gpu, is_kept=is_kept)
+    folder = records.make_folder(base, record)
+    daemon = Daemon(folder, record)
+    try:
+        daemon.control().start(gpu)
+        record = records.with_daemon(record, _daemon_pid(folder))
+        records.write(folder, record)
+    except BaseException:
+        stop(daemon)
+        raise
+    return Daemon(folder, record)
+
+
+def _daemon_pid(folder: Path) -> int:
+    """Return the daemon's pid from the file that it writes."""
+    deadline = time.monotonic() + _PID_S
+    while time.monotonic() < deadline:
+        # No event tells that another program has written its file.
+        pid = _read_pid(folder)
+        if processes.start_time(pid):
+            return pid
+        time.sleep(_POLL_S)
+    raise MpsError(f"the MPS daemon of {folder} did not say its pid within {_PID_S:g} s")
+
+
+def _read_pid(folder: Path) -> int:
+    try:
+        text = (folder / PIPE / _PID_FILE).read_text().strip()
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdecimal() else 0
+
+
+def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
+    """Stop a daemon after its clients, and remove its folder. Never kills a process that has work on the GPU.
+
+    Args:
+        daemon: May be dead, or never have started.
+        client_s: How long clients that are still there have after SIGTERM.
+    Returns:
+        What did not go as it should; empty where all went well.
+    """
+    pid = daemon.record.daemon_pid or _read_pid(daemon.folder)
+    started = daemon.record.daemon_start or processes.start_time(pid)
+    if daemon.record.daemon_pid and not daemon.record.of_this_boot():
+        pid = 0  # the number is another process's by now
+    trouble: list[str] = []
+    daemons, members = _processes_of(daemon.pipe_directory)
+    if processes.is_alive(pid, started) and (pid, started) not in daemons:
+        daemons.append((pid, started))
+    members += daemons
+    patience = 0.0  # servers without a daemon take no orders
+    if daemons:
+        try:
+            control = daemon.control()
+            trouble += end_clients(control, list(control.clients()), client_s)
+            control.quit()
+            patience = _QUIT_S
+        except MpsError as error:
+            trouble.append(str(error))
+    left = processes.wait_all(members, patience)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if left:
+            trouble.append(f"MPS processes {[member for member, _ in left]} got {number.name}")
+        for member, member_start in left:
+            processes.send_signal(member, member_start, number)
+        left = processes.wait_all(left, _KILL_S)
+    _reap([member for member, _ in members])
+    shutil.rmtree(daemon.folder)
+    return trouble
+
+
+def _processes_of(pipe_directory: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return daemons and servers of a pipe directory, as pid and start time: a daemon may never have written its pid,
+    and a dead one cannot name its servers."""
+    wanted = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
+    daemons, servers = [], []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            # Of other users' processes the environment cannot be read; they are none of ours.
+            if wanted not in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                continue
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        programs = {os.path.basename(word) for word in words}
+        found = (int(name), processes.start_time(int(name)))
+        if SERVER.encode() in programs:
+            servers.append(found)
+        elif BINARY.encode() in programs and b"-d" in words:
+            daemons.append(found)
+    return daemons, servers
+
+
+def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[str]:
+    """End processes that are clients: SIGTERM, after ``seconds`` terminate_client, and only then SIGKILL.
+
+    Returns:
+        What did not go as it should.
+    """
+    wanted = [(pid, processes.start_time(pid)) for pid in pids]
+    for pid, started in wanted:
+        processes.send_signal(pid, started, signal.SIGTERM)
+    left = processes.wait_all(wanted, seconds)
+    if not left:
+        return []
+    trouble = terminate_work(control, [pid for pid, _ in left])
+    for pid, started in left:
+        processes.send_signal(pid, started, signal.SIGKILL)
+    return trouble + [f"client {pid} of MPS did not end" for pid, _ in processes.wait_all(left, _KILL_S)]
+
+
+def terminate_work(control: Control, pids: Sequence[int]) -> list[str]:
+    """End what these processes do on the GPU, so that they may be killed; those that are no clients are left alone.
+
+    Returns:
+        What did not go as it should.
+    """
+    trouble = []
+    try:
+        for client, server in control.clients().items():
+            if client in pids:
+                control.terminate_client(server, client)
+    except MpsError as error:
+        trouble.append(str(error))
+    return trouble
+
+
+def _reap(pids: Sequence[int]) -> None:
+    for pid in pids:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue  # somebody else's child
+
+
+def find_all(base: Path) -> list[Daemon]:
+    """Return the daemons on disk whose record can be read."""
+    found = [(folder, records.read(folder)) for folder in records.folders(base)]
+    return [Daemon(folder, record) for folder, record in found if record is not None]
+
+
+def clean(base: Path) -> list[str]:
+    """Stop the daemons whose owner is gone and remove their folders. To be called with the lock held.
+
+    Returns:
+        One line for each, with what did not go as it should.
+    """
+    lines = []
+    for folder in records.folders(base):
+        record = records.read(folder)
+        if record is None:
+            shutil.rmtree(folder)  # its maker died before it started anything
+            lines.append(f"{folder}: removed, it had no owner")
+        elif record.is_orphan():
+            trouble = stop(Daemon(folder, record))
+            gone = "its daemon was gone" if record.is_kept else f"its owner (pid {record.owner_pid}) was gone"
+            lines.append("; ".join([f"{folder}: stopped and removed, {gone}", *trouble]))
+    return lines

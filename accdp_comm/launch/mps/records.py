@@ -1,0 +1,133 @@
+"""Where our daemons live on disk: one private folder each, with who owns it.
+
+BASE/lock                  held while daemons are started, stopped or cleaned
+BASE/<GPU>-<owner>/pipe    CUDA_MPS_PIPE_DIRECTORY
+BASE/<GPU>-<owner>/log     CUDA_MPS_LOG_DIRECTORY
+BASE/<GPU>-<owner>/owner.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ... import _core
+from .. import processes
+
+# A socket's path has 108 bytes with its final zero; the daemon's longest is PIPE/control_privileged.
+_SOCKET_PATH_BYTES = 107
+_LONGEST = len("/12345678-4194304-16/pipe/control_privileged")
+_RECORD = "owner.json"
+PIPE, LOG = "pipe", "log"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Who owns a daemon. Processes are named by pid and start time; both mean nothing after a reboot."""
+
+    gpu: str  # UUID
+    owner_pid: int
+    owner_start: int
+    boot_id: str
+    is_kept: bool  # by `accdp mps start`: it outlives its owner's process
+    daemon_pid: int = 0  # 0 until it has started
+    daemon_start: int = 0
+
+    def of_this_boot(self) -> bool:
+        return self.boot_id == boot_id()
+
+    def daemon_lives(self) -> bool:
+        return self.of_this_boot() and processes.is_alive(self.daemon_pid, self.daemon_start)
+
+    def is_orphan(self) -> bool:
+        """Whether nobody will stop this daemon any more, so that whoever comes next must."""
+        if self.is_kept:
+            return not self.daemon_lives()
+        return not (self.of_this_boot() and processes.is_alive(self.owner_pid, self.owner_start))
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def of_this_process(gpu: str, *, is_kept: bool) -> Record:
+    """Return the record of a daemon that this process is about to start."""
+    return Record(gpu, os.getpid(), processes.start_time(os.getpid()), boot_id(), is_kept)
+
+
+def base_directory() -> Path:
+    """Return the folder of all our daemons, made if need be, that nobody else can look into.
+
+    Raises:
+        UsageError: The folder belongs to somebody else, or is a link.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime, "accdp-mps")
+    if not (runtime and _is_private(Path(runtime)) and len(str(base)) + _LONGEST <= _SOCKET_PATH_BYTES):
+        base = Path(f"/tmp/accdp-mps-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    if not _is_private(base):
+        raise _core.UsageError(
+            f"{base} must be a folder of user {os.getuid()} with mode 0700, since whoever can write there controls the "
+            "MPS daemons in it: remove it, or set XDG_RUNTIME_DIR"
+        )
+    return base
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0
+
+
+@contextlib.contextmanager
+def locked(base: Path) -> Iterator[None]:
+    """Keep other processes of this user from starting, stopping or cleaning daemons."""
+    with (base / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def folders(base: Path) -> list[Path]:
+    """Return the folders of all daemons, ours and others', living or not."""
+    return sorted(path for path in base.iterdir() if path.is_dir())
+
+
+def make_folder(base: Path, record: Record) -> Path:
+    """Make the folder of a daemon and say whose it is, before there is a daemon. To be called with the lock held."""
+    stem = f"{record.gpu.removeprefix('GPU-')[:8]}-{record.owner_pid}"
+    number = 0
+    while (folder := base / (f"{stem}-{number}" if number else stem)).exists():
+        number += 1  # one that could not be removed, of a process with our pid
+    for path in (folder, folder / PIPE, folder / LOG):
+        path.mkdir(mode=0o700)
+    write(folder, record)
+    return folder
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write or replace a record; a reader sees the old one or the new one."""
+    unfinished = folder / f"{_RECORD}.new"
+    unfinished.write_text(json.dumps(asdict(record)))
+    unfinished.replace(folder / _RECORD)
+
+
+def read(folder: Path) -> Record | None:
+    """Return a folder's record; None if its maker died before it had written one."""
+    try:
+        return Record(**json.loads((folder / _RECORD).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def with_daemon(record: Record, pid: int) -> Record:
+    return replace(record, daemon_pid=pid, daemon_start=processes.start_time(pid))

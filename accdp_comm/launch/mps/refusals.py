@@ -1,0 +1,73 @@
+"""Why MPS cannot be used here: reasons in one sentence each, with what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ..gpus import Gpu, driver_cuda
+from .control import BINARY, SERVER, find_binary
+
+_VOLTA = 7.0
+
+
+def client_limit(cuda: tuple[int, int]) -> int:
+    """Return how many clients a GPU takes under a driver for this version of CUDA."""
+    return 60 if cuda >= (13, 1) else 48
+
+
+def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int, environment: Mapping[str, str]) -> str:
+    """Return why these GPUs cannot be shared through daemons of ours; empty if they can.
+
+    Args:
+        gpus: That the job uses.
+        ranks_per_gpu: Most ranks on one of them.
+        environment: Of the launcher.
+    """
+    if find_binary() is None:
+        return f"{BINARY} is not in PATH; it comes with NVIDIA's driver (nvidia-compute-utils)"
+    theirs = environment.get("CUDA_MPS_PIPE_DIRECTORY")
+    if theirs:
+        return (
+            f"CUDA_MPS_PIPE_DIRECTORY={theirs} is set, so somebody else runs MPS for this job; --mps off uses it as "
+            "it is, unset it to have daemons of accdp's own"
+        )
+    for gpu in gpus:
+        if gpu.is_mig:
+            return f"GPU {gpu.index} ({gpu.name}) is divided by MIG; turn MIG off (nvidia-smi -mig 0), or use --mps off"
+        if 0 < gpu.compute_capability < _VOLTA:
+            return (
+                f"GPU {gpu.index} ({gpu.name}) has compute capability {gpu.compute_capability}: before 7.0 (Volta) a "
+                "fault of one client is not kept from the others, and clients cannot be limited"
+            )
+    cuda = driver_cuda()
+    limit = client_limit(cuda)
+    if ranks_per_gpu > limit:
+        return f"{ranks_per_gpu} ranks per GPU, but MPS takes {limit} clients (driver for CUDA {cuda[0]}.{cuda[1]})"
+    strangers = foreign_servers()
+    if strangers:
+        pid, uid = strangers[0]
+        return (
+            f"user {uid} runs an MPS server (pid {pid}) here: a GPU serves one user's server at a time, and clients of "
+            "others would wait for it"
+        )
+    return ""
+
+
+def foreign_servers() -> list[tuple[int, int]]:
+    """Return (pid, uid) of MPS servers of other users that can be seen."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            uid = os.stat(f"/proc/{name}").st_uid
+            if uid == os.getuid():
+                continue
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended, or is hidden from us
+        if any(os.path.basename(word) == SERVER.encode() for word in words[:2]):
+            found.append((int(name), uid))
+    return found

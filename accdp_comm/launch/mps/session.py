@@ -1,0 +1,125 @@
+"""MPS for one job: decides whether it is used, owns one daemon per GPU, watches the ranks, and stops the daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from ... import _core
+from ..environment import MpsShare
+from ..gpus import Gpu
+from ..interruption import signals_wait
+from . import daemon as daemons
+from . import records
+from .attachment import Attachment, Member
+from .control import MpsError
+from .refusals import why_not
+
+
+class Session:
+    """The daemons of one job.
+
+    Args:
+        is_required: ``--mps on``: what goes wrong ends the job instead of being said once.
+        say: Writes a line for the user.
+    """
+
+    def __init__(self, is_required: bool, say: Callable[[str], None]):
+        self._is_required = is_required
+        self._say = say
+        self._daemons: dict[str, daemons.Daemon] = {}
+        self._owned: list[daemons.Daemon] = []
+        self._attachment: Attachment | None = None
+        self._has_warned = False
+
+    def start(self, gpus: Sequence[Gpu]) -> None:
+        """Clean up after owners that crashed, then start a daemon for each GPU, unless `accdp mps start` keeps one.
+
+        Raises:
+            MpsError: One did not start; none is left running.
+        """
+        daemons.adopt_daemons()
+        base = records.base_directory()
+        with records.locked(base):
+            for line in daemons.clean(base):
+                self._say(f"MPS: {line}")
+            kept = {found.record.gpu: found for found in daemons.find_all(base) if found.record.is_kept}
+            for gpu in gpus:
+                if gpu.uuid in kept:
+                    self._daemons[gpu.uuid] = kept[gpu.uuid]
+                    continue
+                started = daemons.start(base, gpu.uuid, is_kept=False)
+                self._owned.append(started)
+                self._daemons[gpu.uuid] = started
+
+    def share(self, gpu: Gpu, thread_percentage: int, memory_limit_bytes: int) -> MpsShare:
+        """Return what a rank on this GPU needs to be a client."""
+        found = self._daemons[gpu.uuid]
+        return MpsShare(found.pipe_directory, found.log_directory, thread_percentage, memory_limit_bytes)
+
+    def expect(self, ranks: Sequence[int]) -> None:
+        """Say which ranks should become clients."""
+        self._attachment = Attachment(self._daemons, ranks, self._say)
+
+    def watch(self, members: Sequence[Member]) -> str:
+        """Look after the clients; return why the job must end, empty if it need not."""
+        trouble = self._attachment.watch(members) if self._attachment else ""
+        if trouble and not self._is_required and not self._has_warned:
+            self._has_warned = True
+            self._say(f"MPS: {trouble}")
+        return trouble if self._is_required else ""
+
+    def terminate_work(self, pids: Sequence[int]) -> None:
+        """End what these processes do on the GPUs."""
+        for found in self._daemons.values():
+            with contextlib.suppress(MpsError):  # it is gone, and so are its clients' contexts
+                daemons.terminate_work(found.control(), pids)
+
+    def stop(self) -> None:
+        """Stop the daemons that this job owns, after their clients."""
+        if self._attachment is not None and self._attachment.missing():
+            names = ", ".join(map(str, self._attachment.missing()))
+            self._say(f"MPS: rank {names} was never seen as a client: it ended early, or did not use its GPU")
+        if not self._owned:
+            return
+        with records.locked(records.base_directory()):
+            for found in self._owned:
+                for line in daemons.stop(found):
+                    self._say(f"MPS: {line}")
+        self._owned.clear()
+
+
+@contextlib.contextmanager
+def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[str], None]) -> Iterator[Session | None]:
+    """Own MPS for the length of a with-block; None where it is not used.
+
+    Args:
+        mode: "on", "auto" (where ranks share a GPU, and a warning where it cannot be) or "off" (nothing is touched).
+        gpus: Of the job, on this node.
+        ranks_per_gpu: Most ranks on one of them.
+        say: Writes a line for the user.
+    Raises:
+        UsageError: With "on": why it cannot be used.
+    """
+    if mode == "off" or (mode == "auto" and (not gpus or ranks_per_gpu < 2)):
+        yield None
+        return
+    if not gpus:
+        raise _core.UsageError("--mps on: there are no GPUs for it")
+    reason = why_not(gpus, ranks_per_gpu, os.environ)
+    ours = Session(mode == "on", say)
+    try:
+        if not reason:
+            try:
+                ours.start(gpus)
+            except MpsError as error:
+                reason = str(error)
+        if reason and mode == "on":
+            raise _core.UsageError(f"--mps on: {reason}")
+        if reason:
+            say(f"without MPS, ranks that share a GPU take turns on it: {reason}")
+        yield None if reason else ours
+    finally:
+        with signals_wait():
+            ours.stop()

@@ -1,0 +1,127 @@
+"""The command line of `accdp run`: its parser, and what a profile of `accdp tune` adds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from .placement import parse_bytes
+from .programs import LAUNCHERS
+
+_USAGE = """accdp run [-n N] [--ranks-per-gpu K] [options] [-m] [--] SCRIPT ...
+       accdp run --profile FILE [options] [[--] SCRIPT ...]"""
+# What a profile holds besides ranks: the variable in which ranks find it.
+_TUNED = {"batch_size": "ACCDP_TUNED_BATCH_SIZE", "workers": "ACCDP_TUNED_WORKERS", "codec": "ACCDP_CODEC"}
+
+
+def add_parser(commands: Any) -> None:
+    """Add `accdp run` to the commands."""
+    run = commands.add_parser("run", help="start a script on several ranks, per GPU or per node", usage=_USAGE)
+    add = run.add_argument
+    add("-n", "--ranks", type=_count, metavar="N", help="number of ranks")
+    add("--ranks-per-gpu", type=_count, metavar="K", help="ranks that share each GPU; the job has K per GPU or -n N")
+    add("--gpus", default="all", metavar="LIST", help="all, none, or indices and UUIDs: 0,1 (default: all)")
+    add("--hosts", metavar="FILE", help="host file: HOST, HOST:N or HOST slots=N a line")
+    add("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="default: srun inside Slurm, else mpiexec")
+    add("--bind", choices=("cores", "none"), default="cores", help="give each rank cores of its own (default: cores)")
+    add(
+        "--local-rank",
+        choices=("device", "node"),
+        default="device",
+        help="what LOCAL_RANK counts on GPUs",
+    )
+    add("--mps", choices=("auto", "on", "off"), default="auto", help="MPS for ranks that share a GPU (default: auto)")
+    add("--thread-percentage", type=_percentage, default="auto", metavar="auto|P", help="of a GPU for one rank")
+    add("--memory-limit", type=_bytes, default="auto", metavar="auto|BYTES", help="of a GPU's memory for one rank")
+    add("--label", choices=("auto", "always", "never"), default="auto", help="write [rank] before lines of output")
+    add("--grace", type=_seconds, default=5.0, metavar="S", help="seconds that ranks have after SIGTERM (default: 5)")
+    add("--profile", metavar="FILE", help="take ranks, batch size, workers and codec from what accdp tune found")
+    add("-m", "--module", action="store_true", help="SCRIPT is a Python module, as for python -m")
+    add("script", nargs="?", metavar="SCRIPT", help="a Python script (*.py) or any program")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+
+
+def read_profile(path: str) -> dict[str, Any]:
+    """Read a profile: a JSON object with ranks_per_gpu, ranks, batch_size, workers, codec and script; all may be null.
+
+    Raises:
+        UsageError: It cannot be read or has a value of another kind.
+    """
+    try:
+        profile = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise _core.UsageError(f"--profile {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise _core.UsageError(f"--profile {path}: not JSON: {error}") from error
+    if not isinstance(profile, dict):
+        raise _core.UsageError(f"--profile {path}: expected a JSON object, got {type(profile).__name__}")
+    kinds = dict.fromkeys(("ranks_per_gpu", "ranks", "batch_size", "workers"), int) | {"codec": str, "script": list}
+    for name, kind in kinds.items():
+        value = profile.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise _core.UsageError(f"--profile {path}: {name} is {value!r}, expected {kind.__name__} or null")
+    if not all(isinstance(word, str) for word in profile.get("script") or []):
+        raise _core.UsageError(f"--profile {path}: script is {profile['script']!r}, expected a list of strings")
+    return profile
+
+
+def apply_profile(options: argparse.Namespace, profile: dict[str, Any]) -> dict[str, str]:
+    """Fill in what the command line leaves open; return the variables for the ranks.
+
+    Options win, and so does a variable that is set already: each is somebody's explicit wish.
+    """
+    if options.ranks is None and options.ranks_per_gpu is None:
+        options.ranks_per_gpu = profile.get("ranks_per_gpu")
+        # With ranks per GPU the profile's number of ranks was that of the machine it was made on.
+        options.ranks = None if options.ranks_per_gpu else profile.get("ranks")
+    if options.script is None and profile.get("script"):
+        options.script, *options.arguments = profile["script"]
+    found = {variable: profile.get(name) for name, variable in _TUNED.items()}
+    return {name: str(value) for name, value in found.items() if value is not None and name not in os.environ}
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse a command line from which no job follows.
+
+    Raises:
+        UsageError: Nothing says what to start, or on how many ranks.
+    """
+    if options.script is None:
+        raise _core.UsageError("the following arguments are required: SCRIPT (see accdp run --help)")
+    if options.ranks is None and options.ranks_per_gpu is None and options.hosts is None:
+        raise _core.UsageError(
+            "one of -n/--ranks, --ranks-per-gpu, --hosts, --profile is required (see accdp run --help)"
+        )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a number of ranks >= 1, got {text!r}")
+    return int(text)
+
+
+def _percentage(text: str) -> str:
+    if text != "auto" and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100):
+        raise argparse.ArgumentTypeError(f"expected auto or a percentage from 1 to 100, got {text!r}")
+    return text
+
+
+def _bytes(text: str) -> str:
+    try:
+        return text if text == "auto" else str(parse_bytes(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"auto, or {error}") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 3600, got {text!r}")
+    return seconds

@@ -1,0 +1,207 @@
+"""What ranks print: whole lines, in the order of each rank, with its number before them where that helps.
+
+Lines are labelled ``[3] `` on standard error when there are several ranks, and on standard output when that is a
+terminal; elsewhere standard output is data, which some program may parse, and stays as the ranks wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+# On a terminal a line without an end (a prompt, a progress bar) is shown after so long; elsewhere lines are kept whole.
+_STALE_S = 0.1
+_LONGEST_LINE = 1 << 20
+_TAIL_LINES = 200
+_TRACEBACK = b"Traceback (most recent call last)"
+# What Python writes between two tracebacks that belong together.
+_CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_WRITE = 4096  # select() promises that a pipe takes so much without blocking
+OUT, ERR = "o", "e"
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has gone, as in ``accdp run ... | head``."""
+
+
+class Sink:
+    """One of our own output streams. A reader that does not read must not keep us from obeying a signal.
+
+    Args:
+        fd: Where to write.
+        wakeup: Readable when a signal came.
+        interrupted: Called then, while we wait for the reader.
+    """
+
+    def __init__(self, fd: int, wakeup: int, interrupted: Callable[[], None]):
+        self.fd = fd
+        self._wakeup = wakeup
+        self._interrupted = interrupted
+
+    def write(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            OutputClosed: Nobody will ever read it.
+        """
+        view = memoryview(data)
+        while view:
+            ready, writable, _ = select.select([self._wakeup], [self.fd], [])
+            if ready:
+                self._interrupted()
+            if writable:
+                try:
+                    view = view[os.write(self.fd, view[:_WRITE]) :]
+                except BlockingIOError:
+                    continue  # somebody made it non-blocking, and it was full after all
+                except BrokenPipeError as error:
+                    raise OutputClosed from error
+
+
+@dataclass
+class _Stream:
+    """What one rank wrote to one of its streams and we have not yet passed on."""
+
+    pending: bytearray = field(default_factory=bytearray)
+    since: float = 0.0  # when the first pending byte came
+
+
+@dataclass(frozen=True)
+class Said:
+    """One line that a rank wrote to its standard error."""
+
+    text: bytes
+    at: float  # time.monotonic() when its last byte came
+
+
+class Output:
+    """Passes on what ranks print, and remembers the end of what each said on standard error.
+
+    Args:
+        ranks: Number of ranks.
+        sinks: Ours, by OUT and ERR.
+        labels: Which of them carry rank numbers.
+        is_terminal: Which of them are terminals.
+        is_one_place: Both lead to the same terminal or file.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        sinks: Mapping[str, Sink],
+        labels: Mapping[str, bool],
+        is_terminal: Mapping[str, bool],
+        is_one_place: bool,
+    ):
+        self._sinks, self._labels, self._is_terminal = sinks, labels, is_terminal
+        self._width = len(str(ranks - 1))
+        self._alone = ranks == 1
+        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._tails: dict[int, deque[Said]] = {}
+        self._unfinished: dict[int, bytes] = {}  # of the tails
+        self._open: dict[str, tuple[int, str] | None] = dict.fromkeys(sinks)
+        self._is_one_place = is_one_place
+        self._last_writer, self._since = -1, 0.0  # where errors go: whose lines stand last there, and since when
+        self.is_closed = False
+
+    def label_width(self) -> int:
+        """Return how many columns of the terminal the labels take."""
+        return self._width + 3 if self._labels[OUT] else 0
+
+    def feed(self, rank: int, kind: str, data: bytes) -> None:
+        """Take bytes that a rank wrote; whole lines are passed on at once."""
+        now = time.monotonic()
+        if kind == ERR:
+            self._remember(rank, data, now)
+        stream = self._streams.setdefault((rank, kind), _Stream())
+        if not stream.pending:
+            stream.since = now
+        stream.pending += data
+        end = len(stream.pending) if self._alone else stream.pending.rfind(b"\n") + 1
+        if end == 0 and len(stream.pending) > _LONGEST_LINE:
+            end = len(stream.pending)
+        if end:
+            self._pass_on(rank, kind, stream, end)
+
+    def flush_stale(self) -> float | None:
+        """Show unfinished lines that wait for long; return in how many seconds to call again, None if nothing waits."""
+        now = time.monotonic()
+        soonest: float | None = None
+        for (rank, kind), stream in self._streams.items():
+            if not stream.pending or not self._is_terminal[kind]:
+                continue
+            left = stream.since + _STALE_S - now
+            if left <= 0:
+                self._pass_on(rank, kind, stream, len(stream.pending))
+            else:
+                soonest = left if soonest is None else min(soonest, left)
+        return soonest
+
+    def finish(self, rank: int) -> None:
+        """The rank will write no more: pass on what is left. Among several, a last line without an end gets one."""
+        if self._unfinished.get(rank):
+            self._remember(rank, b"\n", time.monotonic())
+        for kind in (OUT, ERR):
+            stream = self._streams.pop((rank, kind), None)
+            if stream is None:
+                continue
+            if stream.pending:
+                stream.pending += b"" if self._alone else b"\n"
+                self._pass_on(rank, kind, stream, len(stream.pending))
+
+    def say(self, text: str) -> None:
+        """Write a line of our own to standard error."""
+        self._write(ERR, text.encode(errors="replace") + b"\n", None)
+
+    def launcher_said(self, kind: str, data: bytes) -> None:
+        """Pass on what the MPI launcher itself wrote."""
+        self._write(kind, data, None)
+
+    def last_error(self, rank: int) -> list[Said]:
+        """Return the end of what a rank said on standard error: its last traceback, else its last lines."""
+        tail = list(self._tails.get(rank, ()))
+        starts = [place for place, line in enumerate(tail) if line.text.startswith(_TRACEBACK)]
+        if not starts:
+            return tail[-20:]
+        first = starts.pop()
+        while starts and any(line.text.startswith(_CHAINED) for line in tail[starts[-1] : first]):
+            first = starts.pop()
+        return tail[first:]
+
+    def is_last(self, rank: int, said: list[Said]) -> bool:
+        """Whether these lines of a rank stand at the end of what was written, with nothing of others between them."""
+        return bool(said) and self._last_writer == rank and self._since <= said[0].at
+
+    def _remember(self, rank: int, data: bytes, now: float) -> None:
+        lines = (self._unfinished.pop(rank, b"") + data).split(b"\n")
+        self._unfinished[rank] = lines.pop()
+        self._tails.setdefault(rank, deque(maxlen=_TAIL_LINES)).extend(Said(line, now) for line in lines)
+
+    def _pass_on(self, rank: int, kind: str, stream: _Stream, end: int) -> None:
+        data = bytes(stream.pending[:end])
+        del stream.pending[:end]
+        self._write(kind, data, rank, stream.since)
+        stream.since = time.monotonic()
+
+    def _write(self, kind: str, data: bytes, rank: int | None, at: float = math.inf) -> None:
+        """Write lines of one rank, whose first came ``at``, or of ours (None); another's unfinished line is ended."""
+        me = (-1 if rank is None else rank, kind)
+        owner = self._open[kind]
+        label = b"" if rank is None or not self._labels[kind] else f"[{rank:>{self._width}}] ".encode()
+        parts = [b"\n"] if owner not in (None, me) else []
+        for number, line in enumerate(data.splitlines(keepends=True) if label else [data]):
+            parts += [line] if number == 0 and owner == me else [label, line]
+        self._open[kind] = None if data.endswith(b"\n") else me
+        if (kind == ERR or self._is_one_place) and self._last_writer != me[0]:
+            self._last_writer, self._since = me[0], at
+        if self.is_closed:
+            return
+        try:
+            self._sinks[kind].write(b"".join(parts))
+        except OutputClosed:
+            self.is_closed = True

@@ -1,0 +1,136 @@
+"""Which GPU and which cores each rank of a node gets, and its share of the GPU. Pure: no process, no GPU is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .. import _core
+from .gpus import Gpu
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank of a node runs."""
+
+    local_rank: int  # 0-based among the ranks of its node, in the order of their ranks
+    local_size: int
+    gpu: Gpu | None
+    ranks_on_gpu: int  # ranks that share the GPU, this one counted; 0 without a GPU
+    cpus: list[int]  # to bind to; empty: not bound
+    threads: int  # for OMP_NUM_THREADS: cores of its own, or 1 where cores are shared
+
+
+def place_ranks(
+    ranks: int,
+    cores: Sequence[Sequence[int]],
+    gpus: Sequence[Gpu] = (),
+    near: Mapping[str, frozenset[int]] | None = None,
+    *,
+    bind: bool = True,
+) -> list[Place]:
+    """Place the ranks of one node.
+
+    Args:
+        ranks: How many.
+        cores: CPUs that ranks may use, those of one core together.
+        gpus: To be shared by the ranks; neighbours in rank order share a GPU, so that they also reduce there first.
+        near: CPUs of each GPU's NUMA node, by UUID; empty or missing where unknown.
+        bind: Give each rank cores of its own.
+    """
+    on_gpu = share(ranks, len(gpus)) if gpus else []
+    gpu_of = [gpu for gpu, count in zip(gpus, on_gpu, strict=True) for _ in range(count)] if gpus else [None] * ranks
+    counts = [count for count in on_gpu for _ in range(count)] if gpus else [0] * ranks
+    wished = [(near or {}).get(gpu.uuid, frozenset()) if gpu else frozenset() for gpu in gpu_of]
+    bound = share_cores(cores, wished)
+    return [
+        Place(rank, ranks, gpu_of[rank], counts[rank], sorted(cpus) if bind else [], threads)
+        for rank, (cpus, threads) in enumerate(bound)
+    ]
+
+
+def share(total: int, parts: int) -> list[int]:
+    """Divide ``total`` things into parts that differ by one at most, larger ones first."""
+    return [total // parts + (part < total % parts) for part in range(parts)]
+
+
+def share_cores(cores: Sequence[Sequence[int]], wished: Sequence[frozenset[int]]) -> list[tuple[list[int], int]]:
+    """Give each rank whole cores of its own, near its GPU; where ranks outnumber cores, all those cores together.
+
+    Args:
+        cores: CPUs by core.
+        wished: Per rank the CPUs that it should be among; empty for any.
+    Returns:
+        Per rank its CPUs and how many cores it has for itself alone (at least 1).
+    """
+    every = frozenset(cpu for core in cores for cpu in core)
+    # CPUs that the affinity mask forbids cannot be had: then any will do.
+    groups = [(wish & every) or every for wish in wished]
+    placed: list[tuple[list[int], int]] = [([], 1)] * len(groups)
+    for group in dict.fromkeys(groups):
+        members = [rank for rank, other in enumerate(groups) if other == group]
+        inside = [core for core in cores if group.issuperset(core)] or [sorted(group)]
+        if len(members) > len(inside):
+            # Pinned two to a core while another core idles would be worse than to let the kernel choose.
+            cpus = [cpu for core in inside for cpu in core]
+            for rank in members:
+                placed[rank] = (cpus, 1)
+            continue
+        taken = 0
+        for rank, count in zip(members, share(len(inside), len(members)), strict=True):
+            placed[rank] = ([cpu for core in inside[taken : taken + count] for cpu in core], count)
+            taken += count
+    return placed
+
+
+def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int, nodes: int) -> int:
+    """Return the number of ranks of the job.
+
+    Args:
+        ranks: ``-n``, or None.
+        ranks_per_gpu: ``--ranks-per-gpu``, or None.
+        gpus: GPUs of a node.
+        nodes: Nodes of the job.
+    Raises:
+        UsageError: More ranks than ``ranks_per_gpu`` allows.
+    """
+    if ranks_per_gpu is None:
+        assert ranks is not None
+        return ranks
+    room = ranks_per_gpu * gpus * nodes
+    if ranks is not None and ranks > room:
+        where = f"{gpus} GPUs" + (f" on each of {nodes} nodes" if nodes > 1 else "")
+        raise _core.UsageError(f"-n {ranks}: --ranks-per-gpu {ranks_per_gpu} on {where} has room for {room}")
+    return room if ranks is None else ranks
+
+
+def thread_percentage(asked: str, ranks_on_gpu: int) -> int:
+    """Return CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; 100 means that it need not be set.
+
+    "auto" is 100/(0.5 k), NVIDIA's advice for k equal clients: each may use twice its even share, because their
+    phases do not coincide, and none can take the whole GPU from k-1 others.
+    """
+    return min(100, 200 // ranks_on_gpu) if asked == "auto" else int(asked)
+
+
+def memory_limit(asked: str, ranks_on_gpu: int, memory_bytes: int) -> int:
+    """Return the device memory each rank may use, in bytes; 0 for no limit.
+
+    "auto" is an even share of 95 %: without a limit the caching allocator of one rank can take what its neighbours
+    need, and the rank that fails is then not the one that took too much. The rest is the MPS server's own.
+    """
+    if asked == "auto":
+        return 0 if ranks_on_gpu < 2 else int(memory_bytes * 0.95) // ranks_on_gpu
+    return parse_bytes(asked)
+
+
+def parse_bytes(text: str) -> int:
+    """Read bytes with a k/M/G suffix (powers of 1024); 0 is allowed.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    number, suffix = (text[:-1], text[-1].lower()) if text[-1:].lower() in ("k", "m", "g") else (text, "")
+    if not (number.isascii() and number.isdecimal()):
+        raise ValueError(f"expected bytes with an optional k/M/G suffix, got {text!r}")
+    return int(number) << {"": 0, "k": 10, "m": 20, "g": 30}[suffix]

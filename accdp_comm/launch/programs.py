@@ -1,0 +1,154 @@
+"""The programs that start ranks: finding the one that belongs to our MPI, and its command line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import _core
+from .agent import CONTROL_VARIABLE
+from .hosts import Host
+
+LAUNCHERS = ("mpiexec", "srun", "torchrun")
+_NAMES = ("mpiexec", "mpirun")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that starts ranks."""
+
+    launcher: str  # one of LAUNCHERS
+    command: list[str]  # without what it starts
+    rank_variable: str  # in which it tells each process its rank
+
+
+def mpiexecs() -> list[str]:
+    """Return the mpiexec programs there are: beside this Python first, then along PATH."""
+    # Not resolved: in a virtual environment sys.executable is a link, and its mpiexec lies beside the link.
+    places = [str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
+    found = (shutil.which(name, path=place) for place in places if place for name in _NAMES)
+    return list(dict.fromkeys(program for program in found if program))
+
+
+def flavour(program: str) -> str:
+    """Return whose mpiexec this is: "mpich" (Hydra, Intel MPI too), "openmpi" or "other"."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "other"
+    text = done.stdout + done.stderr
+    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+        return "openmpi"
+    if "HYDRA" in text or "MPICH" in text or "Intel(R) MPI" in text:
+        return "mpich"
+    return "other"
+
+
+def find_mpiexec(built_with: str) -> str:
+    """Return the first mpiexec of the MPI family that accdp was built with.
+
+    Raises:
+        UsageError: There is none; ranks started by another MPI's launcher would each be a world of one.
+    """
+    found = mpiexecs()
+    for program in found:
+        if flavour(program) == built_with:
+            return program
+    if not found:
+        raise _core.UsageError("no mpiexec beside this Python or in PATH: install an MPI, as by `pip install mpich`")
+    raise _core.UsageError(
+        f"accdp was built with {built_with}, but {found[0]} belongs to another MPI: put the bin folder of {built_with} "
+        "first in PATH, or build accdp again with the other MPI"
+    )
+
+
+def choose_launcher(asked: str, environment: Mapping[str, str]) -> str:
+    """Return which launcher "auto" means: srun inside an allocation of Slurm, else mpiexec."""
+    if asked != "auto":
+        return asked
+    return "srun" if "SLURM_JOB_ID" in environment and shutil.which("srun") else "mpiexec"
+
+
+def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) -> Program:
+    """Return the command that starts ``ranks`` processes, without what they are.
+
+    Args:
+        launcher: One of LAUNCHERS.
+        family: Of the MPI that accdp was built with: "mpich" or "openmpi".
+        ranks: Number of ranks.
+        hosts: Where; empty for the launcher's own choice.
+    Raises:
+        UsageError: There is no such program, or it cannot do what is asked.
+    """
+    if launcher == "srun":
+        return _srun(family, ranks, hosts, os.environ)
+    if launcher == "torchrun":
+        if hosts:
+            raise _core.UsageError("--launcher torchrun starts one node; --hosts needs mpiexec or srun")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        return Program("torchrun", [*command, "--no-python"], "RANK")
+    return mpiexec(find_mpiexec(family), family, ranks, hosts, is_root=os.geteuid() == 0)
+
+
+def mpiexec(program: str, family: str, ranks: int, hosts: Sequence[Host] = (), *, is_root: bool = False) -> Program:
+    """Return the command of an mpiexec.
+
+    Args:
+        program: Its path.
+        family: Its flavour().
+        ranks: Number of ranks.
+        hosts: Where, with how many ranks on each; empty for this host or the scheduler's choice.
+        is_root: Open MPI refuses to start as root unless told.
+    """
+    command = [program, "-n", str(ranks)]
+    places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
+    if family == "openmpi":
+        # Ranks often outnumber cores here, and we bind them ourselves.
+        command += ["--oversubscribe", "--bind-to", "none", "-x", CONTROL_VARIABLE]
+        command += ["--host", places] if hosts else []
+        command += ["--allow-run-as-root"] if is_root else []
+        return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK")
+    command += ["-hosts", places] if hosts else []
+    return Program("mpiexec", command, "PMI_RANK")
+
+
+def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[str, str]) -> Program:
+    program = shutil.which("srun")
+    if program is None:
+        raise _core.UsageError("--launcher srun: there is no srun in PATH")
+    command = [program, f"--ntasks={ranks}", f"--mpi={'pmi2' if family == 'mpich' else 'pmix'}", "--cpu-bind=none"]
+    if "SLURM_STEP_ID" in environment:
+        command.append("--overlap")  # this process is itself a step, which holds the CPUs
+    if hosts:
+        counts = {host.ranks for host in hosts}
+        if len(counts) > 1:
+            raise _core.UsageError("--hosts under srun: give every host the same number of ranks")
+        command += [f"--nodelist={','.join(host.name for host in hosts)}", f"--nodes={len(hosts)}"]
+        command.append(f"--ntasks-per-node={counts.pop()}")
+    return Program("srun", command, "SLURM_PROCID")
+
+
+def rank_command(command: Sequence[str], *, module: bool = False) -> list[str]:
+    """Return what a rank executes: Python scripts and modules run under this Python.
+
+    Args:
+        command: Script or program and its arguments.
+        module: ``command[0]`` is a Python module, as for ``python -m``.
+    Raises:
+        UsageError: The script or program does not exist.
+    """
+    first = command[0]
+    if module:
+        return [sys.executable, "-u", "-m", *command]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise _core.UsageError(f"{first}: no such file")
+        return [sys.executable, "-u", *command]
+    if shutil.which(first) is None:
+        raise _core.UsageError(f"{first}: neither a Python script (*.py) nor a program that can be run")
+    return list(command)

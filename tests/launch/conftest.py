@@ -1,0 +1,27 @@
+"""The machine with stand-ins of NVIDIA's programs."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from stand_in_machine import HERE, ROW, UUIDS, Machine
+
+
+@pytest.fixture
+def machine(tmp_path, request) -> Machine:
+    """A machine with two GPUs; a private runtime folder; nothing of MPS runs."""
+    # Not below tmp_path: the paths of Unix sockets must be short.
+    runtime = Path(tempfile.mkdtemp(prefix="accdp-"))
+    request.addfinalizer(lambda: shutil.rmtree(runtime))
+    folder = tmp_path / "gpus"
+    folder.mkdir()
+    (folder / "gpus.csv").write_text("".join(ROW.format(index=i, uuid=uuid) for i, uuid in enumerate(UUIDS)))
+    env = {
+        "PATH": f"{HERE / 'stand_ins'}{os.pathsep}{os.environ['PATH']}",
+        "XDG_RUNTIME_DIR": str(runtime),
+        "STAND_IN_GPUS": str(folder),
+        "STAND_IN_JOURNAL": str(folder / "journal"),
+    }
+    return Machine(env, runtime, folder)

@@ -1,0 +1,56 @@
+"""A rank that uses its GPU as a CUDA program would: ``python mps_rank.py BEHAVIOUR``; says one JSON line when it does.
+
+BEHAVIOUR: work (until told), once (attach, then end), stubborn (ignores SIGTERM), outside (on the GPU, but not through
+MPS), survivor (minds no error of its GPU), fail (rank 1 raises once it is attached).
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+
+def attach() -> socket.socket:
+    daemon = socket.socket(socket.AF_UNIX)
+    daemon.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
+    daemon.sendall(f"client {os.getpid()}".encode())
+    answer = daemon.recv(1000)
+    if not answer.startswith(b"attached"):
+        raise RuntimeError(f"CUDA error: {answer.decode()}")
+    return daemon
+
+
+def main(behaviour: str) -> None:
+    stopping, told = os.pipe()
+    signal.signal(signal.SIGTERM, lambda *_: behaviour == "stubborn" or os.write(told, b"x"))
+    mark = Path(os.environ["STAND_IN_GPUS"], "on", os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid()))
+    daemon = None
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    if behaviour != "outside":
+        with contextlib.suppress(*([RuntimeError, OSError] if behaviour == "survivor" else [])):
+            daemon = attach()
+    names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
+    mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+    said = {"pid": os.getpid(), **{name: os.environ.get(name) for name in (*names, *mps)}}
+    print(json.dumps(said), flush=True)
+    try:
+        if behaviour == "fail" and os.environ["RANK"] == "1":
+            raise ValueError("rank 1 has had enough")
+        if behaviour in ("work", "stubborn", "fail", "outside", "survivor"):
+            # Kernels run until somebody says stop: SIGTERM, or MPS by terminate_client.
+            ready = select.select([stopping, *([daemon] if daemon else [])], [], [])[0]
+            if behaviour == "stubborn" and daemon in ready:
+                signal.pause()  # its work on the GPU is gone, the process is not
+    finally:
+        if daemon:
+            daemon.sendall(b"bye")
+        mark.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,46 @@
+"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT]``; says one JSON line when it is under way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+def main(behaviour: str, argument: str = "") -> None:
+    rank = int(os.environ["RANK"])
+    if behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour == "usr1":
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(40 + rank))
+    child = subprocess.Popen(["sleep", "1000"]).pid if behaviour in ("parent", "leaving") else 0
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    said = {name: os.environ.get(name) for name in (*names, "ACCDP_TUNED_BATCH_SIZE", "ACCDP_CODEC")}
+    said |= {"pid": os.getpid(), "guard": os.getppid(), "cpus": sorted(os.sched_getaffinity(0)), "child": child}
+    said |= {"stdin": sys.stdin.read()} if behaviour == "stdin" else {}
+    os.write(1, (json.dumps(said) + "\n").encode())
+    if behaviour == "fail" and rank == int(argument):
+        raise ValueError(f"rank {rank} has had enough")
+    if behaviour == "fail_slowly":
+        # The others notice and fail before the first has ended.
+        if rank == int(argument):
+            print("Traceback (most recent call last):\nthe cause", file=sys.stderr, flush=True)
+            time.sleep(0.7)
+        else:
+            time.sleep(0.3)
+            print("Traceback (most recent call last):\na consequence", file=sys.stderr, flush=True)
+        sys.exit(1)
+    if behaviour == "exit":
+        sys.exit(int(argument) if rank == 1 else 0)
+    if behaviour == "lines":
+        for number in range(int(argument)):
+            os.write(1, f"{rank} {number} ".encode())
+            os.write(1, b"x" * 50 + b"\n")
+            os.write(2, f"{rank} {number}\n".encode())
+    if behaviour not in ("once", "stdin", "leaving", "lines"):
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+"""Daemons that hang or say nothing, with short limits: nothing waits for ever, and nothing of them is left."""
+
+import os
+import signal
+
+import jobs
+import pytest
+from stand_in_machine import UUIDS
+
+from accdp_comm import _core
+from accdp_comm.launch import processes
+from accdp_comm.launch.mps import control, daemon, records
+from accdp_comm.launch.mps.control import MpsError
+
+
+@pytest.fixture
+def base(machine, monkeypatch):
+    """The folder of daemons; limits are short."""
+    for name, value in machine.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    for module, name in ((control, "_START_S"), (control, "_ANSWER_S"), (daemon, "_QUIT_S"), (daemon, "_PID_S")):
+        monkeypatch.setattr(module, name, 1.5)
+    monkeypatch.setattr(daemon, "_KILL_S", 0.5)
+    return records.base_directory()
+
+
+def start(base, fault, monkeypatch, **options):
+    monkeypatch.setenv("STAND_IN_FAULT", fault)
+    with records.locked(base):
+        return daemon.start(base, UUIDS[0], is_kept=options.get("is_kept", False))
+
+
+def stand_ins() -> list[int]:
+    """Processes of the stand-in daemons of this test."""
+    here = os.environ["XDG_RUNTIME_DIR"].encode()
+
+    def is_ours(pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                return b"CUDA_MPS_PIPE_DIRECTORY=" + here in file.read()
+        except OSError:
+            return False
+
+    return list(jobs.until_empty(lambda: jobs.living(is_ours)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("no_start", r"failed with status 1; its log ends: \[Control\] Failed to start"),
+        ("hang_start", "did not return within 1.5 s"),
+        ("hang", "did not answer 'get_server_list' within 1.5 s"),
+    ],
+)
+def test_a_daemon_that_does_not_start_leaves_nothing(base, machine, monkeypatch, fault, message):
+    with pytest.raises(MpsError, match=message):
+        start(base, fault, monkeypatch)
+    assert machine.folders() == [] and not stand_ins()
+
+
+def test_a_daemon_that_does_not_say_its_pid_is_stopped_all_the_same(base, machine, monkeypatch):
+    with pytest.raises(MpsError, match="did not say its pid"):
+        start(base, "no_pid", monkeypatch)
+    assert machine.folders() == [] and not stand_ins()
+
+
+def test_a_daemon_that_stops_answering_is_killed(base, machine, monkeypatch):
+    running = start(base, "", monkeypatch)
+    os.kill(running.record.daemon_pid, signal.SIGSTOP)
+    trouble = daemon.stop(running)
+    assert "did not answer" in trouble[0] and "SIGKILL" in trouble[-1], trouble
+    assert machine.folders() == [] and not stand_ins()
+
+
+def test_an_owner_is_its_pid_and_start_time(base, machine, monkeypatch):
+    running = start(base, "", monkeypatch)
+    try:
+        assert not running.record.is_orphan() and running.record.daemon_lives()
+        with records.locked(base):
+            assert daemon.clean(base) == []
+        changed = records.Record(**{**vars(running.record), "owner_start": running.record.owner_start - 1})
+        assert changed.is_orphan(), "the pid was given to another process"
+        assert records.Record(**{**vars(running.record), "boot_id": "another"}).is_orphan()
+    finally:
+        assert daemon.stop(running) == []
+    assert machine.folders() == []
+
+
+def test_a_folder_without_a_record_is_removed(base, machine):
+    (base / "12345678-1").mkdir()
+    with records.locked(base):
+        (line,) = daemon.clean(base)
+    assert "it had no owner" in line and machine.folders() == []
+
+
+def test_a_pid_of_an_earlier_boot_is_nobody_s(base, machine):
+    """The daemon's number may be another process's now: ours, here."""
+    record = records.of_this_process(UUIDS[0], is_kept=False)
+    record = records.with_daemon(record, os.getpid())
+    record = records.Record(**{**vars(record), "boot_id": "an earlier one"})
+    folder = records.make_folder(base, record)
+    assert daemon.stop(daemon.Daemon(folder, record)) == [] and machine.folders() == []
+
+
+def test_a_base_that_others_can_write_to_is_refused(base):
+    base.chmod(0o777)
+    with pytest.raises(_core.UsageError, match="with mode 0700"):
+        records.base_directory()
+
+
+def test_long_runtime_folders_are_left_for_tmp(monkeypatch, tmp_path):
+    """The path of a Unix socket has 107 characters at most."""
+    long = tmp_path / ("x" * 80)
+    long.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    assert records.base_directory().parent.as_posix() == "/tmp"
+
+
+def test_zombies_are_not_alive():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert processes.start_time(child) == 0
+    os.waitpid(child, 0)

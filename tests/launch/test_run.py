@@ -1,0 +1,202 @@
+"""`accdp run` with real processes: what ranks are told, what is shown, how jobs end."""
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+
+import jobs
+import pytest
+from running import ACCDP, act
+
+RANK = str(jobs.TESTS / "launch" / "rank.py")
+CORES = len(os.sched_getaffinity(0))
+
+
+def run(*words: str, timeout: float = 60.0, env=None) -> jobs.Result:
+    return jobs.run([*ACCDP, "run", *words], timeout=timeout, env=env)
+
+
+def by_rank(result: jobs.Result) -> list[dict]:
+    return sorted(result.reports, key=lambda report: int(report["RANK"]))
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_ranks_know_their_place_and_have_cores(launcher):
+    result = run("--launcher", launcher, "-n", "3", RANK, "once")
+    assert result.returncode == 0, str(result)
+    told = by_rank(result)
+    assert [(row["RANK"], row["WORLD_SIZE"], row["LOCAL_RANK"]) for row in told] == [
+        (str(r), "3", str(r)) for r in range(3)
+    ]
+    assert len({(row["MASTER_ADDR"], row["MASTER_PORT"]) for row in told}) == 1
+    assert len({row["pid"] for row in told}) == 3
+    if CORES < 3:
+        assert all(row["cpus"] == sorted(os.sched_getaffinity(0)) for row in told), "cores are shared"
+    else:
+        assert sum(len(row["cpus"]) for row in told) == len({cpu for row in told for cpu in row["cpus"]})
+
+
+def test_binding_can_be_turned_off_and_threads_asked_for():
+    result = run("--bind", "none", "-n", "1", RANK, "once", env={"OMP_NUM_THREADS": "7"})
+    (told,) = result.reports
+    assert told["cpus"] == sorted(os.sched_getaffinity(0)) and told["OMP_NUM_THREADS"] == "7", str(result)
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+def test_two_ranks_have_different_cores():
+    told = by_rank(run("-n", "2", RANK, "once"))
+    assert not set(told[0]["cpus"]) & set(told[1]["cpus"]) and told[0]["cpus"] and told[1]["cpus"]
+
+
+def test_a_profile_says_how_to_run(tmp_path):
+    profile = {
+        "ranks_per_gpu": None,
+        "ranks": 2,
+        "batch_size": 32,
+        "workers": 0,
+        "codec": "fpk",
+        "script": [RANK, "once"],
+    }
+    (tmp_path / "p").write_text(json.dumps(profile))
+    result = run("--profile", str(tmp_path / "p"))
+    assert [(row["ACCDP_TUNED_BATCH_SIZE"], row["ACCDP_CODEC"]) for row in result.reports] == [("32", "fpk")] * 2
+
+
+def test_modules_run_too():
+    result = run("-n", "2", "-m", "json.tool", "--help")
+    assert result.returncode == 0 and result.stdout.count("usage:") == 2, str(result)
+
+
+def test_standard_input_reaches_rank_0(tmp_path):
+    (tmp_path / "in").write_text("hello")
+    command = " ".join([*ACCDP, "run", "-n", "1", RANK, "stdin", "<", str(tmp_path / "in")])
+    (told,) = jobs.run(["sh", "-c", command]).reports
+    assert told["stdin"] == "hello"
+
+
+def test_lines_stay_whole_and_in_order():
+    result = run("-n", "4", RANK, "lines", "500")
+    lines = [line.split() for line in result.stdout.splitlines() if not line.startswith("{")]
+    assert Counter(line[0] for line in lines) == dict.fromkeys("0123", 500)
+    assert all(len(line) == 3 and line[2] == "x" * 50 for line in lines)
+    for rank in "0123":
+        assert [int(line[1]) for line in lines if line[0] == rank] == list(range(500))
+    errors = [line.split() for line in result.stderr.splitlines()]
+    assert all(line[0] == f"[{line[1]}]" for line in errors) and len(errors) == 2000
+
+
+def test_labels_on_request():
+    result = run("--label", "always", "-n", "2", "sh", "-c", "echo out $RANK")
+    assert sorted(result.stdout.splitlines()) == ["[0] out 0", "[1] out 1"]
+    result = run("--label", "never", "-n", "2", "sh", "-c", "echo err $RANK >&2")
+    assert sorted(result.stderr.splitlines()) == ["err 0", "err 1"]
+
+
+def test_the_exit_code_is_the_rank_s_own():
+    result = run("-n", "3", RANK, "exit", "42")
+    assert result.returncode == 42, str(result)
+    assert "accdp run: rank 1 (pid" in result.stderr.splitlines()[-1] and "ended with status 42" in result.stderr
+    assert result.seconds < 15, "the others were told to end"
+
+
+def test_a_rank_killed_by_a_signal_is_named():
+    result = run("-n", "2", "sh", "-c", "[ $RANK = 0 ] && kill -SEGV $$; sleep 100")
+    assert result.returncode == 128 + signal.SIGSEGV, str(result)
+    assert "was killed by SIGSEGV" in result.stderr.splitlines()[-1]
+
+
+def test_the_first_error_is_shown_last_and_by_itself():
+    result = run("-n", "3", RANK, "fail_slowly", "2")
+    lines = result.stderr.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
+    assert lines[start].endswith("this is its error:"), str(result)
+    assert [line.strip() for line in lines[start + 1 :]] == ["Traceback (most recent call last):", "the cause"]
+
+
+def test_an_error_that_already_stands_last_is_not_repeated():
+    result = run("-n", "2", RANK, "fail", "1")
+    assert result.returncode == 1 and result.stderr.count("ValueError: rank 1 has had enough") == 1, str(result)
+    assert result.stderr.splitlines()[-1].endswith("ended with status 1; its error stands above"), str(result)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_everything_quickly(number):
+    result = act(["run", "-n", "3", RANK, "parent"], 3, lambda process, _: process.send_signal(number), {})
+    assert result.returncode == 128 + number, str(result)
+    assert f"ended by {signal.Signals(number).name}" in result.stderr and result.seconds < 10, str(result)
+
+
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace_period():
+    argv = ["run", "--grace", "0.5", "-n", "2", RANK, "stubborn"]
+    result = act(argv, 2, lambda process, _: process.send_signal(signal.SIGTERM), {})
+    assert result.returncode == 128 + signal.SIGTERM and 0.5 <= result.seconds < 10, str(result)
+
+
+def test_a_second_ctrl_c_ends_the_grace_period():
+    def twice(process, _):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGUSR2)  # nobody minds
+        signal.sigtimedwait([], 0.3)  # two signals at once are one
+        process.send_signal(signal.SIGINT)
+
+    result = act(["run", "--grace", "600", "-n", "2", RANK, "stubborn"], 2, twice, {})
+    assert result.returncode == 128 + signal.SIGINT and result.seconds < 15, str(result)
+
+
+def test_other_signals_are_passed_on():
+    result = act(["run", "-n", "2", RANK, "usr1"], 2, lambda process, _: process.send_signal(signal.SIGUSR1), {})
+    assert result.returncode in (40, 41), str(result)
+
+
+def test_ranks_end_when_the_launcher_is_killed():
+    result = act(["run", "--grace", "1", "-n", "2", RANK, "parent"], 2, lambda process, _: process.kill(), {})
+    assert result.returncode == -signal.SIGKILL
+
+
+def test_a_rank_ends_when_its_guard_is_killed():
+    def kill_guard(process, told):
+        os.kill(told[0]["guard"], signal.SIGKILL)
+
+    result = act(["run", "--grace", "1", "-n", "2", RANK, "stubborn"], 2, kill_guard, {})
+    assert result.returncode == 128 + signal.SIGKILL, str(result)
+
+
+def test_what_ranks_leave_running_is_ended():
+    result = run("-n", "2", RANK, "leaving")
+    assert result.returncode == 0, str(result)  # jobs.run has looked for processes that stayed
+
+
+def test_a_reader_that_leaves_ends_the_job():
+    command = " ".join([*ACCDP, "run", "-n", "2", "yes", "|", "head", "-1"])
+    result = jobs.run(["sh", "-c", command])
+    assert result.stdout == "y\n" and result.seconds < 20, str(result)
+
+
+LEAVES = """
+import os, time
+from accdp_comm import mpi_world
+rank, _ = mpi_world.enter_launched(30.0)
+if rank == 1: os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):
+    """mpiexec sees it, and ends the others by SIGKILL: it hits the stubs, and the guards end the ranks."""
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("Open MPI's mpirun waits for the others")
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    result = run("-n", "3", str(tmp_path / "leaves.py"))
+    assert result.returncode != 0 and "a rank left without MPI_Finalize" in result.stderr.splitlines()[-1], str(result)
+
+
+def test_a_program_that_cannot_start_is_said():
+    result = run("-n", "2", "/dev/null")
+    assert result.returncode == 2 and "neither a Python script (*.py) nor a program" in result.stderr, str(result)
+
+
+def test_profile_or_number_is_needed():
+    result = jobs.run([sys.executable, "-m", "accdp_comm", "run", RANK])
+    assert result.returncode == 2 and "one of -n/--ranks" in result.stderr

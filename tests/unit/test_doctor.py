@@ -1,0 +1,120 @@
+"""What `accdp doctor` makes of what it finds; tests/launch/test_doctor_here.py runs it."""
+
+import json
+import resource
+
+import pytest
+
+from accdp_comm.doctor import command, findings, libraries, system
+from accdp_comm.doctor.findings import FAIL, OK, WARN, Check, Finding
+
+GIB = 1 << 30
+
+
+def assert_verdict(found: Finding, verdict: str) -> None:
+    assert found.verdict == verdict and found.found, found
+    assert bool(found.advice) == (verdict != OK), "what is wrong comes with what to do, and nothing else does"
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "verdict"), [(8 * GIB, 4 * GIB, OK), (64 << 20, 64 << 20, WARN), (8 * GIB, 1 << 20, FAIL)]
+)
+def test_shared_memory(total, free, verdict):
+    assert_verdict(system.judge_shared_memory(total, free), verdict)
+
+
+def test_shared_memory_that_is_not_there(tmp_path):
+    assert_verdict(system.shared_memory(str(tmp_path / "none")), FAIL)
+
+
+@pytest.mark.parametrize(
+    ("limit", "has_rdma", "verdict"),
+    [(8 << 20, False, OK), (8 << 20, True, WARN), (resource.RLIM_INFINITY, True, OK), (2 * GIB, True, OK)],
+)
+def test_locked_memory(limit, has_rdma, verdict):
+    assert_verdict(system.judge_locked_memory(limit, has_rdma), verdict)
+
+
+@pytest.mark.parametrize(
+    ("available", "machine", "quota", "ranks", "verdict"),
+    [
+        (8, 8, None, None, OK),
+        (8, 8, None, 8, OK),
+        (8, 8, None, 9, WARN),
+        (1, 8, None, None, WARN),
+        (1, 1, None, None, OK),
+        (8, 8, 2.0, None, WARN),
+        (4, 8, 8.0, 4, OK),
+    ],
+)
+def test_cores(available, machine, quota, ranks, verdict):
+    assert_verdict(system.judge_cores(available, machine, quota, ranks), verdict)
+
+
+def test_unknown_settings_are_named():
+    names = ["ACCDP_CODEC", "ACCDP_CODEK", "ACCDP_TUNED_WORKERS", "HOME"]
+    assert system.unknown_variables(names, {"ACCDP_CODEC"}) == ["ACCDP_CODEK"]
+
+
+def test_a_wrong_setting_fails(monkeypatch):
+    monkeypatch.setenv("PMI_FD", "999")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    for name in ("RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert_verdict(system.environment(), FAIL)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, OK),
+        ({"here": "2.14.0"}, FAIL),
+        ({"here": "2.13.1+cu130", "cuda": "13.0"}, OK),
+        ({"distributed": False}, FAIL),
+    ],
+)
+def test_torch(change, verdict):
+    found = {"here": "2.13.0", "built": "2.13.0+cpu", "cuda": None, "distributed": True}
+    assert_verdict(libraries.judge_torch(found | change), verdict)
+
+
+@pytest.mark.parametrize(("family", "verdict"), [("mpich", OK), ("openmpi", FAIL)])
+def test_mpi4py(family, verdict):
+    assert_verdict(libraries.judge_mpi4py("MPICH Version:  5.0.2\nMPICH Release", "4.1.2", family), verdict)
+    other = {"mpich": "openmpi", "openmpi": "mpich"}[family]
+    assert_verdict(libraries.judge_mpi4py("Open MPI v5.0.11, package", "4.1.2", other), verdict)
+
+
+@pytest.mark.parametrize(("paths", "verdict"), [([], OK), (["/a/libmpi.so.12"], OK), (["/a", "/b"], FAIL)])
+def test_libmpi(paths, verdict):
+    assert_verdict(libraries.judge_libmpi(paths), verdict)
+
+
+def test_cuda_awareness_matters_with_gpus_only():
+    assert_verdict(libraries.cuda_aware(has_gpus=False), OK)
+
+
+def test_a_process_that_dies_is_an_answer():
+    with pytest.raises(libraries.CannotAsk, match="ended with status 3"):
+        libraries.ask("raise SystemExit(3)")
+    with pytest.raises(libraries.CannotAsk, match="No module named 'nothing_like_it'"):
+        libraries.ask("import nothing_like_it")
+    assert libraries.ask("print('noise'); print('[1]')") == [1]
+
+
+def test_findings_are_shown_and_counted():
+    def broken() -> Finding:
+        raise RuntimeError("oh")
+
+    checks = [Check("a", "by a", lambda: Finding(OK, "fine")), Check("b", "by b", broken)]
+    rows = list(findings.run(checks))
+    assert [row["verdict"] for row in rows] == [OK, FAIL] and findings.exit_code(rows) == 1
+    assert findings.exit_code(rows[:1]) == 0 and json.loads(findings.as_json(rows)) == rows
+    assert findings.as_text(rows[0], 80) == "ok    a            fine"
+    assert "the check failed: RuntimeError: oh" in findings.as_text(rows[1], 80)
+    assert findings.summary(rows) == "1 ok, 0 warn, 1 fail"
+
+
+def test_each_check_has_a_name_and_says_how():
+    checks = command.table()
+    assert len({check.name for check in checks}) == len(checks) and all(check.how for check in checks)

@@ -1,0 +1,110 @@
+"""Which program starts ranks, and its command line."""
+
+import os
+import sys
+
+import pytest
+
+from accdp_comm import _core
+from accdp_comm.launch import programs
+from accdp_comm.launch.hosts import Host
+
+
+def test_scripts_run_under_this_python(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    line = programs.rank_command([str(script), "--epochs", "2"])
+    assert line == [sys.executable, "-u", str(script), "--epochs", "2"]
+
+
+def test_modules_and_programs_run_too():
+    assert programs.rank_command(["pkg.tool", "a"], module=True) == [sys.executable, "-u", "-m", "pkg.tool", "a"]
+    assert programs.rank_command(["sh", "-c", "true"]) == ["sh", "-c", "true"]
+
+
+def test_what_cannot_be_run_is_said(tmp_path):
+    with pytest.raises(_core.UsageError, match="nowhere.py: no such file"):
+        programs.rank_command([str(tmp_path / "nowhere.py")])
+    with pytest.raises(_core.UsageError, match="no-such-program: neither a Python script"):
+        programs.rank_command(["no-such-program"])
+
+
+def test_open_mpi_is_told_that_ranks_share_cores():
+    found = programs.mpiexec("mpirun", "openmpi", 4)
+    assert found.command == ["mpirun", "-n", "4", "--oversubscribe", "--bind-to", "none", "-x", "ACCDP_RUN_CONTROL"]
+    assert found.rank_variable == "OMPI_COMM_WORLD_RANK"
+    assert "--allow-run-as-root" in programs.mpiexec("mpirun", "openmpi", 4, is_root=True).command
+    assert "--allow-run-as-root" not in programs.mpiexec("mpiexec", "mpich", 4, is_root=True).command
+
+
+def test_hosts_are_named_with_their_ranks():
+    hosts = [Host("a", 2), Host("b", 1)]
+    assert programs.mpiexec("m", "mpich", 3, hosts).command == ["m", "-n", "3", "-hosts", "a:2,b:1"]
+    assert programs.mpiexec("m", "openmpi", 3, hosts).command[-2:] == ["--host", "a:2,b:1"]
+    with pytest.raises(_core.UsageError, match="torchrun starts one node"):
+        programs.find_program("torchrun", "mpich", 3, hosts)
+
+
+def test_torchrun_starts_programs_as_they_are():
+    found = programs.find_program("torchrun", "mpich", 3, [])
+    assert found.command[-2:] == ["--nproc-per-node=3", "--no-python"] and found.rank_variable == "RANK"
+
+
+def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):
+    srun = program(tmp_path / "bin", "srun", "slurm 22.05")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert programs.choose_launcher("auto", {}) == "mpiexec"
+    assert programs.choose_launcher("auto", {"SLURM_JOB_ID": "7"}) == "srun"
+    assert programs.choose_launcher("torchrun", {"SLURM_JOB_ID": "7"}) == "torchrun"
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    found = programs.find_program("srun", "mpich", 4, [Host("a", 2), Host("b", 2)])
+    assert found.command[0] == srun and found.rank_variable == "SLURM_PROCID"
+    assert {"--ntasks=4", "--mpi=pmi2", "--nodelist=a,b", "--ntasks-per-node=2"} <= set(found.command)
+    assert "--overlap" not in found.command
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert {"--overlap", "--mpi=pmix"} <= set(programs.find_program("srun", "openmpi", 4, []).command)
+    with pytest.raises(_core.UsageError, match="same number of ranks"):
+        programs.find_program("srun", "mpich", 3, [Host("a", 2), Host("b", 1)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert programs.choose_launcher("auto", {"SLURM_JOB_ID": "7"}) == "mpiexec"
+    with pytest.raises(_core.UsageError, match="there is no srun in PATH"):
+        programs.find_program("srun", "mpich", 4, [])
+
+
+def program(folder, name: str, says: str) -> str:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("says", "family"),
+    [
+        ("HYDRA build details:", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS", "mpich"),
+        ("mpirun (Open MPI) 5.0.11", "openmpi"),
+        ("srun 22.05", "other"),
+    ],
+)
+def test_flavours_are_told_apart(tmp_path, says, family):
+    assert programs.flavour(program(tmp_path / "bin", "mpiexec", says)) == family
+
+
+def test_mpiexec_of_the_right_family_is_taken(tmp_path, monkeypatch):
+    program(tmp_path / "a", "mpiexec", "mpirun (Open MPI) 5")
+    right = program(tmp_path / "b", "mpiexec", "HYDRA build details:")
+    python = tmp_path / "c" / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}{os.pathsep}{tmp_path / 'b'}{os.pathsep}/bin")
+    assert programs.find_mpiexec("mpich") == right
+    beside = program(tmp_path / "c", "mpiexec", "HYDRA build details:")
+    assert programs.find_mpiexec("mpich") == beside
+    monkeypatch.setenv("PATH", str(tmp_path / "a"))
+    (tmp_path / "c" / "mpiexec").unlink()
+    with pytest.raises(_core.UsageError, match="accdp was built with mpich, but .*/a/mpiexec belongs to another MPI"):
+        programs.find_mpiexec("mpich")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(_core.UsageError, match="no mpiexec beside this Python or in PATH"):
+        programs.find_mpiexec("mpich")

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "coll/algorithms.hpp"
 #include "coll/bcast_stream.hpp"
+#include "coll/collectives.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -28,18 +28,25 @@ class Group {
   const Topology& topology() const { return fabric_.topology(); }
 
   void barrier(double timeout_s = -1);
-  void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
+  // `via`: how, for the kind of memory that the buffers are in.
+  void bcast(Bytes data, Datatype type, int root, double timeout_s = -1, Collectives& via = host_collectives());
   /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors
   /// that have no reference arrive changed.
   StreamReport bcast_stream(std::vector<Piece> pieces, int root, const StreamOptions& options, double timeout_s = -1);
-  void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
-  void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
-  void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
-  void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
-  void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1);
-  void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1);
+  void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1,
+                 Collectives& via = host_collectives());
+  void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1,
+              Collectives& via = host_collectives());
+  void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1,
+                 Collectives& via = host_collectives());
+  void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1,
+                      Collectives& via = host_collectives());
+  void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1,
+              Collectives& via = host_collectives());
+  void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1,
+               Collectives& via = host_collectives());
   void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
-                double timeout_s = -1);
+                double timeout_s = -1, Collectives& via = host_collectives());
 
   /// Tags are >= 0. from = -1: any rank.
   MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);

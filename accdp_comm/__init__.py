@@ -14,6 +14,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._core import (
         CodecError,
+        CudaError,
         Error,
         MismatchError,
         MpiError,
@@ -35,6 +36,7 @@ __all__ = [
     "BcastWork",
     "CodecError",
     "Communicator",
+    "CudaError",
     "Error",
     "MismatchError",
     "MpiError",
@@ -55,6 +57,7 @@ __all__ = [
 
 _ERRORS = (
     "CodecError",
+    "CudaError",
     "Error",
     "MismatchError",
     "MpiError",

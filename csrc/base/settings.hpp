@@ -21,6 +21,8 @@ struct Settings {
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
   std::string cache_dir = "";
+  std::string gpu_path = "auto";
+  std::int64_t gpu_slot_bytes = 16 << 20;
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;

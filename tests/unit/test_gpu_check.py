@@ -1,4 +1,4 @@
-"""bench/gpu_check.py without a GPU: it says so, its ranks work on host memory too, and its table shows what they measured."""
+"""bench/gpu_check.py without a GPU: it says so, its ranks run on host memory, and its table shows what was measured."""
 
 import json
 import subprocess

@@ -23,10 +23,10 @@ export OMP_NUM_THREADS ?= 1
 make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)" --torch-index=$(TORCH_INDEX) \
 	$(if $(WHEELS),--wheels=$(WHEELS)) && mkdir -p $(STAMPS) && touch $@
 
-NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp')
+NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(shell find csrc -name '*.?pp' -o -name '*.cu')
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
-.PHONY: all build demo test test-unit test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
+.PHONY: all build demo test test-unit test-cudasim test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
 	lint format sanitize fuzz clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -70,7 +70,7 @@ LIMIT = timeout -k 10
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
 MPIEXEC_FLAGS ?= $(if $(shell $(MPIEXEC) --version 2>&1 | grep -i 'open.\?mpi'),--allow-run-as-root --oversubscribe)
 
-test: test-unit test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes
+test: test-unit test-cudasim test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes
 
 test-bench test-tune: $(STAMPS)/bench
 # Frameworks are asked of an index only; from a folder of wheels, tests that need them are skipped.
@@ -78,6 +78,12 @@ test-recipes: $(if $(WHEELS),,$(STAMPS)/recipes)
 
 test-unit test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
 	$(LIMIT) 900 $(PYTEST) tests/$*
+
+# The GPU's part of the core on a CUDA runtime of host memory, against the libaccdp that `make build` made.
+CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
+test-cudasim: build
+	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
+	$(LIMIT) 600 ctest --test-dir $(CMAKE_BUILD) --output-on-failure --no-tests=error -R '^cudasim/'
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_TESTS = tests/mpi/test_comm_compress.py $(filter-out %compress.py,$(wildcard tests/mpi/test_*.py))
@@ -90,7 +96,7 @@ test-mpi: build $(STAMPS)/test
 
 # -- checks -------------------------------------------------------------------------------------------------------
 
-CPP_FILES = $(shell find csrc tests/cpp -name '*.?pp')
+CPP_FILES = $(shell find csrc tests/cpp tests/cudasim -name '*.?pp' -o -name '*.cu' -o -name '*.h')
 
 lint: build $(STAMPS)/lint
 	$(BIN)/ruff check .

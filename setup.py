@@ -24,7 +24,9 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         compiler = toolchain.find_compiler()
         torch, mpi = toolchain.find_torch(), toolchain.find_mpi(compiler)
-        print(f"accdp: {compiler}, torch {torch.version}, {mpi.name} ({mpi.mpicc})", flush=True)
+        cuda, no_cuda = toolchain.find_cuda(compiler)
+        gpus = f"CUDA {cuda.version} ({cuda.nvcc})" if cuda else f"no CUDA ({no_cuda})"
+        print(f"accdp: {compiler}, torch {torch.version}, {mpi.name} ({mpi.mpicc}), {gpus}", flush=True)
         in_place = self.inplace or self.editable_mode
         output = (ROOT if in_place else Path(self.build_lib).resolve()) / "accdp_comm"
         folder = ROOT / "build" / f"{sys.implementation.cache_tag}-{'in-place' if in_place else 'wheel'}"
@@ -42,7 +44,14 @@ class CMakeBuild(build_ext):
             "ACCDP_MPI_INCLUDES": ";".join(mpi.includes),
             "ACCDP_MPI_LINK": ";".join(mpi.link),
             "ACCDP_MPI_RPATH": mpi_rpath(mpi, in_place),
+            "ACCDP_CUDA": "ON" if cuda else "OFF",
         }
+        if cuda:
+            settings |= {
+                "CMAKE_CUDA_COMPILER": cuda.nvcc,
+                "CMAKE_CUDA_HOST_COMPILER": compiler,
+                "CMAKE_CUDA_ARCHITECTURES": cuda.architectures,
+            }
         cmake = toolchain.find_cmake()
         forget_moved_cache(folder)
         configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), "--log-level=WARNING"]

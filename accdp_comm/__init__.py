@@ -14,6 +14,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._core import (
         CodecError,
+        CudaError,
         Error,
         MismatchError,
         MpiError,
@@ -36,6 +37,7 @@ __all__ = [
     "BcastWork",
     "CodecError",
     "Communicator",
+    "CudaError",
     "Error",
     "MismatchError",
     "MpiError",
@@ -58,6 +60,7 @@ __all__ = [
 
 _ERRORS = (
     "CodecError",
+    "CudaError",
     "Error",
     "MismatchError",
     "MpiError",

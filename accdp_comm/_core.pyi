@@ -12,6 +12,7 @@ class PeerTimeout(Error, TimeoutError): ...
 class PeerDied(Error, ConnectionError): ...
 class CodecError(Error): ...
 class MpiError(Error): ...
+class CudaError(Error): ...
 class SystemCallError(Error, OSError): ...
 
 class Datatype:
@@ -52,6 +53,24 @@ class ReduceOp:
 
 _Block = tuple[int, int]  # address, count
 
+class Collectives: ...
+
+# These exist where cuda_report()["built"] is true.
+class DevicePath:
+    def __init__(self) -> None: ...
+    def describe(self) -> str: ...
+
+class DeviceCollectives(Collectives):
+    def __init__(self, path: DevicePath, device: int, stream: int) -> None: ...
+
+def device_of(ptr: int, name: str) -> int: ...
+def send_from_device(
+    group: Group, device: int, stream: int, ptr: int, count: int, dtype: Datatype, dst: int, tag: int
+) -> None: ...
+def recv_to_device(
+    group: Group, device: int, stream: int, ptr: int, count: int, dtype: Datatype, src: int, tag: int
+) -> int: ...
+
 class Group:
     timeout_s: float
     deterministic: bool
@@ -81,27 +100,76 @@ class Group:
     @property
     def nodes(self) -> list[int]: ...
     def barrier(self, timeout_s: float = -1) -> None: ...
-    def bcast(self, ptr: int, count: int, dtype: Datatype, root: int, timeout_s: float = -1) -> None: ...
+    def bcast(
+        self, ptr: int, count: int, dtype: Datatype, root: int, timeout_s: float = -1, via: Collectives | None = None
+    ) -> None: ...
     def allreduce(
-        self, src: int, dst: int, count: int, dtype: Datatype, op: ReduceOp, timeout_s: float = -1
+        self,
+        src: int,
+        dst: int,
+        count: int,
+        dtype: Datatype,
+        op: ReduceOp,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def reduce(
-        self, src: int, dst: int, count: int, dtype: Datatype, op: ReduceOp, root: int, timeout_s: float = -1
+        self,
+        src: int,
+        dst: int,
+        count: int,
+        dtype: Datatype,
+        op: ReduceOp,
+        root: int,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def allgather(
-        self, src: int, count: int, dsts: Sequence[_Block], dtype: Datatype, timeout_s: float = -1
+        self,
+        src: int,
+        count: int,
+        dsts: Sequence[_Block],
+        dtype: Datatype,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def gather(
-        self, src: int, count: int, dsts: Sequence[_Block], dtype: Datatype, root: int, timeout_s: float = -1
+        self,
+        src: int,
+        count: int,
+        dsts: Sequence[_Block],
+        dtype: Datatype,
+        root: int,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def scatter(
-        self, srcs: Sequence[_Block], dst: int, count: int, dtype: Datatype, root: int, timeout_s: float = -1
+        self,
+        srcs: Sequence[_Block],
+        dst: int,
+        count: int,
+        dtype: Datatype,
+        root: int,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def reduce_scatter(
-        self, srcs: Sequence[_Block], dst: int, count: int, dtype: Datatype, op: ReduceOp, timeout_s: float = -1
+        self,
+        srcs: Sequence[_Block],
+        dst: int,
+        count: int,
+        dtype: Datatype,
+        op: ReduceOp,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def alltoall(
-        self, srcs: Sequence[_Block], dsts: Sequence[_Block], dtype: Datatype, timeout_s: float = -1
+        self,
+        srcs: Sequence[_Block],
+        dsts: Sequence[_Block],
+        dtype: Datatype,
+        timeout_s: float = -1,
+        via: Collectives | None = None,
     ) -> None: ...
     def send(self, ptr: int, count: int, dtype: Datatype, dst: int, tag: int, timeout_s: float = -1) -> None: ...
     def recv(self, ptr: int, count: int, dtype: Datatype, src: int, tag: int, timeout_s: float = -1) -> int: ...
@@ -136,6 +204,7 @@ class Group:
     def close(self) -> None: ...
     def capsule(self) -> Any: ...
 
+def cuda_report() -> dict[str, Any]: ...
 def settings() -> list[dict[str, Any]]: ...
 def set_setting(name: str, text: str) -> None: ...
 def settings_text() -> str: ...

@@ -20,8 +20,9 @@ _FLOATS = ("f16", "bf16", "f32", "f64", *_COMPLEX)
 class Arguments:
     """Checks the arguments of one communicator's calls. Methods take the argument's name first or last, for errors."""
 
-    def __init__(self, rank: int, size: int):
+    def __init__(self, rank: int, size: int, *, device: bool = False):
         self.rank, self.size = rank, size
+        self._device = device  # whether memory of CUDA devices will do
 
     def wrong(self, name: str, expected: str, got: object) -> UsageError:
         """Return the error to raise for an argument."""
@@ -30,7 +31,7 @@ class Arguments:
     def buffer(self, name: str, x: Any, *, writable: bool) -> Buffer:
         """Return what and where ``x`` is."""
         try:
-            return describe(x, name, writable=writable)
+            return describe(x, name, writable=writable, device=self._device)
         except UsageError as error:
             raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
 
@@ -63,9 +64,11 @@ class Arguments:
         return _OPS[name]
 
     def same_kind(self, name: str, data: Buffer, as_in: Buffer) -> None:
-        """Check that two arrays have one datatype."""
+        """Check that two arrays have one datatype and are in the same memory."""
         if data.datatype != as_in.datatype:
             raise self.wrong(name, f"datatype {as_in.datatype.name}", data.datatype.name)
+        if data.device != as_in.device:
+            raise self.wrong(name, f"memory of {_place(as_in)}", _place(data))
 
     def in_and_out(self, x: Any, out: Any) -> tuple[Buffer, Buffer]:
         """Return the buffers of an operation that replaces ``x`` where ``out`` is None."""
@@ -129,3 +132,7 @@ class Arguments:
         if min(given) < 0:
             raise self.wrong(name, "counts >= 0", given)
         return given
+
+
+def _place(data: Buffer) -> str:
+    return "the host" if data.device is None else f"CUDA device {data.device}"

@@ -1,18 +1,21 @@
 """Buffers: an array or tensor becomes (address, count, datatype). Nothing else in accdp looks inside arrays.
 
-Taken as they are: NumPy arrays (also ml_dtypes' bfloat16 and float8) and torch CPU tensors. Other libraries' arrays are
-taken through DLPack where they are in host memory, for reading only: DLPack's older form, which most libraries speak,
-cannot say whether an array may be written to.
+Taken as they are: NumPy arrays (also ml_dtypes' bfloat16 and float8), torch tensors, and what has
+``__cuda_array_interface__`` (CuPy, Numba). Other libraries' arrays are taken through DLPack: those in host memory for
+reading only, because DLPack's older form, which most libraries speak, cannot say whether an array may be written to;
+those on a CUDA device where torch is loaded, which can read them.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from . import _core
 from ._core import Datatype, UsageError
 
 _NAMES = {
@@ -33,11 +36,12 @@ _NAMES = {
     "complex128": Datatype.c128,
 }
 _DLPACK_HOST = (1, 3)  # kDLCPU and kDLCUDAHost; all other device types are not host memory
+_DLPACK_CUDA = 2
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Contiguous host memory and what is in it."""
+    """Contiguous memory and what is in it."""
 
     pointer: int
     count: int  # elements; bytes where the datatype is `bytes`
@@ -45,6 +49,8 @@ class Buffer:
     itemsize: int  # bytes per element of the datatype
     shape: tuple[int, ...]
     owner: Any  # the array itself: keeps the memory alive, and says which library new arrays come from
+    device: int | None = None  # CUDA device; None: host memory
+    stream: int = 0  # cudaStream_t in whose order the owner uses device memory
 
     def block(self, start: int, count: int) -> tuple[int, int]:
         """Return (address, count) of ``count`` elements from element ``start`` on."""
@@ -60,33 +66,42 @@ class Buffer:
         return blocks
 
 
-def describe(x: Any, name: str, *, writable: bool) -> Buffer:
+def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buffer:
     """Return where an array's elements are and what they are.
 
     Args:
-        x: NumPy array, torch tensor, or any object with ``__dlpack__``; contiguous (C order), in host memory.
+        x: NumPy array, torch tensor, or any object with ``__dlpack__`` or ``__cuda_array_interface__``; contiguous (C
+            order).
         name: Of the argument, for errors.
         writable: Whether the operation writes to it.
+        device: Whether memory of a CUDA device will do.
     Raises:
-        UsageError: Not an array, not contiguous, not in host memory, read-only though written to, or Python objects.
+        UsageError: Not an array, not contiguous, not in such memory, read-only though written to, or Python objects.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _tensor(x, name)
+        return _tensor(x, name, device)
     if isinstance(x, np.ndarray):
         return _array(x, x, name, writable)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _cuda_array(x, name, writable, device)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        return _dlpack(x, name, writable)
+        return _dlpack(x, name, writable, device)
     raise UsageError(
         f"{name} is a {type(x).__name__}: expected a NumPy array, a torch tensor or an object with __dlpack__"
     )
 
 
 def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:
-    """Return a new array of another shape with the datatype of ``x``: a torch tensor for a tensor, else NumPy."""
+    """Return a new array of another shape with the datatype of ``x``, in the same memory: torch, CuPy or NumPy."""
     if isinstance(x.owner, np.ndarray):
         return np.empty(shape, x.owner.dtype)
-    return x.owner.new_empty(shape)
+    if hasattr(x.owner, "new_empty"):
+        return x.owner.new_empty(shape)
+    cupy = sys.modules.get("cupy")
+    if cupy is None or not isinstance(x.owner, cupy.ndarray):
+        raise UsageError(f"out: expected an array, because no {type(x.owner).__name__} can be made here")
+    return cupy.empty(shape, x.owner.dtype)
 
 
 def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -> Buffer:
@@ -105,10 +120,11 @@ def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -
     return _buffer(array.ctypes.data, array.size, kind.itemsize, kind.name, array.shape, owner)
 
 
-def _tensor(tensor: Any, name: str) -> Buffer:
+def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
     if str(tensor.layout) != "torch.strided":
         raise UsageError(f"{name} has layout {tensor.layout}: expected a dense tensor")
-    if tensor.device.type != "cpu":
+    is_cuda = device and tensor.device.type == "cuda"
+    if tensor.device.type != "cpu" and not is_cuda:
         raise UsageError(f"{name} is on {tensor.device}: expected host memory, as of {name}.cpu()")
     if not tensor.is_contiguous():
         raise UsageError(
@@ -118,13 +134,47 @@ def _tensor(tensor: Any, name: str) -> Buffer:
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(f"{name} is a lazy conjugate or negation: expected {name}.resolve_conj().resolve_neg()")
     kind = str(tensor.dtype).removeprefix("torch.")
-    return _buffer(tensor.data_ptr(), tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
+    buffer = _buffer(tensor.data_ptr(), tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
+    if not is_cuda:
+        return buffer
+    _need_cuda(name)
+    stream = sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
+    return replace(buffer, device=tensor.device.index, stream=stream)
 
 
-def _dlpack(x: Any, name: str, writable: bool) -> Buffer:
-    device = x.__dlpack_device__()[0]
-    if int(device) not in _DLPACK_HOST:
-        raise UsageError(f"{name} is on a device (DLPack device type {int(device)}): expected host memory")
+def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
+    if not device:
+        raise UsageError(f"{name}, a {type(x).__name__}, is on a CUDA device: expected host memory")
+    _need_cuda(name)
+    facts = x.__cuda_array_interface__
+    shape, kind, (pointer, is_read_only) = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts["data"]
+    strides, expected = facts.get("strides"), kind.itemsize
+    for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if length > 1 and stride != expected and 0 not in shape:
+            raise UsageError(f"{name} is not contiguous (shape {shape}, strides {tuple(strides)}): expected C order")
+        expected *= length
+    if writable and is_read_only:
+        raise UsageError(f"{name} is read-only, but the operation writes to it")
+    if not kind.isnative:
+        raise UsageError(f"{name} has dtype {kind} in foreign byte order: expected {kind.newbyteorder('=')}")
+    # Libraries with types that NumPy lacks call them by name (CuPy's bfloat16 is "V2" here).
+    named = str(getattr(x, "dtype", kind.name))
+    buffer = _buffer(pointer or 0, math.prod(shape), kind.itemsize, named if named in _NAMES else kind.name, shape, x)
+    # None says that nothing is pending; our own work then goes into the legacy default stream, number 1.
+    return replace(buffer, device=_core.device_of(pointer or 0, name), stream=facts.get("stream") or 1)
+
+
+def _need_cuda(name: str) -> None:
+    if not _core.cuda_report()["built"]:
+        raise UsageError(f"{name} is on a CUDA device, but this accdp was built without CUDA (docs/gpu.md)")
+
+
+def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
+    kind = int(x.__dlpack_device__()[0])
+    if device and kind == _DLPACK_CUDA and "torch" in sys.modules:
+        return _tensor(sys.modules["torch"].from_dlpack(x), name, device)
+    if kind not in _DLPACK_HOST:
+        raise UsageError(f"{name} is on a device (DLPack device type {kind}): expected host memory")
     try:
         array = np.from_dlpack(x)
     except (RuntimeError, BufferError, TypeError) as error:

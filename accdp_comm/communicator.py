@@ -12,7 +12,7 @@ import numpy as np
 from . import _core, mpi_world, worlds
 from .arguments import Arguments
 from .bootstrap import form_group
-from .buffers import new_like
+from .buffers import Buffer, new_like
 from .exchange import Exchange
 
 T = TypeVar("T")
@@ -34,6 +34,9 @@ class Communicator:
     Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but send, recv and close
     are collective, and every rank calls them in the same order. An operation that fails for another reason than a wrong
     argument breaks the communicator: its later calls raise the first reason, and buffers it was to write are undefined.
+
+    Arrays and tensors are in host memory, or all on one CUDA device. There an operation begins after what the array's
+    stream holds when it is called, and later work of that stream begins after the operation (docs/gpu.md).
     """
 
     def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0, deterministic: bool | None = None):
@@ -47,7 +50,8 @@ class Communicator:
         self._core = form_group(exchange, name, world=world)
         self._worker: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None  # the last operation given to the worker
-        self._args = Arguments(self._core.rank, self._core.size)
+        self._args = Arguments(self._core.rank, self._core.size, device=True)
+        self._device_path: _core.DevicePath | None = None
         mpi_world.keep_until_exit(self._core)
 
     @property
@@ -67,6 +71,13 @@ class Communicator:
         done.set_result(operation(self._group))
         return done
 
+    def _via(self, data: Buffer) -> _core.Collectives | None:
+        """Return how an operation on that memory is carried out: None for host memory."""
+        if data.device is None:
+            return None
+        self._device_path = self._device_path or _core.DevicePath()
+        return _core.DeviceCollectives(self._device_path, data.device, data.stream)
+
     @property
     def rank(self) -> int:
         """Rank of this process, 0..size-1."""
@@ -82,11 +93,16 @@ class Communicator:
         """Node of each rank, numbered from 0 in the order in which nodes first appear."""
         return tuple(self._core.nodes)
 
+    @property
+    def device_path(self) -> str:
+        """How arrays on a CUDA device go between the ranks: empty before the first, else as docs/gpu.md tells."""
+        return self._device_path.describe() if self._device_path else ""
+
     def bcast(self, x: Any, root: int = 0) -> Any:
         """Copy ``x`` of rank ``root`` into ``x`` of every rank.
 
         Args:
-            x: Contiguous array or tensor in host memory, any shape and datatype; same count and datatype on all ranks.
+            x: Contiguous array or tensor, any shape and datatype; same count and datatype on all ranks.
                 Read on root, written elsewhere.
             root: Rank that holds the data, equal on all ranks.
         Returns:
@@ -98,14 +114,14 @@ class Communicator:
         """
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=self.rank != root)
-        self._group.bcast(data.pointer, data.count, data.datatype, root)
+        self._group.bcast(data.pointer, data.count, data.datatype, root, via=self._via(data))
         return x
 
     def allreduce(self, x: Any, op: str = "sum", out: Any = None) -> Any:
         """Combine ``x`` of all ranks element by element; every rank gets the result.
 
         Args:
-            x: Contiguous array or tensor in host memory; bool, (u)int8..64, float16, bfloat16, float32, float64,
+            x: Contiguous array or tensor; bool, (u)int8..64, float16, bfloat16, float32, float64,
                 complex64, complex128. Same count and datatype on all ranks.
             op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
             out: Takes the result: same count and datatype as ``x``. None: the result replaces ``x``.
@@ -116,7 +132,9 @@ class Communicator:
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
         data, result = self._args.in_and_out(x, out)
-        self._group.allreduce(data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data))
+        self._group.allreduce(
+            data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), via=self._via(data)
+        )
         return x if out is None else out
 
     def reduce(self, x: Any, op: str = "sum", root: int = 0, out: Any = None) -> Any:
@@ -134,17 +152,21 @@ class Communicator:
         self._args.rank_of("root", root)
         if self.rank != root:
             data = self._args.buffer("x", x, writable=False)
-            self._group.reduce(data.pointer, 0, data.count, data.datatype, self._args.op(op, data), root)
+            self._group.reduce(
+                data.pointer, 0, data.count, data.datatype, self._args.op(op, data), root, via=self._via(data)
+            )
             return None
         data, result = self._args.in_and_out(x, out)
-        self._group.reduce(data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), root)
+        self._group.reduce(
+            data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), root, via=self._via(data)
+        )
         return x if out is None else out
 
     def allgather(self, x: Any, out: Any = None) -> Any:
         """Collect ``x`` of every rank on every rank.
 
         Args:
-            x: Contiguous array or tensor in host memory, any datatype, same on all ranks.
+            x: Contiguous array or tensor, any datatype, same on all ranks.
             out: size * count elements of ``x``'s datatype in rank order; or a list of one array per rank, whose counts
                 may differ; or None for a new array of shape (size, *x.shape), where all ranks have the same shape.
         Returns:
@@ -159,14 +181,14 @@ class Communicator:
         own = blocks[self.rank][1]
         if own != data.count:
             raise self._args.wrong(f"out[{self.rank}]", f"{data.count} elements, as many as x", own)
-        self._group.allgather(data.pointer, data.count, blocks, data.datatype)
+        self._group.allgather(data.pointer, data.count, blocks, data.datatype, via=self._via(data))
         return out
 
     def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
         """Collect ``x`` of every rank on rank ``root``.
 
         Args:
-            x: Contiguous array or tensor in host memory, any datatype; same count and datatype on all ranks.
+            x: Contiguous array or tensor, any datatype; same count and datatype on all ranks.
             root: Rank that collects, equal on all ranks.
             out: As in allgather(), with equal counts; used on root only.
         Returns:
@@ -177,12 +199,12 @@ class Communicator:
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=False)
         if self.rank != root:
-            self._group.gather(data.pointer, data.count, [], data.datatype, root)
+            self._group.gather(data.pointer, data.count, [], data.datatype, root, via=self._via(data))
             return None
         out = self._args.room(out, data)
         blocks = self._args.blocks("out", out, data, writable=True)
         self._args.even("out", blocks, data.count)
-        self._group.gather(data.pointer, data.count, blocks, data.datatype, root)
+        self._group.gather(data.pointer, data.count, blocks, data.datatype, root, via=self._via(data))
         return out
 
     def scatter(self, x: Any, out: Any, root: int = 0) -> Any:
@@ -203,7 +225,7 @@ class Communicator:
         if self.rank == root:
             blocks = self._args.blocks("x", x, result, writable=False)
             self._args.even("x", blocks, result.count)
-        self._group.scatter(blocks, result.pointer, result.count, result.datatype, root)
+        self._group.scatter(blocks, result.pointer, result.count, result.datatype, root, via=self._via(result))
         return out
 
     def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None) -> Any:
@@ -230,7 +252,9 @@ class Communicator:
         blocks = self._args.blocks("x", x, result, writable=False)
         if blocks[self.rank][1] != result.count:
             raise self._args.wrong("out", f"{blocks[self.rank][1]} elements, this rank's part of x", result.count)
-        self._group.reduce_scatter(blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine))
+        self._group.reduce_scatter(
+            blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine), via=self._via(mine)
+        )
         return result.owner if out is None else out
 
     def alltoall(
@@ -243,7 +267,7 @@ class Communicator:
         """Send part i of ``x`` to rank i, and collect the parts of all ranks in rank order.
 
         Args:
-            x: Contiguous array or tensor in host memory, any datatype, same on all ranks.
+            x: Contiguous array or tensor, any datatype, same on all ranks.
             out: Takes the parts received. None: a new array.
             send_counts: Rows (first dimension) for each rank; None: the rows in equal parts.
             recv_counts: Rows from each rank; None: the ranks tell each other.
@@ -268,14 +292,14 @@ class Communicator:
             raise self._args.wrong("out", f"{sum(got) * width} elements ({sum(got)} rows)", result.count)
         starts = [sum(got[:rank]) * width for rank in range(self.size)]
         blocks = [result.block(start, count * width) for start, count in zip(starts, got, strict=True)]
-        self._group.alltoall(data.rows(sent), blocks, data.datatype)
+        self._group.alltoall(data.rows(sent), blocks, data.datatype, via=self._via(data))
         return result.owner if out is None else out
 
     def send(self, x: Any, dst: int, tag: int = 0) -> None:
         """Send ``x`` to rank ``dst``; returns when ``x`` may be changed again.
 
         Args:
-            x: Contiguous array or tensor in host memory, any datatype.
+            x: Contiguous array or tensor, any datatype.
             dst: Receiving rank.
             tag: Number >= 0 that the receiver asks for.
         Raises:
@@ -284,13 +308,17 @@ class Communicator:
         """
         self._args.rank_of("dst", dst)
         data = self._args.buffer("x", x, writable=False)
-        self._group.send(data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
+        what = (data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
+        if data.device is None:
+            self._group.send(*what)
+        else:
+            _core.send_from_device(self._group, data.device, data.stream, *what)
 
     def recv(self, x: Any, src: int = -1, tag: int = 0) -> int:
         """Receive into ``x``.
 
         Args:
-            x: Contiguous array or tensor in host memory, with the count and datatype of what is sent.
+            x: Contiguous array or tensor, with the count and datatype of what is sent.
             src: Sending rank, or -1 for any.
             tag: Of the message.
         Returns:
@@ -301,7 +329,10 @@ class Communicator:
         if src != -1:
             self._args.rank_of("src", src)
         data = self._args.buffer("x", x, writable=True)
-        return self._group.recv(data.pointer, data.count, data.datatype, src, self._args.tag(tag))
+        what = (data.pointer, data.count, data.datatype, src, self._args.tag(tag))
+        if data.device is None:
+            return self._group.recv(*what)
+        return _core.recv_to_device(self._group, data.device, data.stream, *what)
 
     def barrier(self) -> None:
         """Wait until all ranks are here.

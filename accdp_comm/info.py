@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
@@ -149,17 +148,16 @@ def without_launcher() -> dict[str, str]:
 
 
 def _cuda() -> dict[str, Any]:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return {"missing": f"no NVIDIA driver ({error})"}
-    code = driver.cuInit(0)
-    if code != 0:
-        return {"missing": f"cuInit failed with code {code}"}
-    version, devices = ctypes.c_int(), ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    driver.cuDeviceGetCount(ctypes.byref(devices))
-    return {"found": f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} devices"}
+    report = _core.cuda_report()
+    if report["why_not"]:
+        built = f"; built with CUDA {_dotted(report['runtime_version'])}" if report["built"] else ""
+        return report | {"missing": report["why_not"] + built}
+    built, driver = _dotted(report["runtime_version"]), _dotted(report["driver_version"])
+    return report | {"found": f"{report['devices']} GPUs, built with CUDA {built}, driver for CUDA {driver}"}
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _codecs() -> list[dict[str, Any]]:

@@ -197,6 +197,55 @@ def mpi_wheel(mpicc: str) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Cuda:
+    nvcc: str
+    version: str
+    architectures: str  # in CMake's notation
+
+
+# Machine code for these GPUs where nvcc knows them, and PTX of the newest, which drivers compile for later GPUs.
+_GPUS = (80, 90, 100)
+_USUAL_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is often not on PATH
+OLDEST_CUDA = (12, 0)
+
+
+def find_cuda(compiler: str) -> tuple[Cuda | None, str]:
+    """The CUDA to build with, or None and why: $ACCDP_CUDA says "auto" (if it works), "on" (it must) or "off"."""
+    wanted = os.environ.get("ACCDP_CUDA", "auto")
+    if wanted not in ("auto", "on", "off"):
+        stop(f"ACCDP_CUDA={wanted}: expected auto, on or off.")
+    if wanted == "off":
+        return None, "ACCDP_CUDA=off"
+    cuda, why_not = _working_cuda(compiler)
+    if cuda is None and wanted == "on":
+        stop(f"ACCDP_CUDA=on, but {why_not}; set NVCC to the nvcc of CUDA 12 or newer, or ACCDP_CUDA=off.")
+    return cuda, why_not
+
+
+def _working_cuda(compiler: str) -> tuple[Cuda | None, str]:
+    named = os.environ.get("NVCC")
+    nvcc = find_program(named or "nvcc") or (None if named else shutil.which(_USUAL_NVCC))
+    if nvcc is None:
+        return None, f"NVCC={named} is no program" if named else "nvcc was not found"
+    version = re.search(r"release (\d+)\.(\d+)", run_quietly([nvcc, "--version"])[1])
+    if version is None or tuple(map(int, version.groups())) < OLDEST_CUDA:
+        return None, f"{nvcc} is not of CUDA {'.'.join(map(str, OLDEST_CUDA))} or newer"
+    known = [gpu for gpu in _GPUS if f"sm_{gpu}" in run_quietly([nvcc, "--list-gpu-code"])[1].split()]
+    if not known:
+        return None, f"{nvcc} knows none of {', '.join(f'sm_{gpu}' for gpu in _GPUS)}"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "probe.cu")
+        file.write_text("#include <cuda_runtime.h>\n#include <span>\n__global__ void probe(int* x) { *x = 1; }\n")
+        probe = [nvcc, "-ccbin", compiler, "-std=c++20", f"-arch=sm_{known[-1]}", "-c", str(file), "-o", f"{file}.o"]
+        status, output = run_quietly(probe)
+    if status != 0:
+        lines = [line for line in output.splitlines() if "error" in line] or output.splitlines() or ["no message"]
+        return None, f"{nvcc} does not compile with {compiler} ({lines[0].strip()})"
+    architectures = [f"{gpu}-real" for gpu in known[:-1]] + [str(known[-1])]
+    return Cuda(nvcc, ".".join(version.groups()), ";".join(architectures)), ""
+
+
 def find_cmake() -> str:
     """CMake, new enough."""
     cmake = find_program("cmake")

@@ -33,6 +33,9 @@ struct CodecError : Error {
 struct MpiError : Error {
   using Error::Error;
 };
+struct CudaError : Error {
+  using Error::Error;
+};
 struct SystemCallError : Error {
   using Error::Error;
 };

@@ -51,6 +51,14 @@ constexpr Setting kRows[] = {
      "Where measured codec speeds are kept for the next run.", false},
     {&Settings::step_log, "ACCDP_STEP_LOG", "a folder; empty = none",
      "Where each rank keeps when its collectives and steps ended, in a file; `accdp tune` reads them.", false},
+    {&Settings::gpu_path, "ACCDP_GPU_PATH", "auto or staged",
+     "auto: ranks on one GPU exchange device memory there; staged: it goes through host memory, and other ranks of the "
+     "call may give host memory.",
+     true},
+    {&Settings::gpu_slot_bytes, "ACCDP_GPU_SLOT_BYTES", "bytes from 64k to 256M, a multiple of 64k, k/M/G suffix",
+     "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
+     "chunk on its way through host memory.",
+     true},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {
@@ -103,6 +111,10 @@ void check(const Settings& values, const Setting& row) {
     fail();
   if (is(&Settings::codec) && values.codec.empty()) fail();
   if (is(&Settings::deterministic) && values.deterministic != "off" && values.deterministic != "on") fail();
+  const bool bad_slot =
+      values.gpu_slot_bytes < (64 << 10) || values.gpu_slot_bytes > (256 << 20) || values.gpu_slot_bytes % (64 << 10);
+  if (is(&Settings::gpu_slot_bytes) && bad_slot) fail();
+  if (is(&Settings::gpu_path) && values.gpu_path != "auto" && values.gpu_path != "staged") fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 

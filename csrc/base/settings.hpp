@@ -24,6 +24,8 @@ struct Settings {
   std::string codecs_off = "";
   std::string cache_dir = "";
   std::string step_log = "";
+  std::string gpu_path = "auto";
+  std::int64_t gpu_slot_bytes = 16 << 20;
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;

@@ -34,6 +34,9 @@ std::vector<ConstBytes> readable(const std::vector<Block>& blocks, Datatype type
   return spans;
 }
 
+/// What a call is carried out by: host memory unless it says otherwise.
+Collectives& kind_of(Collectives* via) { return via ? *via : host_collectives(); }
+
 /// A tensor of a stream: address, elements, datatype, address of its reference or 0.
 using Tensor = std::tuple<Address, std::size_t, Datatype, Address>;
 
@@ -100,6 +103,7 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
 void bind_group(py::module_& m) {
   using namespace py::literals;
   const auto timeout = py::arg("timeout_s") = -1.0;
+  const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
   using nogil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>>(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).")
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
@@ -120,50 +124,59 @@ void bind_group(py::module_& m) {
       .def("barrier", &Group::barrier, timeout, nogil())
       .def(
           "bcast",
-          [](Group& g, Address ptr, std::size_t count, Datatype type, int root, double t) {
-            g.bcast(writable({ptr, count}, type), type, root, t);
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int root, double t, Collectives* via) {
+            g.bcast(writable({ptr, count}, type), type, root, t, kind_of(via));
           },
-          "ptr"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
+          "ptr"_a, "count"_a, "dtype"_a, "root"_a, timeout, via, nogil())
       .def(
           "allreduce",
-          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, double t) {
-            g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, t);
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, double t,
+             Collectives* via) {
+            g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, t, kind_of(via));
           },
-          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, via, nogil())
       .def(
           "reduce",
-          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root, double t) {
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root, double t,
+             Collectives* via) {
             // Ranks other than root may give no destination.
-            g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, t);
+            g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, t,
+                     kind_of(via));
           },
-          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, timeout, nogil())
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, timeout, via, nogil())
       .def(
           "allgather",
-          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, double t) {
-            g.allgather(readable({src, count}, type), writable(dsts, type), type, t);
+          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, double t,
+             Collectives* via) {
+            g.allgather(readable({src, count}, type), writable(dsts, type), type, t, kind_of(via));
           },
-          "src"_a, "count"_a, "dsts"_a, "dtype"_a, timeout, nogil())
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, timeout, via, nogil())
       .def(
           "reduce_scatter",
           [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, ReduceOp op,
-             double t) { g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, t); },
-          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, nogil())
+             double t, Collectives* via) {
+            g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, t, kind_of(via));
+          },
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, via, nogil())
       .def(
           "gather",
           [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, int root,
-             double t) { g.gather(readable({src, count}, type), writable(dsts, type), type, root, t); },
-          "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, timeout, nogil())
+             double t, Collectives* via) {
+            g.gather(readable({src, count}, type), writable(dsts, type), type, root, t, kind_of(via));
+          },
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, timeout, via, nogil())
       .def(
           "scatter",
           [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, int root,
-             double t) { g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, t); },
-          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, timeout, nogil())
+             double t, Collectives* via) {
+            g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, t, kind_of(via));
+          },
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, timeout, via, nogil())
       .def(
           "alltoall",
-          [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type, double t) {
-            g.alltoall(readable(srcs, type), writable(dsts, type), type, t);
-          },
-          "srcs"_a, "dsts"_a, "dtype"_a, timeout, nogil())
+          [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type, double t,
+             Collectives* via) { g.alltoall(readable(srcs, type), writable(dsts, type), type, t, kind_of(via)); },
+          "srcs"_a, "dsts"_a, "dtype"_a, timeout, via, nogil())
       .def(
           "send",
           [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag, double t) {

@@ -6,6 +6,7 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "bind/core_device.hpp"
 #include "bind/core_group.hpp"
 #include "codec/codec.hpp"
 #include "codec/crc32c.hpp"
@@ -69,6 +70,7 @@ void bind_errors(py::module_& m) {
   bind_error<CodecError>(m, "CodecError", py::make_tuple(base),
                          "Compressed bytes are damaged, or of a format that is not understood. The group is broken.");
   bind_error<MpiError>(m, "MpiError", py::make_tuple(base), "An MPI call failed.");
+  bind_error<CudaError>(m, "CudaError", py::make_tuple(base), "A CUDA call failed.");
   bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)),
                               "A system call failed.");
 }
@@ -232,5 +234,6 @@ PYBIND11_MODULE(_core, m) {
       py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
   m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
         "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
+  bind_device(m);
   bind_group(m);
 }

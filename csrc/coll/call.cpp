@@ -25,6 +25,7 @@ std::string describe(const Signature& s) {
   if (static_cast<OpKind>(s.kind) == OpKind::kBarrier) return text;
   if (s.op != 255) text += std::string(" (") + name_of(static_cast<ReduceOp>(s.op)) + ")";
   text += " of " + std::to_string(s.count) + " " + name_of(s.type);
+  if (s.memory == MemoryKind::kDevice) text += " in device memory";
   if (s.root >= 0) text += " with root " + std::to_string(s.root);
   if (s.check) {
     char digits[24];

@@ -80,6 +80,13 @@ void Group::check_codec(const StreamOptions& options) const {
     usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
 }
 
+Collectives& Group::how(Collectives& via) const {
+  if (!deterministic_) return via;
+  if (&via != &host_collectives())
+    usage("deterministic: expected host memory; on a device the order of a reduction follows the placement");
+  return ordered_collectives();
+}
+
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   std::lock_guard lock(collective_mutex_);
@@ -110,10 +117,10 @@ void Group::barrier(double timeout_s) {
   collective(OpKind::kBarrier, {}, 0, timeout_s, [](Context& c) { accdp::barrier(c); });
 }
 
-void Group::bcast(Bytes data, Datatype type, int root, double timeout_s) {
+void Group::bcast(Bytes data, Datatype type, int root, double timeout_s, Collectives& via) {
   check_root(root);
-  collective(OpKind::kBcast, {.root = root, .type = type}, data.size(), timeout_s,
-             [&](Context& c) { accdp::bcast(c, data, root); });
+  collective(OpKind::kBcast, {.root = root, .type = type, .memory = via.memory()}, data.size(), timeout_s,
+             [&](Context& c) { via.bcast(c, data, root); });
 }
 
 StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s) {
@@ -139,14 +146,14 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   return report;
 }
 
-void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s) {
+void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s, Collectives& via) {
   check_op(type, op);
   if (out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  const bool ordered = deterministic_;
-  collective(OpKind::kAllreduce, {.layout = ordered, .type = type, .op = static_cast<std::uint8_t>(op)}, in.size(),
-             timeout_s,
-             [&](Context& c) { (ordered ? reduce_in_rank_order : reduce_to)(c, in, out, {type, op, size()}, -1); });
+  Collectives& reducing = how(via);
+  collective(OpKind::kAllreduce,
+             {.layout = deterministic_, .type = type, .op = static_cast<std::uint8_t>(op), .memory = via.memory()},
+             in.size(), timeout_s, [&](Context& c) { reducing.reduce_to(c, in, out, {type, op, size()}, -1); });
 }
 
 StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
@@ -176,38 +183,46 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
   return report;
 }
 
-void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s) {
+void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s, Collectives& via) {
   check_root(root);
   check_op(type, op);
   if (rank() == root && out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  const bool ordered = deterministic_;
-  collective(OpKind::kReduce, {.layout = ordered, .root = root, .type = type, .op = static_cast<std::uint8_t>(op)},
-             in.size(), timeout_s,
-             [&](Context& c) { (ordered ? reduce_in_rank_order : reduce_to)(c, in, out, {type, op, size()}, root); });
+  Collectives& reducing = how(via);
+  collective(OpKind::kReduce,
+             {.layout = deterministic_,
+              .root = root,
+              .type = type,
+              .op = static_cast<std::uint8_t>(op),
+              .memory = via.memory()},
+             in.size(), timeout_s, [&](Context& c) { reducing.reduce_to(c, in, out, {type, op, size()}, root); });
 }
 
-void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s) {
+void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s,
+                      Collectives& via) {
   if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
     usage("outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
-  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type}, total_bytes(outs), timeout_s,
-             [&](Context& c) { accdp::allgather(c, in, outs); });
+  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type, .memory = via.memory()}, total_bytes(outs),
+             timeout_s, [&](Context& c) { via.allgather(c, in, outs); });
 }
 
-void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op,
-                           double timeout_s) {
+void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s,
+                           Collectives& via) {
   check_op(type, op);
   if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
     usage("ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
-  const bool ordered = deterministic_;
+  Collectives& reducing = how(via);
   collective(OpKind::kReduceScatter,
-             {.layout = layout_of(ins) + ordered, .type = type, .op = static_cast<std::uint8_t>(op)}, total_bytes(ins),
-             timeout_s, [&](Context& c) {
-               (ordered ? reduce_scatter_in_rank_order : accdp::reduce_scatter)(c, ins, out, {type, op, size()});
-             });
+             {.layout = layout_of(ins) + deterministic_,
+              .type = type,
+              .op = static_cast<std::uint8_t>(op),
+              .memory = via.memory()},
+             total_bytes(ins), timeout_s,
+             [&](Context& c) { reducing.reduce_scatter(c, ins, out, {type, op, size()}); });
 }
 
-void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s) {
+void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s,
+                   Collectives& via) {
   check_root(root);
   if (rank() == root) {
     if (outs.size() != std::size_t(size())) usage("outs: expected one block per rank");
@@ -215,11 +230,12 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
       if (block.size() != in.size())
         usage("outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
-  collective(OpKind::kGather, {.root = root, .type = type}, in.size(), timeout_s,
-             [&](Context& c) { accdp::gather(c, in, outs, root); });
+  collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
+             [&](Context& c) { via.gather(c, in, outs, root); });
 }
 
-void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s) {
+void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s,
+                    Collectives& via) {
   check_root(root);
   if (rank() == root) {
     if (ins.size() != std::size_t(size())) usage("ins: expected one block per rank");
@@ -227,19 +243,19 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
       if (block.size() != out.size())
         usage("ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
   }
-  collective(OpKind::kScatter, {.root = root, .type = type}, out.size(), timeout_s,
-             [&](Context& c) { accdp::scatter(c, ins, out, root); });
+  collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory()}, out.size(), timeout_s,
+             [&](Context& c) { via.scatter(c, ins, out, root); });
 }
 
 void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
-                     double timeout_s) {
+                     double timeout_s, Collectives& via) {
   if (ins.size() != std::size_t(size()) || outs.size() != std::size_t(size()))
     usage("ins, outs: expected one block per rank each");
   if (ins[rank()].size() != outs[rank()].size())
     usage("the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
           std::to_string(outs[rank()].size()) + " out");
-  collective(OpKind::kAlltoall, {.type = type}, total_bytes(ins), timeout_s,
-             [&](Context& c) { accdp::alltoall(c, ins, outs); });
+  collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s,
+             [&](Context& c) { via.alltoall(c, ins, outs); });
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {

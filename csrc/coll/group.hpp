@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "coll/algorithms.hpp"
 #include "coll/allreduce_stream.hpp"
 #include "coll/bcast_stream.hpp"
+#include "coll/collectives.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -33,22 +33,29 @@ class Group {
   const Topology& topology() const { return fabric_.topology(); }
 
   void barrier(double timeout_s = -1);
-  void bcast(Bytes data, Datatype type, int root, double timeout_s = -1);
+  // `via`: how, for the kind of memory that the buffers are in.
+  void bcast(Bytes data, Datatype type, int root, double timeout_s = -1, Collectives& via = host_collectives());
   /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors
   /// that have no reference arrive changed.
   StreamReport bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s = -1);
-  void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
+  void allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1,
+                 Collectives& via = host_collectives());
   /// In place, of tensors of one datatype that lie one after the other, encoded between nodes as the options say
   /// (allreduce_stream.hpp). A bound there lets floats arrive changed.
   StreamReport allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
                                 std::span<float> residual = {}, double timeout_s = -1);
-  void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1);
-  void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1);
-  void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1);
-  void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1);
-  void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1);
+  void reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int root, double timeout_s = -1,
+              Collectives& via = host_collectives());
+  void allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s = -1,
+                 Collectives& via = host_collectives());
+  void reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s = -1,
+                      Collectives& via = host_collectives());
+  void gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s = -1,
+              Collectives& via = host_collectives());
+  void scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s = -1,
+               Collectives& via = host_collectives());
   void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
-                double timeout_s = -1);
+                double timeout_s = -1, Collectives& via = host_collectives());
 
   /// Tags are >= 0. from = -1: any rank.
   MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
@@ -70,6 +77,8 @@ class Group {
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
   void check_codec(const StreamOptions& options) const;
+  /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
+  Collectives& how(Collectives& via) const;
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 

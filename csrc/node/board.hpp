@@ -10,6 +10,9 @@
 
 namespace accdp {
 
+/// Where the buffers of a call are.
+enum class MemoryKind : std::uint8_t { kHost, kDevice };
+
 /// What a rank says about the collective it enters; equal on all ranks, or the group fails.
 struct Signature {
   std::uint64_t sequence = 0;
@@ -20,7 +23,7 @@ struct Signature {
   std::uint8_t kind = 0;     ///< coll/call.hpp
   Datatype type = Datatype::kBytes;
   std::uint8_t op = 255;  ///< ReduceOp, 255 where the operation has none
-  std::uint8_t padding = 0;
+  MemoryKind memory = MemoryKind::kHost;
 
   bool operator==(const Signature&) const = default;
 };

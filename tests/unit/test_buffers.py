@@ -1,9 +1,14 @@
 """Arrays and tensors become (address, count, datatype), or are refused in one sentence."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
+from accdp_comm import buffers
 from accdp_comm._core import Datatype, UsageError
+from accdp_comm.arguments import Arguments
 from accdp_comm.buffers import describe, new_like
 
 torch = pytest.importorskip("torch")
@@ -140,3 +145,76 @@ def test_new_arrays_are_of_the_same_library():
     assert isinstance(array, np.ndarray) and (array.shape, array.dtype) == ((2, 3), np.int16)
     tensor = new_like(describe(torch.zeros(3, dtype=torch.bfloat16), "x", writable=False), (2, 3))
     assert (tuple(tensor.shape), tensor.dtype) == ((2, 3), torch.bfloat16)
+
+
+# ---- CUDA devices, without one --------------------------------------------------------------------------------------
+
+
+class OnDevice:
+    """What CuPy's arrays say about themselves."""
+
+    def __init__(self, **facts):
+        self.dtype = "float32"
+        self.__cuda_array_interface__ = {
+            "shape": (2, 3),
+            "typestr": "<f4",
+            "data": (4096, False),
+            "version": 3,
+        } | facts
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A build with CUDA whose arrays are all on device 1."""
+    monkeypatch.setattr(buffers._core, "cuda_report", lambda: {"built": True})
+    monkeypatch.setattr(buffers._core, "device_of", lambda ptr, name: 1, raising=False)
+
+
+def test_cuda_array_interface(cuda):
+    buffer = describe(OnDevice(stream=77), "x", writable=True, device=True)
+    assert (buffer.pointer, buffer.count, buffer.datatype, buffer.shape) == (4096, 6, Datatype.f32, (2, 3))
+    assert (buffer.device, buffer.stream) == (1, 77)
+    assert buffer.block(3, 2) == (4096 + 12, 2)
+    assert describe(OnDevice(stream=None), "x", writable=True, device=True).stream == 1
+    assert describe(OnDevice(strides=(12, 4)), "x", writable=True, device=True).count == 6
+    half = OnDevice(typestr="<V2")
+    half.dtype = "bfloat16"
+    assert describe(half, "x", writable=True, device=True).datatype == Datatype.bf16
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (OnDevice(strides=(16, 4)), "x is not contiguous"),
+        (OnDevice(data=(4096, True)), "x is read-only"),
+        (OnDevice(typestr=">f4"), "foreign byte order"),
+    ],
+)
+def test_refused_on_device(cuda, x, text):
+    with pytest.raises(UsageError, match=text):
+        describe(x, "x", writable=True, device=True)
+
+
+def test_device_memory_where_it_cannot_be_used(monkeypatch):
+    with pytest.raises(UsageError, match="x, a OnDevice, is on a CUDA device: expected host memory"):
+        describe(OnDevice(), "x", writable=False)
+    monkeypatch.setattr(buffers._core, "cuda_report", lambda: {"built": False})
+    with pytest.raises(UsageError, match="this accdp was built without CUDA"):
+        describe(OnDevice(), "x", writable=False, device=True)
+
+
+def test_arrays_of_one_call_are_in_one_place(cuda):
+    here, there = np.zeros((2, 3), np.float32), OnDevice()
+    with pytest.raises(UsageError, match="out: expected memory of the host, got CUDA device 1"):
+        Arguments(0, 2, device=True).in_and_out(here, there)
+    with pytest.raises(UsageError, match="out: expected memory of CUDA device 1, got the host"):
+        Arguments(0, 2, device=True).in_and_out(there, here)
+
+
+def test_new_arrays_come_from_the_library_of_the_old(cuda, monkeypatch):
+    buffer = describe(OnDevice(), "x", writable=False, device=True)
+    with pytest.raises(UsageError, match="no OnDevice can be made here"):
+        new_like(buffer, (4,))
+    cupy = types.SimpleNamespace(ndarray=OnDevice, empty=lambda shape, dtype: (shape, dtype))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert new_like(buffer, (4,)) == ((4,), "float32")

@@ -110,6 +110,55 @@ def test_mpi_too_old(bare, monkeypatch):
     assert "static assertion failed" in sentence(toolchain.find_mpi, toolchain.find_compiler())
 
 
+def nvcc(bare, release="13.0", compiles=True, knows="sm_80 sm_90 sm_100"):
+    compile_ = "exit 0" if compiles else "echo 'nvcc fatal: error: unsupported host'; exit 1"
+    answers = f"case $1 in --version) echo release {release};; --list-gpu-code) echo {knows};; *) {compile_};; esac"
+    program(bare, "nvcc", answers)
+
+
+@pytest.fixture
+def no_usual_place(bare, monkeypatch):
+    monkeypatch.setattr(toolchain, "_USUAL_NVCC", str(bare / "usual/nvcc"))
+    for name in ("ACCDP_CUDA", "NVCC"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_cuda_is_taken_where_it_works(bare, no_usual_place):
+    nvcc(bare)
+    cuda, why_not = toolchain.find_cuda("c++")
+    assert cuda == toolchain.Cuda(str(bare / "nvcc"), "13.0", "80-real;90-real;100") and why_not == ""
+    nvcc(bare, "12.4", knows="sm_80 sm_90")
+    assert toolchain.find_cuda("c++")[0].architectures == "80-real;90"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (lambda bare: None, "nvcc was not found"),
+        (lambda bare: nvcc(bare, "11.8"), "is not of CUDA 12.0 or newer"),
+        (lambda bare: nvcc(bare, compiles=False), "does not compile with c++ (nvcc fatal: error: unsupported host)"),
+        (lambda bare: nvcc(bare, knows="sm_50"), "knows none of sm_80, sm_90, sm_100"),
+    ],
+)
+def test_cuda_that_does_not_work(bare, no_usual_place, monkeypatch, prepare, reason):
+    prepare(bare)
+    cuda, why_not = toolchain.find_cuda("c++")
+    assert cuda is None and reason in why_not
+    monkeypatch.setenv("ACCDP_CUDA", "on")
+    assert "ACCDP_CUDA=on, but " in (text := sentence(toolchain.find_cuda, "c++")) and reason in text
+
+
+def test_cuda_is_left_out_when_told_so(bare, no_usual_place, monkeypatch):
+    nvcc(bare)
+    monkeypatch.setenv("ACCDP_CUDA", "off")
+    assert toolchain.find_cuda("c++") == (None, "ACCDP_CUDA=off")
+    monkeypatch.setenv("ACCDP_CUDA", "yes")
+    assert "ACCDP_CUDA=yes: expected auto, on or off" in sentence(toolchain.find_cuda, "c++")
+    monkeypatch.setenv("ACCDP_CUDA", "auto")
+    monkeypatch.setenv("NVCC", "nvcc-99")
+    assert toolchain.find_cuda("c++") == (None, "NVCC=nvcc-99 is no program")
+
+
 def test_cmake_too_old(bare):
     program(bare, "cmake", "echo cmake version 3.16.3")
     assert "is not CMake 3.22 or newer" in sentence(toolchain.find_cmake)

@@ -20,8 +20,9 @@ MAY_INCLUDE = {
     "node": ["base"],
     "mpi": ["base"],
     "coll": ["base", "device", "codec", "node", "mpi/wire.hpp"],
-    "torch": ["base", "device", "node", "coll"],
-    "bind": ["base", "device", "codec", "node", "mpi", "coll", "torch"],
+    "gpu": ["base", "device", "node", "coll"],
+    "torch": ["base", "device", "node", "coll", "gpu"],
+    "bind": ["base", "device", "codec", "node", "mpi", "coll", "gpu", "torch"],
 }
 
 # What must not spread: a pattern, and the folders or files that may contain it.
@@ -33,6 +34,8 @@ HOMES = {
     "Python": (r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)", ["bind", "torch/work.cpp"]),
     "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
     "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
+    "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device"]),
+    "CUDA's header": (r"#include <cuda\w*\.h>", ["device/cuda.hpp", "device/cuda_reduce.hpp", "device/cuda_reduce.cu"]),
     "shared memory and futexes": (
         r"\b(?:mmap|munmap|mremap|memfd_create|shm_open)\s*\(|\bSYS_futex\b|#include <(?:linux/futex|sys/mman)\.h>",
         ["node"],
@@ -130,6 +133,8 @@ def append(path: Path, line: str) -> None:
         ("coll/group.hpp", "mpi/world.hpp"),
         ("coll/group.cpp", "torch/process_group.hpp"),
         ("torch/work.hpp", "mpi/wire.hpp"),
+        ("device/cuda.hpp", "coll/context.hpp"),
+        ("coll/group.cpp", "gpu/pool.hpp"),
         ("torch/work.hpp", "bind/capsule.hpp"),
     ],
 )
@@ -147,6 +152,8 @@ def test_an_arrow_that_points_up_is_found(tree, name, header):
         ("calls of MPI", "torch/queue.cpp", "#include <mpi.h>"),
         ("libraries opened at run time", "coll/group.cpp", 'void* p = dlopen("libm.so", 1);'),
         ("nvCOMP and zstd", "coll/group.cpp", "int ZSTD_compress();"),
+        ("calls of CUDA", "gpu/pool.cpp", "void f() { cudaDeviceSynchronize(); }"),
+        ("CUDA's header", "device/reduce.hpp", "#include <cuda_runtime.h>"),
         ("environment", "coll/context.cpp", 'const char* home = std::getenv("HOME");'),
         ("torch", "coll/group.hpp", "#include <c10/util/Exception.h>"),
         ("torch", "bind/core_module.cpp", "#include <torch/extension.h>"),
@@ -160,6 +167,22 @@ def test_a_stray_is_found(tree, thing, name, line):
     append(tree / name, line)
     found = list(strays(tree, thing))
     assert len(found) == 1 and found[0].startswith(f"{name}:"), found
+
+
+def test_only_files_named_cuda_need_cuda():
+    """What the build leaves out where there is no CUDA (CMakeLists.txt) is what includes it, and nobody else does."""
+
+    def includes(path: Path) -> set[str]:
+        return set(re.findall(r'#include\s+"([^"]+)"', code_of(path)))
+
+    cuda = {"device/cuda.hpp", "device/cuda_reduce.hpp"}
+    for path in sources(CSRC):
+        cuda |= {path.relative_to(CSRC).as_posix()} if path.suffix == ".hpp" and includes(path) & cuda else set()
+    for path in sources(CSRC):
+        name = path.relative_to(CSRC).as_posix()
+        left_out = name.startswith("gpu/") or re.fullmatch(r"device/cuda_\w+\.(cpp|cu)", name)
+        if path.suffix in {".cpp", ".cu"} and includes(path) & cuda:
+            assert left_out, name
 
 
 def test_comments_are_not_code(tree):

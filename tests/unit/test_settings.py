@@ -34,6 +34,8 @@ GOOD = {
     "ACCDP_CODECS_OFF": {"": "", "fpk,zstd": "fpk,zstd"},
     "ACCDP_CACHE_DIR": {"": "", "-": "-", "/tmp": "/tmp"},
     "ACCDP_STEP_LOG": {"": "", "/tmp": "/tmp"},
+    "ACCDP_GPU_PATH": {"auto": "auto", "staged": "staged"},
+    "ACCDP_GPU_SLOT_BYTES": {"64k": "64k", "16M": "16M", "256M": "256M"},
 }
 # Variable -> texts it refuses.
 BAD = {
@@ -48,6 +50,9 @@ BAD = {
     "ACCDP_BCAST_ALGORITHM": ["", "ring", "Chain"],
     "ACCDP_CODEC": [""],
     "ACCDP_CODEC_CHUNK_BYTES": [*NOT_BYTES, "0", "4095", "5000", "17M"],
+    "ACCDP_DETERMINISTIC": ["", "yes", "1"],
+    "ACCDP_GPU_PATH": ["", "off", "shared"],
+    "ACCDP_GPU_SLOT_BYTES": [*NOT_BYTES, "0", "32k", "65537", "257M"],
 }
 BAD_TOPOLOGIES = ["x", "2x", "0x2", "2x0", "-1", "0,,1", "0,1,", "2 x 2", "a,b", "2X2"]
 ENVS = [row.env for row in settings.table()]

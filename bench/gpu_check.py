@@ -1,0 +1,211 @@
+"""Check and measure accdp on this machine's GPU: one JSON file and a short table. bench/gpu_check.sh builds first.
+
+Steps, each with a limit of its own; one that fails is recorded, and the next goes on:
+  machine    the GPU, driver, versions
+  mps        whether a daemon of our own can be started
+  ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: every collective against torch,
+             then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
+  sanitizer  the same checks on 1 rank under compute-sanitizer
+Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+RANK = Path(__file__).with_name("gpu_rank.py")
+ACCDP = [sys.executable, "-m", "accdp_comm"]
+RANKS = (2, 4, 8)
+SMI = "driver_version,uuid,compute_mode"
+TOUCH = "import torch; torch.ones(1, device='cuda').sum().item()"
+
+
+def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, str]:
+    """Whether a command ended well within its limit, and the end of what it said."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        said, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # ranks under MPS must not be killed with work in flight; mpiexec passes this on
+        try:
+            said, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+        return False, f"not done after {limit_s} s; {said[-2000:]}"
+    return process.returncode == 0, said[-2000:]
+
+
+def machine() -> dict:
+    """What this machine is, and the bandwidth that the limits are counted with."""
+    import torch
+
+    from accdp_comm import _core
+
+    x, y = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    y.copy_(x)
+    start.record()
+    for _ in range(20):
+        y.copy_(x)
+    end.record()
+    torch.cuda.synchronize()
+    facts = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": facts.name,
+        "gpu_bytes": facts.total_memory,
+        "multiprocessors": facts.multi_processor_count,
+        "copy_bytes_per_s": 20 * 2 * x.numel() / (start.elapsed_time(end) * 1e-3),  # read and written
+        "cpu": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "cuda": _core.cuda_report(),
+        "nvidia_smi": run(["nvidia-smi", "--query-gpu=driver_version,uuid,compute_mode", "--format=csv,noheader"], 30)[
+            1
+        ],
+        "commit": run(["git", "rev-parse", "HEAD"], 10)[1].strip(),
+    }
+
+
+@contextmanager
+def mps_daemon(found: dict):
+    """Start an MPS daemon with folders of its own; yields its environment, or None where that does not work."""
+    if shutil.which("nvidia-cuda-mps-control") is None:
+        found["mps"] = "nvidia-cuda-mps-control was not found"
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for place in places.values():
+            os.mkdir(place)
+        daemon = subprocess.run(  # its output goes nowhere: the daemon keeps what it inherits open
+            ["nvidia-cuda-mps-control", "-d"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **places},
+            timeout=30,
+            check=False,
+        )
+        good, said = daemon.returncode == 0, f"nvidia-cuda-mps-control -d ended with status {daemon.returncode}"
+        # A client runs without MPS when it cannot reach the daemon, so look for the server that a client starts.
+        if good:
+            good, said = run([sys.executable, "-c", TOUCH], 120, **places)
+        works = good and bool(mps_command("get_server_list", places).strip())
+        found["mps"] = "works" if works else f"does not work: {said.strip()[-500:] or 'no client got a server'}"
+        try:
+            yield places if works else None
+        finally:
+            mps_command("quit", places)
+
+
+def mps_command(command: str, places: dict[str, str]) -> str:
+    """What the daemon answers."""
+    done = subprocess.run(
+        ["nvidia-cuda-mps-control"],
+        input=command + "\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, **places},
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
+def ranks_on_one_gpu(ranks: int, limit_s: float, **environment: str) -> dict:
+    """Check and measure with that many ranks on GPU 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "rank0.json")
+        command = [*ACCDP, "run", "-n", str(ranks), str(RANK), "--out", str(out)]
+        started = time.monotonic()
+        good, said = run(command, limit_s, **{"CUDA_VISIBLE_DEVICES": "0", **environment})
+        result = json.loads(out.read_text()) if good else {"failed": said, "rows": []}
+    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
+
+
+def sanitizer() -> dict:
+    """Run the checks on one rank under compute-sanitizer."""
+    if shutil.which("compute-sanitizer") is None:
+        return {"skipped": "compute-sanitizer was not found"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["compute-sanitizer", "--error-exitcode", "9", sys.executable, str(RANK)]
+        good, said = run([*command, "--no-gloo", "--most-bytes", "4096", "--out", f"{folder}/x.json"], 150)
+    return {"clean": None if said.startswith("not done") else good, "said": said[-800:]}
+
+
+def table(found: dict) -> str:
+    """Lay out the measurements: time, share of the limit, and how many times Gloo."""
+    bandwidth = found["machine"]["copy_bytes_per_s"]
+    lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<10}{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}"]
+    for run_ in found["runs"]:
+        with_mps = "yes" if run_["mps"] else "no"
+        if "failed" in run_:
+            lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {run_['failed'].strip().splitlines()[-1:]}")
+            continue
+        times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
+        for (what, nbytes), taken in times.items():
+            if "gloo" in what:
+                continue
+            share = 2 * run_["ranks"] * nbytes / bandwidth / taken
+            gloo = times.get((f"{what} gloo", nbytes))
+            beside = f"{gloo / taken:8.1f}" if gloo else " " * 8
+            lines.append(
+                f"{with_mps:<4}{run_['ranks']:>6}  {what:<10}{nbytes:>11}{taken * 1e6:>11.1f}{share:>9.2f}{beside}"
+            )
+        lines.append(f"{'':<12}{run_['path']}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    options = parser.parse_args()
+    from accdp_comm import _core
+
+    report = _core.cuda_report()
+    if report["why_not"]:
+        print(f"gpu_check: nothing to check here: {report['why_not']}", file=sys.stderr)
+        return 1
+    # In a process of its own: one that holds a context outside MPS would share the GPU with the ranks all the time.
+    good, said = run([sys.executable, "-c", "import json, gpu_check; print(json.dumps(gpu_check.machine()))"], 120)
+    if not good:
+        print(f"gpu_check: {said}", file=sys.stderr)
+        return 1
+    found: dict = {"machine": json.loads(said.strip().splitlines()[-1]), "runs": []}
+    for ranks in RANKS:
+        found["runs"].append({"mps": False} | ranks_on_one_gpu(ranks, 90))
+    with mps_daemon(found) as places:
+        if places is not None:
+            for ranks in RANKS:
+                found["runs"].append({"mps": True} | ranks_on_one_gpu(ranks, 90, **places))
+    found["sanitizer"] = sanitizer()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
+    print(f"{found['machine']['gpu']}, MPS {found['mps']}, compute-sanitizer {found['sanitizer']}; {options.out}")
+    return 1 if any("failed" in run_ for run_ in found["runs"]) or found["sanitizer"].get("clean") is False else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    sys.exit(main())

@@ -1,0 +1,77 @@
+// Calls on device memory. Builds without CUDA have only the report that says so.
+#include "bind/core_device.hpp"
+
+#include <pybind11/stl.h>
+
+#include "coll/collectives.hpp"
+#include "device/cuda_report.hpp"
+#ifdef ACCDP_WITH_CUDA
+#include "gpu/device_collectives.hpp"
+#include "gpu/device_messages.hpp"
+#endif
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+#ifdef ACCDP_WITH_CUDA
+constexpr bool kIsBuilt = true;
+CudaReport report() { return cuda_report(); }
+#else
+constexpr bool kIsBuilt = false;
+CudaReport report() { return {.why_not = "accdp was built without CUDA"}; }
+#endif
+
+py::dict report_as_dict() {
+  CudaReport found;
+  {
+    py::gil_scoped_release nogil;  // the driver may take seconds to start
+    found = report();
+  }
+  py::dict entry;
+  entry["built"] = kIsBuilt;
+  entry["runtime_version"] = found.runtime_version;
+  entry["driver_version"] = found.driver_version;
+  entry["devices"] = found.devices;
+  entry["why_not"] = found.why_not;
+  return entry;
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  using namespace py::literals;
+  m.def("cuda_report", report_as_dict,
+        "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
+  py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
+#ifdef ACCDP_WITH_CUDA
+  m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
+  py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
+      .def(py::init<>())
+      .def("describe", &DevicePath::describe, "How data goes between the ranks.");
+  py::class_<DeviceCollectives, Collectives>(m, "DeviceCollectives", "One call on memory of a CUDA device.")
+      .def(py::init<std::shared_ptr<DevicePath>, int, std::uintptr_t>(), "path"_a, "device"_a, "stream"_a);
+  using nogil = py::call_guard<py::gil_scoped_release>;
+  m.def(
+      "send_from_device",
+      [](Group& group, int device, std::uintptr_t stream, std::uintptr_t ptr, std::size_t count, Datatype type, int dst,
+         std::int64_t tag) {
+        const auto* data = reinterpret_cast<const std::byte*>(ptr);
+        send_from_device(group, device, stream, {data, count * element_bytes(type)}, dst, tag, -1);
+      },
+      "group"_a, "device"_a, "stream"_a, "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, nogil(),
+      "Group.send for device memory.");
+  m.def(
+      "recv_to_device",
+      [](Group& group, int device, std::uintptr_t stream, std::uintptr_t ptr, std::size_t count, Datatype type, int src,
+         std::int64_t tag) {
+        auto* data = reinterpret_cast<std::byte*>(ptr);
+        return receive_to_device(group, device, stream, {data, count * element_bytes(type)}, src, tag, -1);
+      },
+      "group"_a, "device"_a, "stream"_a, "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, nogil(),
+      "Group.recv for device memory.");
+#endif
+}
+
+}  // namespace accdp::bind

@@ -1,0 +1,125 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/handle.hpp"
+#include "base/types.hpp"
+
+// CUDA: who owns what. Only files named cuda_* and this one know the CUDA runtime; they are left out of builds without
+// it. Every owner belongs to the device that was current when it was made.
+
+namespace accdp {
+
+[[noreturn]] void throw_cuda(const char* call, cudaError_t code, const char* file, int line);
+
+/// For calls of the CUDA runtime; throws CudaError with the call's text and place.
+#define ACCDP_CUDA(call)                                                                           \
+  do {                                                                                             \
+    if (const cudaError_t code_ = (call); code_ != cudaSuccess) {                                  \
+      static_cast<void>(cudaGetLastError()); /* else it would be reported again by a later call */ \
+      ::accdp::throw_cuda(#call, code_, __FILE__, __LINE__);                                       \
+    }                                                                                              \
+  } while (false)
+
+struct StreamTraits {
+  using Raw = cudaStream_t;
+  static Raw none() noexcept { return nullptr; }
+  static void close(Raw stream) noexcept;
+};
+struct EventTraits {
+  using Raw = cudaEvent_t;
+  static Raw none() noexcept { return nullptr; }
+  static void close(Raw event) noexcept;
+};
+struct DeviceMemoryTraits {
+  using Raw = void*;
+  static Raw none() noexcept { return nullptr; }
+  static void close(Raw memory) noexcept;
+};
+struct PinnedMemoryTraits {
+  using Raw = void*;
+  static Raw none() noexcept { return nullptr; }
+  static void close(Raw memory) noexcept;
+};
+struct IpcMappingTraits {
+  using Raw = void*;
+  static Raw none() noexcept { return nullptr; }
+  static void close(Raw mapping) noexcept;
+};
+
+using Stream = Handle<StreamTraits>;
+using Event = Handle<EventTraits>;
+/// Another process's device memory. To be closed before its owner frees it.
+using IpcMapping = Handle<IpcMappingTraits>;
+
+/// Runs beside the legacy default stream, not after it.
+Stream make_stream();
+/// For ordering, not for timing. `shared`: other processes may open it.
+Event make_event(bool shared = false);
+cudaIpcEventHandle_t share_event(const Event& event);
+Event open_event(const cudaIpcEventHandle_t& handle);
+IpcMapping open_memory(const cudaIpcMemHandle_t& handle);
+
+/// An allocation of cudaMalloc, the only kind whose handle other processes can always open.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(std::size_t bytes);
+  std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
+  std::size_t bytes() const { return bytes_; }
+  cudaIpcMemHandle_t share() const;
+
+ private:
+  Handle<DeviceMemoryTraits> memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// Page-locked host memory: copies to and from a device run beside the host.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(std::size_t bytes);
+  std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
+  Bytes span() const { return {data(), bytes_}; }
+
+ private:
+  Handle<PinnedMemoryTraits> memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// Makes a device current for a scope.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  DeviceGuard(const DeviceGuard&) = delete;
+  ~DeviceGuard();
+
+ private:
+  int before_ = -1;
+};
+
+/// Copies between any two places that CUDA knows, in the order of the stream. Nothing where both are the same.
+void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+/// What runs on `later` from now on starts after what `event` has seen.
+void record(const Event& event, cudaStream_t stream);
+void wait_for(cudaStream_t later, const Event& event);
+/// Makes the host wait.
+void synchronize(cudaStream_t stream);
+void synchronize(const Event& event);
+void drain(cudaStream_t stream) noexcept;  ///< the same for destructors: a failure is somebody else's to report
+bool is_busy(cudaStream_t stream);
+/// Calls a function of the host when the stream gets there. It must not call CUDA.
+void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument);
+/// Throws UsageError where the stream is being captured into a graph: the work of other ranks cannot be replayed.
+void refuse_capture(cudaStream_t stream);
+
+/// What names a GPU whatever its index in this process.
+struct GpuId {
+  char uuid[16];
+  bool operator==(const GpuId&) const = default;
+};
+GpuId gpu_id(int device);
+}  // namespace accdp

@@ -1,0 +1,157 @@
+#include <cstdio>
+#include <cstring>
+
+#include "device/cuda.hpp"
+#include "device/cuda_report.hpp"
+
+namespace accdp {
+namespace {
+
+/// Closing reports, it never throws. At the end of a process the runtime may be gone before the last owner.
+void report(cudaError_t code, const char* what) noexcept {
+  if (code != cudaSuccess && code != cudaErrorCudartUnloading)
+    std::fprintf(stderr, "accdp: %s: %s (%s)\n", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+}  // namespace
+
+void throw_cuda(const char* call, cudaError_t code, const char* file, int line) {
+  const char* base = std::strstr(file, "csrc/");
+  throw CudaError(std::string(call) + " failed: " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ", " +
+                  (base ? base + 5 : file) + ":" + std::to_string(line) + ")");
+}
+
+void StreamTraits::close(Raw stream) noexcept { report(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
+void EventTraits::close(Raw event) noexcept { report(cudaEventDestroy(event), "cudaEventDestroy"); }
+void DeviceMemoryTraits::close(Raw memory) noexcept { report(cudaFree(memory), "cudaFree"); }
+void PinnedMemoryTraits::close(Raw memory) noexcept { report(cudaFreeHost(memory), "cudaFreeHost"); }
+void IpcMappingTraits::close(Raw mapping) noexcept { report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle"); }
+
+Stream make_stream() {
+  cudaStream_t stream;
+  ACCDP_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return Stream(stream);
+}
+
+Event make_event(bool shared) {
+  cudaEvent_t event;
+  ACCDP_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | (shared ? cudaEventInterprocess : 0)));
+  return Event(event);
+}
+
+cudaIpcEventHandle_t share_event(const Event& event) {
+  cudaIpcEventHandle_t handle;
+  ACCDP_CUDA(cudaIpcGetEventHandle(&handle, event.get()));
+  return handle;
+}
+
+Event open_event(const cudaIpcEventHandle_t& handle) {
+  cudaEvent_t event;
+  ACCDP_CUDA(cudaIpcOpenEventHandle(&event, handle));
+  return Event(event);
+}
+
+IpcMapping open_memory(const cudaIpcMemHandle_t& handle) {
+  void* memory;
+  ACCDP_CUDA(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
+  return IpcMapping(memory);
+}
+
+DeviceBuffer::DeviceBuffer(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* memory;
+  ACCDP_CUDA(cudaMalloc(&memory, bytes));
+  memory_ = Handle<DeviceMemoryTraits>(memory);
+}
+
+cudaIpcMemHandle_t DeviceBuffer::share() const {
+  cudaIpcMemHandle_t handle;
+  ACCDP_CUDA(cudaIpcGetMemHandle(&handle, memory_.get()));
+  return handle;
+}
+
+PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* memory;
+  ACCDP_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+  memory_ = Handle<PinnedMemoryTraits>(memory);
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  int before;
+  ACCDP_CUDA(cudaGetDevice(&before));
+  if (before == device) return;
+  ACCDP_CUDA(cudaSetDevice(device));
+  before_ = before;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ >= 0) report(cudaSetDevice(before_), "cudaSetDevice");
+}
+
+void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes && to != from) ACCDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
+void record(const Event& event, cudaStream_t stream) { ACCDP_CUDA(cudaEventRecord(event.get(), stream)); }
+void wait_for(cudaStream_t later, const Event& event) { ACCDP_CUDA(cudaStreamWaitEvent(later, event.get(), 0)); }
+
+void synchronize(cudaStream_t stream) { ACCDP_CUDA(cudaStreamSynchronize(stream)); }
+void synchronize(const Event& event) { ACCDP_CUDA(cudaEventSynchronize(event.get())); }
+void drain(cudaStream_t stream) noexcept { static_cast<void>(cudaStreamSynchronize(stream)); }
+
+bool is_busy(cudaStream_t stream) {
+  const cudaError_t code = cudaStreamQuery(stream);
+  if (code == cudaErrorNotReady) return true;
+  ACCDP_CUDA(code);
+  return false;
+}
+
+void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument) {
+  ACCDP_CUDA(cudaLaunchHostFunc(stream, function, argument));
+}
+
+void refuse_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status;
+  ACCDP_CUDA(cudaStreamIsCapturing(stream, &status));
+  if (status != cudaStreamCaptureStatusNone)
+    throw UsageError("the current stream is being captured into a CUDA graph: collectives cannot be part of a graph");
+}
+
+GpuId gpu_id(int device) {
+  cudaDeviceProp properties;
+  ACCDP_CUDA(cudaGetDeviceProperties(&properties, device));
+  GpuId id;
+  static_assert(sizeof id.uuid == sizeof properties.uuid);
+  std::memcpy(id.uuid, &properties.uuid, sizeof id.uuid);
+  return id;
+}
+
+int device_of(std::uintptr_t address, const char* name) {
+  int device;
+  ACCDP_CUDA(cudaGetDevice(&device));
+  if (address == 0) return device;
+  cudaPointerAttributes attributes;
+  ACCDP_CUDA(cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(address)));
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+    throw UsageError(std::string(name) + ": expected memory of a CUDA device");
+  return attributes.device;
+}
+
+CudaReport cuda_report() {
+  CudaReport report;
+  report.runtime_version = CUDART_VERSION;
+  static_cast<void>(cudaDriverGetVersion(&report.driver_version));
+  const cudaError_t code = cudaGetDeviceCount(&report.devices);
+  if (code != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    report.devices = 0;
+    report.why_not = std::string(cudaGetErrorString(code)) + " (" + cudaGetErrorName(code) + ")";
+  } else if (report.devices == 0) {
+    report.why_not = "no GPU is visible";
+  }
+  if (report.driver_version == 0) report.why_not = "no NVIDIA driver";
+  return report;
+}
+
+}  // namespace accdp

@@ -1,0 +1,173 @@
+#include "gpu/device_collectives.hpp"
+
+#include <limits>
+
+#include "base/error.hpp"
+#include "base/settings.hpp"
+#include "device/cuda_reduce.hpp"
+#include "gpu/shared_gpu.hpp"
+#include "gpu/staging.hpp"
+
+namespace accdp {
+
+struct DevicePath::State {
+  int device = -1;
+  std::string why_not = "not used yet";  // why the pool is not used
+  Stream own_stream;                     // of the staged path, where there is no pool
+  Event before, after;
+  Staging staging;
+  std::unique_ptr<Pool> pool;  // last: its end waits for the stream, before the memory above goes
+
+  bool is_shared() const { return pool && pool->is_shared(); }
+  cudaStream_t stream() const { return pool ? pool->stream() : own_stream.get(); }
+  bool is_set_up() const { return static_cast<bool>(after); }
+  void set_up(Context& context);
+  ~State() {
+    if (own_stream) drain(own_stream.get());
+  }
+};
+
+namespace {
+
+bool goes_through_host() { return settings().gpu_path == "staged"; }
+
+}  // namespace
+
+void DevicePath::State::set_up(Context& c) {
+  before = make_event();
+  if (goes_through_host())
+    why_not = "ACCDP_GPU_PATH=staged";
+  else if (c.topology().nodes() > 1)
+    why_not = "the ranks are on several nodes";
+  else if (c.local_size() > static_cast<int>(kMostSources))
+    why_not = "more than " + std::to_string(kMostSources) + " ranks";
+  else
+    why_not.clear();
+  if (why_not.empty()) {
+    pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
+    why_not = pool->why_not();
+  } else {
+    own_stream = make_stream();
+  }
+  after = make_event();
+}
+
+DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
+DevicePath::~DevicePath() = default;
+
+std::string DevicePath::describe() const {
+  if (!state_->is_shared()) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
+  return std::string("shared GPU, ordered by ") + (state_->pool->uses_events() ? "events" : "the host");
+}
+
+DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)
+    : path_(std::move(path)), device_(device), stream_(stream) {
+  int& first = path_->state_->device;
+  if (first < 0) first = device;
+  if (first != device)
+    throw UsageError("a buffer on device " + std::to_string(device) + ": expected device " + std::to_string(first) +
+                     ", which this group's first call used");
+  refuse_capture(reinterpret_cast<cudaStream_t>(stream));
+}
+
+MemoryKind DeviceCollectives::memory() const { return goes_through_host() ? MemoryKind::kHost : MemoryKind::kDevice; }
+
+/// Other ranks may hand in host memory where this rank's looks like it, and then know nothing of chunks.
+std::size_t DeviceCollectives::chunk_bytes() const {
+  return goes_through_host() ? std::numeric_limits<std::size_t>::max() / 4
+                             : static_cast<std::size_t>(settings().gpu_slot_bytes);
+}
+
+/// Runs one of two ways between "after the caller's stream" and "before what follows on it".
+template <class Shared, class Staged>
+void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
+  DevicePath::State& state = *path_->state_;
+  const DeviceGuard guard(device_);
+  const auto callers = reinterpret_cast<cudaStream_t>(stream_);
+  if (!state.is_set_up()) state.set_up(c);
+  record(state.before, callers);
+  wait_for(state.stream(), state.before);
+  if (state.is_shared())
+    shared(*state.pool);
+  else
+    staged(state.staging, state.stream());
+  record(state.after, state.stream());
+  wait_for(callers, state.after);
+}
+
+template <class Algorithm>
+void DeviceCollectives::whole(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Algorithm algorithm) {
+  DevicePath::State& state = *path_->state_;
+  state.staging.fetch(ins, outs, state.stream());
+  algorithm(state.staging.ins(), state.staging.outs());
+  state.staging.deliver(outs, state.stream());
+}
+
+void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
+  const bool is_root = c.topology().rank() == root;
+  run(
+      c, [&](Pool& pool) { bcast_shared_gpu(c, pool, data, root); },
+      [&](Staging& staging, cudaStream_t stream) {
+        staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(), stream,
+                          [&](ConstBytes in, Bytes out) {
+                            // A root's chunk is only read.
+                            host_collectives().bcast(
+                                c, is_root ? Bytes(const_cast<std::byte*>(in.data()), in.size()) : out, root);
+                          });
+      });
+}
+
+void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
+  run(
+      c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver); },
+      [&](Staging& staging, cudaStream_t stream) {
+        const bool wanted = receiver < 0 || receiver == c.topology().rank();
+        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(), stream, [&](ConstBytes part, Bytes result) {
+          host_collectives().reduce_to(c, part, result, how, receiver);
+        });
+      });
+}
+
+void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
+  run(
+      c, [&](Pool& pool) { allgather_shared_gpu(c, pool, in, outs); },
+      [&](Staging&, cudaStream_t) {
+        whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().allgather(c, from[0], to); });
+      });
+}
+
+void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out,
+                                       const Reduction& how) {
+  run(
+      c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how); },
+      [&](Staging&, cudaStream_t) {
+        whole(ins, {out},
+              [&](const auto& from, const auto& to) { host_collectives().reduce_scatter(c, from, to[0], how); });
+      });
+}
+
+void DeviceCollectives::gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
+  run(
+      c, [&](Pool& pool) { gather_shared_gpu(c, pool, in, outs, root); },
+      [&](Staging&, cudaStream_t) {
+        whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().gather(c, from[0], to, root); });
+      });
+}
+
+void DeviceCollectives::scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
+  run(
+      c, [&](Pool& pool) { scatter_shared_gpu(c, pool, ins, out, root); },
+      [&](Staging&, cudaStream_t) {
+        whole(ins, {out}, [&](const auto& from, const auto& to) { host_collectives().scatter(c, from, to[0], root); });
+      });
+}
+
+void DeviceCollectives::alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  run(
+      c, [&](Pool& pool) { alltoall_shared_gpu(c, pool, ins, outs); },
+      [&](Staging&, cudaStream_t) {
+        whole(ins, outs, [&](const auto& from, const auto& to) { host_collectives().alltoall(c, from, to); });
+      });
+}
+
+}  // namespace accdp

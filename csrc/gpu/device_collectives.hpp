@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "coll/collectives.hpp"
+
+namespace accdp {
+
+class Pool;
+
+/// What the calls of one group on device memory share. Set up by its first one, on that call's device.
+class DevicePath {
+ public:
+  DevicePath();
+  DevicePath(const DevicePath&) = delete;
+  ~DevicePath();
+
+  /// How data goes: "not used yet", "shared GPU, ordered by events", "shared GPU, ordered by the host", "staged: why".
+  std::string describe() const;
+
+ private:
+  friend class DeviceCollectives;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The collectives on memory of one CUDA device, for one call (Group's argument `via`). The work begins after what
+/// `stream` holds now and later work of `stream` begins after it; the call returns when it has been handed over, and
+/// may block the host until the other ranks have come.
+class DeviceCollectives final : public Collectives {
+ public:
+  /// `stream`: a cudaStream_t. Throws UsageError while it is captured into a graph, or if the path is on another
+  /// device.
+  DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream);
+
+  MemoryKind memory() const override;
+  void bcast(Context& context, Bytes data, int root) override;
+  void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver) override;
+  void allgather(Context& context, ConstBytes in, const std::vector<Bytes>& outs) override;
+  void reduce_scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) override;
+  void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root) override;
+  void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root) override;
+  void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) override;
+
+ private:
+  template <class Shared, class Staged>
+  void run(Context& context, Shared shared, Staged staged);
+  template <class Algorithm>
+  void whole(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Algorithm algorithm);
+  std::size_t chunk_bytes() const;
+
+  std::shared_ptr<DevicePath> path_;
+  int device_;
+  std::uintptr_t stream_;
+};
+
+}  // namespace accdp

@@ -1,0 +1,31 @@
+#include "gpu/device_messages.hpp"
+
+#include "device/cuda.hpp"
+
+namespace accdp {
+
+void send_from_device(Group& group, int device, std::uintptr_t stream, ConstBytes data, int to, std::int64_t tag,
+                      double timeout_s) {
+  const DeviceGuard guard(device);
+  const auto callers = reinterpret_cast<cudaStream_t>(stream);
+  refuse_capture(callers);
+  const PinnedBuffer host(data.size());
+  copy_async(host.data(), data.data(), data.size(), callers);
+  synchronize(callers);
+  group.post_office().wait(group.send(host.span(), to, tag, timeout_s));
+}
+
+int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
+                      double timeout_s) {
+  const DeviceGuard guard(device);
+  const auto callers = reinterpret_cast<cudaStream_t>(stream);
+  refuse_capture(callers);
+  const PinnedBuffer host(data.size());
+  const MessageHandle message = group.receive(host.span(), from, tag, timeout_s);
+  group.post_office().wait(message);
+  copy_async(data.data(), host.data(), data.size(), callers);
+  synchronize(callers);
+  return message->peer;
+}
+
+}  // namespace accdp

@@ -1,0 +1,17 @@
+#pragma once
+#include <cstdint>
+
+#include "coll/group.hpp"
+
+namespace accdp {
+
+/// Send and receive for memory of a device, through pinned host memory of the message's own, because messages go on
+/// beside collectives. Both return when the message has been handed over, as their counterparts on host memory do. The
+/// work begins after what `stream` holds now. Throw UsageError while the stream is captured into a graph.
+void send_from_device(Group& group, int device, std::uintptr_t stream, ConstBytes data, int to, std::int64_t tag,
+                      double timeout_s);
+/// Returns the rank that sent.
+int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
+                      double timeout_s);
+
+}  // namespace accdp

@@ -1,0 +1,243 @@
+#include "gpu/pool.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace accdp {
+
+/// What a rank tells the others before the first collective on device memory.
+struct Pool::Card {
+  GpuId gpu{};
+  bool has_memory = false, has_events = false;
+  cudaIpcMemHandle_t memory{};
+  cudaIpcEventHandle_t events[2]{};
+};
+
+namespace {
+
+constexpr std::size_t kProbeBytes = 4 << 10;
+constexpr int kProbeLooks = 25;
+constexpr std::chrono::milliseconds kProbeRest{2};
+
+/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this.
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) : stream_(stream) {}
+  Gate(const Gate&) = delete;
+  ~Gate() {
+    open();
+    drain(stream_);
+  }
+  void close() {
+    is_open_ = false;
+    call_in_stream(stream_, [](void* gate) { static_cast<Gate*>(gate)->is_open_.wait(false); }, this);
+  }
+  void open() {
+    is_open_ = true;
+    is_open_.notify_all();
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::atomic<bool> is_open_{true};
+};
+
+struct Spare {
+  int device;
+  DeviceBuffer memory;
+};
+std::mutex g_spares_mutex;
+/// Never destroyed: no CUDA call after main().
+std::vector<Spare>& spares() {
+  static auto* const list = new std::vector<Spare>;
+  return *list;
+}
+
+DeviceBuffer take_memory(int device, std::size_t bytes) {
+  std::lock_guard lock(g_spares_mutex);
+  for (Spare& spare : spares())
+    if (spare.device == device && spare.memory.bytes() == bytes) {
+      DeviceBuffer found = std::move(spare.memory);
+      std::swap(spare, spares().back());
+      spares().pop_back();
+      return found;
+    }
+  return DeviceBuffer(bytes);
+}
+
+void give_back_memory(int device, DeviceBuffer memory) {
+  std::lock_guard lock(g_spares_mutex);
+  spares().push_back({device, std::move(memory)});
+}
+
+}  // namespace
+
+Pool::Pool(Context& c, int device, std::size_t slot_bytes)
+    : me_(c.local_rank()), device_(device), slot_bytes_(slot_bytes) {
+  const DeviceGuard guard(device);
+  stream_ = make_stream();
+  Card mine;
+  mine.gpu = gpu_id(device);
+  std::string trouble;
+  try {
+    memory_ = take_memory(device, 2 * slot_bytes);
+    mine.memory = memory_.share();
+    mine.has_memory = true;
+  } catch (const CudaError& error) {
+    trouble = error.what();
+  }
+  try {
+    for (int h : {0, 1}) {
+      mine_[h] = make_event(true);
+      mine.events[h] = share_event(mine_[h]);
+    }
+    mine.has_events = true;
+  } catch (const CudaError&) {
+    // Ordering then goes through the host; every rank learns of it from the card.
+  }
+  std::vector<Card> cards(c.local_size());
+  exchange_cards(c, mine, cards);
+  bool memory = true, events = true;
+  for (const Card& card : cards) {
+    if (!(card.gpu == mine.gpu)) why_not_ = "the ranks use different GPUs";
+    memory = memory && card.has_memory;
+    events = events && card.has_events;
+  }
+  if (why_not_.empty() && !memory) why_not_ = "a rank has no memory to share" + (trouble.empty() ? "" : ": " + trouble);
+  if (!why_not_.empty()) return;
+  mappings_.resize(c.local_size());
+  for (auto& half : published_) half.resize(c.local_size());
+  try {
+    for (int rank = 0; rank < c.local_size(); ++rank)
+      if (rank != me_) mappings_[rank] = open_memory(cards[rank].memory);
+  } catch (const CudaError& error) {
+    trouble = error.what();
+  }
+  if (!agree(c, trouble.empty())) {
+    why_not_ = "memory of another process cannot be opened" + (trouble.empty() ? "" : ": " + trouble);
+    return;
+  }
+  events_ = agree(c, events && open_peers(cards)) && events_work(c);
+}
+
+Pool::~Pool() {
+  if (stream_) drain(stream());
+  if (memory_.data()) give_back_memory(device_, std::move(memory_));
+}
+
+void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {
+  static_assert(std::is_trivially_copyable_v<Card> && sizeof(Card) <= 4096);  // the least size of a slot
+  std::memcpy(c.open(), &mine, sizeof mine);
+  c.publish();
+  c.await_all();
+  for (int rank = 0; rank < c.local_size(); ++rank) std::memcpy(&cards[rank], c.slot(rank), sizeof mine);
+}
+
+bool Pool::agree(Context& c, bool mine) {
+  *c.open() = std::byte{mine};
+  c.publish();
+  c.await_all();
+  bool all = true;
+  for (int rank = 0; rank < c.local_size(); ++rank) all = all && *c.slot(rank) != std::byte{0};
+  return all;
+}
+
+bool Pool::open_peers(const std::vector<Card>& cards) {
+  try {
+    for (int h : {0, 1})
+      for (int rank = 0; rank < static_cast<int>(cards.size()); ++rank)
+        if (rank != me_) published_[h][rank] = open_event(cards[rank].events[h]);
+    return true;
+  } catch (const CudaError&) {
+    return false;  // ordering then goes through the host, on all ranks
+  }
+}
+
+/// Whether another process's event holds a stream back. Each rank holds its own stream back by the host, behind that
+/// writes its number into its slot and records its event; another stream waits for the others' events and reads their
+/// numbers. It must still wait when everybody has looked, and find the numbers once all let their streams go. A driver
+/// under which events of other processes cannot be used says so, or lets the reads through. The steps between ranks are
+/// taken whatever fails, or the ranks would lose step.
+bool Pool::events_work(Context& c) {
+  const std::size_t bytes = std::min(slot_bytes_, kProbeBytes);
+  bool good = true;
+  auto attempt = [&](auto work) {
+    try {
+      if (good) work();
+    } catch (const CudaError&) {
+      good = false;
+    }
+  };
+  PinnedBuffer sent, seen;
+  Stream reader;
+  Gate gate(stream());
+  events_ = true;
+  c.open();
+  ++step_;
+  attempt([&] {
+    reader = make_stream();
+    sent = PinnedBuffer(bytes);
+    seen = PinnedBuffer(bytes * c.local_size());
+    std::memset(sent.data(), 1 + me_, bytes);
+    std::memset(seen.data(), 0, bytes * c.local_size());
+    gate.close();
+    copy_async(base(me_) + half(step_) * slot_bytes_, sent.data(), bytes, stream());
+    record(mine_[half(step_)], stream());
+  });
+  c.publish();
+  c.await_all();
+  attempt([&] {
+    for (int rank = 0; rank < c.local_size(); ++rank) {
+      if (rank == me_) continue;
+      wait_for(reader.get(), published_[half(step_)][rank]);
+      copy_async(seen.data() + rank * bytes, slot(rank), bytes, reader.get());
+    }
+    for (int look = 0; good && c.local_size() > 1 && look < kProbeLooks; ++look) {
+      good = is_busy(reader.get());
+      std::this_thread::sleep_for(kProbeRest);
+    }
+  });
+  c.meet();
+  gate.open();
+  attempt([&] { synchronize(reader.get()); });
+  for (int rank = 0; good && rank < c.local_size(); ++rank)
+    good = rank == me_ || std::all_of(seen.data() + rank * bytes, seen.data() + (rank + 1) * bytes,
+                                      [&](std::byte found) { return found == static_cast<std::byte>(1 + rank); });
+  drain(stream());  // before what it uses goes
+  return agree(c, good);
+}
+
+void Pool::wait_for_events() {
+  awaited_ = step_;
+  if (!events_) return;
+  for (const Event& event : published_[half(step_)])
+    if (event) wait_for(stream(), event);
+}
+
+std::byte* Pool::open(Context& c) {
+  c.open();  // waits until all have published the step before
+  if (awaited_ < step_) wait_for_events();
+  ++step_;
+  return base(me_) + half(step_) * slot_bytes_;
+}
+
+void Pool::publish(Context& c) {
+  if (events_)
+    record(mine_[half(step_)], stream());
+  else
+    synchronize(stream());
+  c.publish();
+}
+
+void Pool::await_all(Context& c) {
+  c.await_all();
+  wait_for_events();
+}
+
+}  // namespace accdp

@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coll/context.hpp"
+#include "device/cuda.hpp"
+
+namespace accdp {
+
+/// Device memory that ranks which share a GPU have in common: two slots per rank, as on the host (node/steps.hpp), in
+/// allocations of our own, because user's tensors may lie in memory whose handles cannot be exported.
+///
+/// The rhythm is that of Steps, for work on streams: in each step every rank opens its slot, may write it, publishes,
+/// and may then read all slots. `publish` records an event after the writes, and waiting for a rank makes the stream
+/// wait for that event; so an event of step s also says that the reads of step s-1 are done, and a slot is free again
+/// two steps later. Where events of other processes do not work, publish waits for the stream instead. No kernel waits
+/// for another process, so nothing can keep a GPU from running what it waits for.
+class Pool {
+ public:
+  /// Collective over the ranks of the context, which share a node. Learns which GPU each rank uses; where it is the
+  /// same one for all, and their memory can be opened, sets up the slots.
+  Pool(Context& context, int device, std::size_t slot_bytes);
+  Pool(const Pool&) = delete;
+  /// Waits for the work on the stream. The memory stays allocated, for this process's later groups: other ranks may
+  /// still have it open, and to free it before they close it is undefined.
+  ~Pool();
+
+  bool is_shared() const { return why_not_.empty(); }
+  const std::string& why_not() const { return why_not_; }  ///< why the ranks cannot share memory of the GPU
+  bool uses_events() const { return events_; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  cudaStream_t stream() const { return stream_.get(); }
+
+  std::byte* open(Context& context);
+  void publish(Context& context);
+  void await_all(Context& context);
+  const std::byte* slot(int rank) const { return base(rank) + half(step_) * slot_bytes_; }
+
+ private:
+  struct Card;
+  void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
+  bool agree(Context& context, bool mine);
+  bool open_peers(const std::vector<Card>& cards);
+  bool events_work(Context& context);
+  void wait_for_events();
+  std::byte* base(int rank) const {
+    return rank == me_ ? memory_.data() : static_cast<std::byte*>(mappings_[rank].get());
+  }
+  static std::size_t half(std::uint64_t step) { return step % 2; }
+
+  int me_, device_;
+  std::size_t slot_bytes_;
+  std::string why_not_;
+  DeviceBuffer memory_;
+  Stream stream_;
+  Event mine_[2];
+  std::vector<IpcMapping> mappings_;  // by rank; none for this one
+  std::vector<Event> published_[2];   // likewise
+  bool events_ = false;
+  std::uint64_t step_ = 0, awaited_ = 0;
+};
+
+}  // namespace accdp

@@ -1,0 +1,47 @@
+#pragma once
+#include <vector>
+
+#include "gpu/pool.hpp"
+
+namespace accdp {
+
+// The collectives among ranks that share a GPU: all ranks of the context, with a pool that is shared. Buffers are
+// device memory; the work is put on the pool's stream and goes on after the call returned.
+
+void bcast_shared_gpu(Context& context, Pool& pool, Bytes data, int root);
+void reduce_shared_gpu(Context& context, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+void allgather_shared_gpu(Context& context, Pool& pool, ConstBytes in, const std::vector<Bytes>& outs);
+void reduce_scatter_shared_gpu(Context& context, Pool& pool, const std::vector<ConstBytes>& ins, Bytes out,
+                               const Reduction& how);
+void gather_shared_gpu(Context& context, Pool& pool, ConstBytes in, const std::vector<Bytes>& outs, int root);
+void scatter_shared_gpu(Context& context, Pool& pool, const std::vector<ConstBytes>& ins, Bytes out, int root);
+void alltoall_shared_gpu(Context& context, Pool& pool, const std::vector<ConstBytes>& ins,
+                         const std::vector<Bytes>& outs);
+
+/// Part of a block; empty behind its end.
+template <class Block>
+Block piece(const Block& block, std::size_t at, std::size_t most) {
+  return at < block.size() ? block.subspan(at, std::min(most, block.size() - at)) : Block{};
+}
+
+/// Piece by piece: every rank copies the next piece of each of its blocks into its slot, and once all have, takes what
+/// it wants of the slots: take(at, most), where block b's piece lies at b * most of its rank's slot. All ranks give as
+/// many blocks; `longest` is the largest block of any rank.
+template <class Take>
+void in_pieces(Context& context, Pool& pool, const std::vector<ConstBytes>& blocks, std::size_t longest, Take take) {
+  constexpr std::size_t kAlign = 256;  // accesses stay wide
+  if (longest == 0) return context.meet();
+  const std::size_t most = pool.slot_bytes() / blocks.size() / kAlign * kAlign;
+  for (std::size_t at = 0; at < longest; at += most) {
+    std::byte* const slot = pool.open(context);
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const ConstBytes part = piece(blocks[b], at, most);
+      copy_async(slot + b * most, part.data(), part.size(), pool.stream());
+    }
+    pool.publish(context);
+    pool.await_all(context);
+    take(at, most);
+  }
+}
+
+}  // namespace accdp

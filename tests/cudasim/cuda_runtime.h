@@ -1,0 +1,129 @@
+#pragma once
+// Stand-in for the CUDA runtime in tests: the calls that csrc/ uses, on host memory. Streams are threads, so work runs
+// beside the host and in no order but the one asked for; "device" memory is shared memory, so that IPC handles work
+// between processes. What tests can change about it is in cudasim.hpp. Found instead of the toolkit's header.
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#define __global__
+#define __device__
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorCudartUnloading = 4,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorMapBufferObjectFailed = 205,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
+};
+const char* cudaGetErrorString(cudaError_t code);
+const char* cudaGetErrorName(cudaError_t code);
+cudaError_t cudaGetLastError();
+
+using cudaStream_t = struct SimStream*;
+using cudaEvent_t = struct SimEvent*;
+#define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
+#define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventInterprocess = 4;
+constexpr unsigned cudaHostAllocDefault = 0, cudaIpcMemLazyEnablePeerAccess = 1;
+constexpr int CUDART_VERSION = 13000;
+
+struct cudaUUID_t {
+  char bytes[16];
+};
+struct cudaDeviceProp {
+  char name[256];
+  cudaUUID_t uuid;
+};
+struct cudaIpcMemHandle_t {
+  char reserved[64];
+};
+struct cudaIpcEventHandle_t {
+  char reserved[64];
+};
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory);
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void* memory);
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event);
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle);
+
+struct cudaLaunchAttribute;
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+inline thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+namespace cudasim {
+/// Puts work at the end of a stream; the code that an injected fault gives `call`, else success.
+cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work);
+}  // namespace cudasim
+
+/// A kernel becomes a loop over its threads. Arguments are copied, as the real one does.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const dim3 grid = config->gridDim, block = config->blockDim;
+  std::tuple<Parameters...> copied(static_cast<Parameters>(arguments)...);
+  return cudasim::enqueue("cudaLaunchKernelExC", config->stream, [=] {
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned b = 0; b < grid.x; ++b)
+      for (unsigned t = 0; t < block.x; ++t) {
+        blockIdx = dim3(b, 0, 0);
+        threadIdx = dim3(t, 0, 0);
+        std::apply(kernel, copied);
+      }
+  });
+}

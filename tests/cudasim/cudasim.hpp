@@ -1,0 +1,30 @@
+#pragma once
+#include <cuda_runtime.h>
+
+namespace cudasim {
+
+/// Devices of this process from now on; device i of every process with the same `first` is the same GPU.
+void set_devices(int count, int first = 0);
+
+/// The `nth` next call of that name (1: the very next) in this process fails with `code`; later ones work again.
+void fail(const char* call, cudaError_t code, int nth = 1);
+/// That call fails always, from now on.
+void fail_always(const char* call, cudaError_t code);
+
+/// Larger allocations of device memory fail with cudaErrorMemoryAllocation.
+void set_largest_allocation(std::size_t bytes);
+
+/// Each piece of work on a stream is preceded by a pause of 0 to `most_us` microseconds, so that what was not ordered
+/// comes out of order.
+void set_jitter(int most_us);
+
+/// Waits on events of other processes do nothing, as if the driver ignored them.
+void ignore_ipc_events(bool ignored);
+
+/// Streams count as being captured.
+void set_capturing(bool capturing);
+
+/// Owners that this process has not let go yet: allocations, mappings, streams, events.
+int live_objects();
+
+}  // namespace cudasim

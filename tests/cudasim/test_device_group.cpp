@@ -1,0 +1,68 @@
+// Collectives on device memory among processes: through a pool on one GPU, ordered by events or by the host, and
+// through host memory where the ranks have no GPU in common.
+#include "device_checks.hpp"
+
+/// Runs everything in `size` processes; `prepare` tells the simulator of each rank what its machine is like.
+void run(int size, const std::string& path, const std::function<void(int)>& prepare) {
+  CHECK(run_ranks(size, [&](Group& group) {
+    prepare(group.rank());
+    cudasim::set_jitter(20);
+    Gpu gpu(group);
+    CHECK(gpu.path->describe() == "not used yet");
+    everything_on_device(gpu);
+    if (gpu.path->describe().find(path) != 0) std::fprintf(stderr, "path: %s\n", gpu.path->describe().c_str());
+    CHECK(gpu.path->describe().find(path) == 0);
+    // Host memory in the same group, between calls on device memory.
+    one_block(group, 1000);
+    one_block_on_device(gpu, 1000);
+  }));
+}
+
+void one_gpu(int) {}
+void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
+
+int main() {
+  set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
+  for (int size : {1, 2, 3, 8}) run(size, "shared GPU, ordered by events", one_gpu);
+  run(3, "staged: the ranks use different GPUs", a_gpu_each);
+  set_setting("ACCDP_GPU_SLOT_BYTES", "1M");
+  run(4, "shared GPU, ordered by events", one_gpu);
+  // What drivers may refuse: one rank is enough.
+  run(3, "shared GPU, ordered by the host", [](int rank) {
+    if (rank == 1) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
+  });
+  run(2, "shared GPU, ordered by the host", [](int rank) {
+    if (rank == 0) cudasim::fail_always("cudaIpcGetEventHandle", cudaErrorNotSupported);
+  });
+  run(2, "shared GPU, ordered by the host", [](int) { cudasim::ignore_ipc_events(true); });
+  run(3, "staged: memory of another process cannot be opened", [](int rank) {
+    if (rank == 2) cudasim::fail("cudaIpcOpenMemHandle", cudaErrorNotSupported);
+  });
+  run(2, "staged: a rank has no memory to share", [](int rank) {
+    if (rank == 1) cudasim::set_largest_allocation((2 << 20) - 1);  // a pool is two slots
+  });
+
+  // Over nodes (threads of this process), and where ranks without a GPU take part with host memory.
+  run_nodes({0, 0, 1}, [](Group& group) {
+    Gpu gpu(group);
+    everything_on_device(gpu);
+    CHECK(gpu.path->describe() == "staged: the ranks are on several nodes");
+  });
+  set_setting("ACCDP_GPU_PATH", "staged");
+  CHECK(run_ranks(3, [](Group& group) {
+    Gpu gpu(group);
+    for (std::size_t count : kDeviceCounts) {
+      if (group.rank() == 1) {
+        Ints mine = input(1, count);
+        group.allreduce(bytes(mine), bytes(mine), kType, ReduceOp::kSum);
+        CHECK(mine == sum_of_inputs(3, count));
+      } else {
+        const Array mine(gpu, input(group.rank(), count));
+        DeviceCollectives via = gpu.via();
+        group.allreduce(mine.bytes(), mine.bytes(), kType, ReduceOp::kSum, -1, via);
+        CHECK(mine.values() == sum_of_inputs(3, count));
+      }
+    }
+    CHECK(group.rank() == 1 || gpu.path->describe() == "staged: ACCDP_GPU_PATH=staged");
+  }));
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,13 @@ _OPS = dict(ReduceOp.__members__)
 _BITWISE = ("band", "bor", "bxor")
 _COMPLEX = ("c64", "c128")
 _FLOATS = ("f16", "bf16", "f32", "f64", *_COMPLEX)
+
+
+@functools.cache  # asking an enumeration for a name costs more than a small collective
+def _has(kind: Datatype, op: str) -> bool:
+    """Whether a datatype can be reduced by an operation that there is."""
+    bitwise, ordered = op in _BITWISE, op in ("min", "max")
+    return not ((bitwise and kind.name in _FLOATS) or (ordered and kind.name in _COMPLEX) or kind == Datatype.bytes)
 
 
 class Arguments:
@@ -56,11 +64,10 @@ class Arguments:
         """Return the reduction of that name, if the datatype has it."""
         if name not in _OPS:
             raise self.wrong("op", "one of " + ", ".join(_OPS), repr(name))
-        if data.datatype == Datatype.bytes:
-            raise self.wrong("x", "a datatype that can be reduced", getattr(data.owner, "dtype", "bytes"))
-        kind = data.datatype.name
-        if (name in _BITWISE and kind in _FLOATS) or (name in ("min", "max") and kind in _COMPLEX):
-            raise self.wrong("op", f"an operation that {kind} has", repr(name))
+        if not _has(data.datatype, name):
+            if data.datatype == Datatype.bytes:
+                raise self.wrong("x", "a datatype that can be reduced", getattr(data.owner, "dtype", "bytes"))
+            raise self.wrong("op", f"an operation that {data.datatype.name} has", repr(name))
         return _OPS[name]
 
     def same_kind(self, name: str, data: Buffer, as_in: Buffer) -> None:

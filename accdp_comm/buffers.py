@@ -8,6 +8,7 @@ those on a CUDA device where torch is loaded, which can read them.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import dataclass, replace
@@ -104,6 +105,18 @@ def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:
     return cupy.empty(shape, x.owner.dtype)
 
 
+# Names of datatypes are made anew each time they are asked for, which costs more than a small collective.
+@functools.lru_cache(maxsize=256)
+def _name_of_numpy(kind: np.dtype[Any]) -> str:
+    return kind.name
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of_torch(kind: Any) -> str:
+    """Return the name of a torch datatype or layout."""
+    return str(kind).removeprefix("torch.")
+
+
 def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -> Buffer:
     kind = array.dtype
     if kind.hasobject:
@@ -117,11 +130,11 @@ def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -
         )
     if writable and not array.flags.writeable:
         raise UsageError(f"{name} is read-only, but the operation writes to it")
-    return _buffer(array.ctypes.data, array.size, kind.itemsize, kind.name, array.shape, owner)
+    return _buffer(array.ctypes.data, array.size, kind.itemsize, _name_of_numpy(kind), array.shape, owner)
 
 
 def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
-    if str(tensor.layout) != "torch.strided":
+    if _name_of_torch(tensor.layout) != "strided":
         raise UsageError(f"{name} has layout {tensor.layout}: expected a dense tensor")
     is_cuda = device and tensor.device.type == "cuda"
     if tensor.device.type != "cpu" and not is_cuda:
@@ -133,7 +146,7 @@ def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(f"{name} is a lazy conjugate or negation: expected {name}.resolve_conj().resolve_neg()")
-    kind = str(tensor.dtype).removeprefix("torch.")
+    kind = _name_of_torch(tensor.dtype)
     buffer = _buffer(tensor.data_ptr(), tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
     if not is_cuda:
         return buffer

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accdp_comm.launch import run as launch
+from accdp_comm.launch import programs
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ class Mpi:
             from accdp_comm import mpi_world
 
             self.family = mpi_world.load().abi()
-            self.mpiexec, self.python = launch.find_mpiexec(self.family), sys.executable
+            self.mpiexec, self.python = programs.find_mpiexec(self.family), sys.executable
         else:
             self.family = family
             self.mpiexec, self.python = str(environment / "bin" / "mpiexec"), str(environment / "bin" / "python")
@@ -52,9 +52,7 @@ class Mpi:
 
     def launcher(self, ranks: int) -> list[str]:
         """Return the words that start a program on so many ranks."""
-        is_root = os.geteuid() == 0
-        line = launch.command_line(self.mpiexec, self.family, ranks, ["x"], module=True, is_root=is_root)
-        return line[: line.index(sys.executable)]
+        return list(programs.mpiexec(self.mpiexec, self.family, ranks, is_root=os.geteuid() == 0).command)
 
     def command(self, ranks: int, words: Sequence[str]) -> list[str]:
         """Return the command line that runs Python with these words on so many ranks."""

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import bandwidth, omb, options, record
 from .measure import BLOCKS
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
         prog: Name of the program, for messages.
         operation: Of the table; None: the first word says it.
 
-    Collective over the ranks that a launcher started; with ``--ranks`` this process becomes mpiexec instead.
+    Collective over the ranks that a launcher started; with ``--ranks`` this process becomes `accdp run` instead.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     args = options.parse(words, prog, operation)
@@ -40,19 +40,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
         return 2
 
 
-def _start_ranks(ranks: int, words: list[str], operation: str | None) -> None:
-    """Become the mpiexec that runs this same benchmark on several ranks."""
-    from .._core import UsageError
-    from ..launch.run import run
+def _start_ranks(ranks: int, words: list[str], operation: str | None) -> NoReturn:
+    """Become the `accdp run` that runs this same benchmark on several ranks."""
     from ..launcher import find_launcher
 
-    try:
-        if find_launcher() is not None or "WORLD_SIZE" in os.environ:
-            raise Refused("--ranks: this process is a rank already; start several without mpiexec or torchrun")
-        kept = options.without_ranks(words)
-        run(ranks, ["accdp_comm.bench", *([operation] if operation else []), *kept], module=True)
-    except UsageError as error:
-        raise Refused(str(error)) from error
+    if find_launcher() is not None or "WORLD_SIZE" in os.environ:
+        raise Refused("--ranks: this process is a rank already; start several without mpiexec or torchrun")
+    module = ["-m", "accdp_comm.bench", *([operation] if operation else []), *options.without_ranks(words)]
+    # No labels: rank 0 alone prints, and scripts read it as OMB's output.
+    run = ["-m", "accdp_comm", "run", "-n", str(ranks), "--label", "never", *module]
+    os.execv(sys.executable, [sys.executable, *run])
 
 
 def _run(session: Session, args: argparse.Namespace, prog: str) -> int:

@@ -79,7 +79,7 @@ def _add_theirs(parser: argparse.ArgumentParser) -> None:
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of accdp").add_argument
-    add("-n", "--ranks", type=_at_least(1), metavar="N", help="start so many ranks by mpiexec, then measure")
+    add("-n", "--ranks", type=_at_least(1), metavar="N", help="start so many ranks by `accdp run`, then measure")
     add(
         "--backend",
         dest="backends",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from accdp_comm import cli, info, settings
+from accdp_comm import _core, cli, info, settings
 
 
 def fails(capsys, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 Steps, each with a limit of its own; one that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
-  mps        whether a daemon of our own can be started
   ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: every collective against torch,
              then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   sanitizer  the same checks on 1 rank under compute-sanitizer
@@ -20,14 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
 RANKS = (2, 4, 8)
 SMI = "driver_version,uuid,compute_mode"
-TOUCH = "import torch; torch.ones(1, device='cuda').sum().item()"
+REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 
 
 def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, str]:
@@ -79,67 +77,33 @@ def machine() -> dict:
         "torch": torch.__version__,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         "cuda": _core.cuda_report(),
-        "nvidia_smi": run(["nvidia-smi", "--query-gpu=driver_version,uuid,compute_mode", "--format=csv,noheader"], 30)[
-            1
-        ],
+        "nvidia_smi": run(["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"], 30)[1],
         "commit": run(["git", "rev-parse", "HEAD"], 10)[1].strip(),
     }
 
 
-@contextmanager
-def mps_daemon(found: dict):
-    """Start an MPS daemon with folders of its own; yields its environment, or None where that does not work."""
-    if shutil.which("nvidia-cuda-mps-control") is None:
-        found["mps"] = "nvidia-cuda-mps-control was not found"
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
-        for place in places.values():
-            os.mkdir(place)
-        daemon = subprocess.run(  # its output goes nowhere: the daemon keeps what it inherits open
-            ["nvidia-cuda-mps-control", "-d"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **places},
-            timeout=30,
-            check=False,
-        )
-        good, said = daemon.returncode == 0, f"nvidia-cuda-mps-control -d ended with status {daemon.returncode}"
-        # A client runs without MPS when it cannot reach the daemon, so look for the server that a client starts.
-        if good:
-            good, said = run([sys.executable, "-c", TOUCH], 120, **places)
-        works = good and bool(mps_command("get_server_list", places).strip())
-        found["mps"] = "works" if works else f"does not work: {said.strip()[-500:] or 'no client got a server'}"
-        try:
-            yield places if works else None
-        finally:
-            mps_command("quit", places)
-
-
-def mps_command(command: str, places: dict[str, str]) -> str:
-    """What the daemon answers."""
-    done = subprocess.run(
-        ["nvidia-cuda-mps-control"],
-        input=command + "\n",
-        capture_output=True,
-        text=True,
-        env={**os.environ, **places},
-        timeout=60,
-        check=False,
-    )
-    return done.stdout
-
-
-def ranks_on_one_gpu(ranks: int, limit_s: float, **environment: str) -> dict:
-    """Check and measure with that many ranks on GPU 0."""
+def ranks_on_one_gpu(ranks: int, limit_s: float, mps: bool) -> dict:
+    """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rank0.json")
-        command = [*ACCDP, "run", "-n", str(ranks), str(RANK), "--out", str(out)]
+        place = ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
+        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out)]
         started = time.monotonic()
-        good, said = run(command, limit_s, **{"CUDA_VISIBLE_DEVICES": "0", **environment})
+        good, said = run(command, limit_s)
         result = json.loads(out.read_text()) if good else {"failed": said, "rows": []}
-    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
+    return {"mps": mps} | result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
+
+
+def with_and_without_mps() -> tuple[list[dict], str]:
+    """Run all numbers of ranks; returns the runs, and whether MPS works. Where `accdp run` refuses it, none with it."""
+    runs = [ranks_on_one_gpu(ranks, 90, mps=False) for ranks in RANKS]
+    for ranks in RANKS:
+        found = ranks_on_one_gpu(ranks, 90, mps=True)
+        refusal = next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
+        if refusal:
+            return runs, f"does not work: {refusal}"
+        runs.append(found)
+    return runs, "works"
 
 
 def sanitizer() -> dict:
@@ -190,13 +154,8 @@ def main() -> int:
     if not good:
         print(f"gpu_check: {said}", file=sys.stderr)
         return 1
-    found: dict = {"machine": json.loads(said.strip().splitlines()[-1]), "runs": []}
-    for ranks in RANKS:
-        found["runs"].append({"mps": False} | ranks_on_one_gpu(ranks, 90))
-    with mps_daemon(found) as places:
-        if places is not None:
-            for ranks in RANKS:
-                found["runs"].append({"mps": True} | ranks_on_one_gpu(ranks, 90, **places))
+    found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
+    found["runs"], found["mps"] = with_and_without_mps()
     found["sanitizer"] = sanitizer()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n")

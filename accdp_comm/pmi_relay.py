@@ -27,8 +27,9 @@ def relayed(fd: int) -> Iterator[None]:
 
     After the block ``fd`` is the connection itself again. Nothing may be under way then: PMI-1 answers each request.
     """
-    inheritable = os.get_inheritable(fd)
+    inheritable, blocking = os.get_inheritable(fd), os.get_blocking(fd)
     launcher = socket.socket(fileno=os.dup(fd))
+    launcher.setblocking(True)  # of the connection, so of `fd` too
     inside, outside = socket.socketpair()
     os.dup2(outside.fileno(), fd, inheritable)
     outside.close()
@@ -40,11 +41,12 @@ def relayed(fd: int) -> Iterator[None]:
         os.dup2(launcher.fileno(), fd, inheritable)  # closes the other end of `inside`, so the thread ends
         thread.join()
         launcher.close()
+        os.set_blocking(fd, blocking)
 
 
 def _relay(inside: socket.socket, launcher: socket.socket) -> None:
     """Carry bytes both ways until either side has closed; MPICH then finds its end closed too."""
-    with inside, contextlib.suppress(OSError):
+    with inside, contextlib.suppress(ConnectionError):
         while True:
             ready, _, _ = select.select([inside, launcher], [], [])
             for source, target in ((inside, launcher), (launcher, inside)):

@@ -1,7 +1,11 @@
 """The relay between MPICH and srun: what passes unchanged, what does not, and what is left afterwards."""
 
+import array
+import fcntl
 import os
 import socket
+import termios
+import time
 
 import pytest
 
@@ -21,12 +25,22 @@ def ends():
         yield rank, launcher
 
 
+def _until_read(end: socket.socket) -> None:
+    """Wait until the other side has read all that this end has sent."""
+    unread = array.array("i", [1])
+    limit = time.monotonic() + SECONDS
+    while unread[0]:
+        fcntl.ioctl(end, termios.TIOCOUTQ, unread)
+        assert time.monotonic() < limit, "not read in time"
+
+
 def test_the_limit_of_values_leaves_room_for_the_rest_of_a_request(ends):
     rank, launcher = ends
     with pmi_relay.relayed(rank.fileno()):
         rank.sendall(b"cmd=get_maxes\n")
         assert launcher.recv(100) == b"cmd=get_maxes\n"
         launcher.sendall(b"cmd=maxes rc=0 kvsname_max=256 keylen_max=256 ")
+        _until_read(launcher)  # an answer may come in pieces
         launcher.sendall(b"vallen_max=1024\n")
         assert rank.recv(100) == b"cmd=maxes rc=0 kvsname_max=256 keylen_max=256 vallen_max=896\n"
 
@@ -51,10 +65,11 @@ def test_everything_else_passes_unchanged(ends):
 
 def test_afterwards_the_descriptor_is_the_connection_itself(ends):
     rank, launcher = ends
-    inode = os.fstat(rank.fileno()).st_ino
+    inode, blocking = os.fstat(rank.fileno()).st_ino, os.get_blocking(rank.fileno())
     with pmi_relay.relayed(rank.fileno()):
         assert os.fstat(rank.fileno()).st_ino != inode
     assert os.fstat(rank.fileno()).st_ino == inode and os.get_inheritable(rank.fileno())
+    assert os.get_blocking(rank.fileno()) == blocking
     rank.sendall(b"cmd=finalize\n")
     assert launcher.recv(100) == b"cmd=finalize\n"
 

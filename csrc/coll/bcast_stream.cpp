@@ -11,6 +11,7 @@
 
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "base/settings.hpp"
 #include "coll/algorithms.hpp"
@@ -142,7 +143,9 @@ class BetweenNodes {
       if (memory.data() == p.room.data()) copy_together(frame, memory);
       message = memory;
     } else {
-      if (i % kReconsider == 0 && i > 0) reconsider(frame, journey);
+      if (i > 0) feel_the_link();
+      const bool is_news = !std::exchange(knew_link_, c_.link().is_known()) && knew_link_;
+      if (i > 0 && (is_news || i % kReconsider == 0)) reconsider(frame, journey);
       message = codec_->encode(frame, room_of(p), flags_);
       if (codec_->is_lossy() && (takes_decoded_ || c_.local_size() > 1)) look_at_result(frame, message);
     }
@@ -167,11 +170,18 @@ class BetweenNodes {
   }
 
   void begin_stream(const Journey& journey) {
+    knew_link_ = c_.link().is_known();
+    considered_ = journey.link_bytes_per_s;
     codec_->choose(0, journey);
-    direct_ = !codec_->encodes();
+    // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
+    direct_ = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
     flags_ = direct_ ? FrameHead::kDirect : 0;
     if (c_.link().wants_receipts(plan_.frames().size(), plan_.bytes())) flags_ |= FrameHead::kReceipt;
     c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
+  }
+  /// While nothing is known of the link few frames are on their way, so that a wrong first choice is soon seen.
+  void feel_the_link() {
+    while (wants_receipts() && !c_.link().is_known() && receipts_due_ - receipts_got_ >= kFirstFrames) await_receipt();
   }
   /// Once the link is known better than when the codecs were chosen, they are chosen again.
   void reconsider(std::size_t frame, Journey journey) {
@@ -264,7 +274,7 @@ class BetweenNodes {
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
-  static constexpr std::size_t kReconsider = 16;
+  static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
 
   Context& c_;
   const std::vector<Piece>& pieces_;
@@ -280,7 +290,8 @@ class BetweenNodes {
   std::uint8_t flags_ = 0;
   std::vector<Passage> passages_;
   std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
-  double considered_ = c_.link().bytes_per_s();
+  bool knew_link_ = false;
+  double considered_ = 0;
   // Receipts, on the root and on the place after it.
   Wire::Request receipt_;
   std::vector<Wire::Request> receipts_;

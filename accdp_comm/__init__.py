@@ -90,8 +90,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "settings":
-        return importlib.import_module(".settings", __name__)
+    if name in ("settings", "hooks"):
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -34,14 +34,14 @@ def form_group(
     Collective among the members, and nobody else takes part.
     """
     limit = exchange.timeout_s if timeout_s is None else timeout_s
-    steps.begin(*(world or (exchange.rank, exchange.size)))
+    mine = world or (exchange.rank, exchange.size)
     if exchange.size == 1:
+        steps.begin(*mine)
         return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
     memfd = os.memfd_create("accdp", os.MFD_CLOEXEC)
     segment = -1
     try:
-        mine = world or (exchange.rank, exchange.size)
-        tables = agree(exchange, lambda: _own_card(memfd, mine).as_dict())
+        tables = agree(exchange, lambda: _enter(memfd, mine).as_dict())
         check_alike(tables)
         cards = [Card(**table) for table in tables]
         nodes = number_nodes(cards, value_of("ACCDP_TOPOLOGY"))
@@ -63,6 +63,12 @@ def form_group(
         os.close(memfd)
         if segment >= 0:
             os.close(segment)
+
+
+def _enter(memfd: int, world: tuple[int, int]) -> Card:
+    """What may fail on one rank alone, and then has to be told to the others."""
+    steps.begin(*world)
+    return _own_card(memfd, world)
 
 
 def _own_card(memfd: int, world: tuple[int, int]) -> Card:

@@ -22,7 +22,7 @@ void lateness(Group& group) {
   if (group.rank() == 0) {
     CHECK_THROWS(group.barrier(0.2), PeerTimeout, "rank 1");
   } else {
-    usleep(500 * 1000);
+    usleep(2000 * 1000);  // by far more than a busy machine may keep the other rank from its core
     CHECK_THROWS(group.barrier(2), PeerTimeout, "");  // may have to find out by itself
   }
 }

@@ -30,7 +30,8 @@ def tune(folder: Path, seconds: float, *options: str) -> tuple[list[dict], float
     began = time.monotonic()
     subprocess.run([*command, "--", str(DIGITS), "--epochs", "1000000", "--quiet"], check=True)
     took = time.monotonic() - began
-    return [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()[1:]], took
+    lines = (folder / "trials.jsonl").read_text().splitlines()[1:]
+    return [*{json.dumps(row["point"]): row for row in map(json.loads, lines)}.values()], took  # each point's last
 
 
 def best_of(outcomes: list[dict]) -> dict:
@@ -50,7 +51,7 @@ def compare(folder: Path, seconds: float, points: list[dict], rounds: int) -> li
     """Samples per second of each point in each round."""
     rates: list[list[float]] = [[] for _ in points]
     for turn in range(rounds):
-        for index, point in enumerate(points):
+        for index, point in sorted(enumerate(points), reverse=turn % 2 == 1, key=lambda pair: pair[0]):
             outcomes, _ = tune(folder / f"{turn}-{index}", seconds, "--exhaustive", *only(point))
             rates[index].append(best_of(outcomes)["samples_per_s"])
     return rates
@@ -62,7 +63,7 @@ def main() -> int:
     parser.add_argument("--global-batch", default="64,256", help="batch sizes of all ranks together")
     parser.add_argument("--workers", default="0,1,2", help="loader processes of each rank")
     parser.add_argument("--measure", type=float, default=9.0, help="seconds that a good point is measured")
-    parser.add_argument("--rounds", type=int, default=3, help="of the comparison at the end")
+    parser.add_argument("--rounds", type=int, default=5, help="of the comparison at the end")
     parser.add_argument("--json", type=Path, help="append the result to this file, as one line")
     args = parser.parse_args()
     axes = space(args.ranks, args.global_batch, args.workers)

@@ -98,6 +98,8 @@ def main(options: argparse.Namespace) -> int:
             kept.add(outcome)
             bar.update(task, completed=len(search.outcomes))
             rate = f"{outcome.samples_per_s:.0f} samples/s" if outcome.samples_per_s else ""
+            if outcome.rates:
+                rate += f", median of {' '.join(f'{one:.0f}' for one in outcome.rates)}"
             words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
             console.print(f"{_name(outcome.point)}: {', '.join(word for word in words if word)}")
 

@@ -5,6 +5,9 @@ again for a longer look, as successive halving in rounds would; its stopping var
 1, 3 and 9 s, and at each level it must be among the best third of those that got there, or not clearly slower than the
 best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better are not
 started at all (space.needless), and workers and codecs are varied at the best point only (space.next_point).
+
+At the end the points whose rates are close meet again, in turns: between two trials of one point, minutes apart, the
+rate of a shared machine drifts by more than what a trial knows of its own error, and that must not choose the winner.
 Source: stopping variant of ASHA, Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
 """
 
@@ -18,6 +21,10 @@ from .space import Batches, Point, needless, next_point
 from .trial import Outcome
 
 _KEPT = 3  # one in so many goes on at each level
+_DRIFT = 0.15  # of the best rate: who is not further away meets it again
+_FINALISTS = 3  # at most
+_TURNS = 2  # trials that each of them has besides its first
+_FINAL_LEVEL = 1  # up to which these are measured
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Search:
         Args:
             trial: trial.run() of the job, with its last argument bound or left away.
             before: Outcomes of an earlier run: their points are not tried again.
-            after: Called with each new outcome.
+            after: Called with each new outcome; again with that of a point that has had another trial.
         Returns:
             best().
         Raises:
@@ -79,7 +86,26 @@ class Search:
             self._check_batch(outcome)
             self.outcomes.append(outcome)
             after(outcome)
+        if not self.exhaustive:
+            self._play_off(trial, after)
         return self.best()
+
+    def _play_off(
+        self,
+        trial: Callable[[Point, Callable[[int, Outcome], bool]], Outcome],
+        after: Callable[[Outcome], None],
+    ) -> None:
+        # By their first trials, so that a search that was cut short in between goes on with the same.
+        first = {place: one.first for place, one in enumerate(self.outcomes) if one.status == "ok"}
+        near = [place for place, rate in first.items() if rate >= (1 - _DRIFT) * max(first.values())]
+        places = sorted(near, key=lambda place: -first[place])[:_FINALISTS]
+        for turn in range(_TURNS if len(places) > 1 else 0):
+            for place in places if turn % 2 else reversed(places):  # what drifts one way favours nobody
+                one = self.outcomes[place]
+                if one.status == "ok" and len(one.rates) < turn + 2:  # else it failed, or an earlier run got so far
+                    again = trial(one.point, lambda level, _: level < _FINAL_LEVEL)
+                    self.outcomes[place] = one.with_another(again)
+                    after(self.outcomes[place])
 
     def _next(self, untried: Sequence[Point]) -> Point | None:
         if self.exhaustive:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import _core, steps
@@ -64,6 +65,29 @@ class Outcome:
     seen_by: str = ""
     load: dict[str, float] = field(default_factory=dict)  # per cent, by what was loaded
     reason: str = ""
+    rates: list[float] = field(default_factory=list)  # of all trials in samples/s, where there was more than one
+
+    @property
+    def first(self) -> float:
+        """Samples per second of the first trial."""
+        return self.rates[0] if self.rates else self.samples_per_s
+
+    def with_another(self, other: Outcome) -> Outcome:
+        """The outcome of this point's trials and one more: their median, or the failure of the last."""
+        wall_s = self.wall_s + other.wall_s
+        if other.status not in ("ok", "stopped"):
+            return replace(other, wall_s=wall_s)
+        rates = [*(self.rates or [self.first]), other.samples_per_s]
+        middle = statistics.median(rates)
+        between = statistics.stdev(rates) / middle / len(rates) ** 0.5
+        return replace(
+            self,
+            samples_per_s=middle,
+            steps_per_s=self.steps_per_s * middle / self.samples_per_s,
+            error=max(self.error, between),
+            wall_s=wall_s,
+            rates=rates,
+        )
 
     def bounds(self) -> tuple[float, float]:
         """The least and the most samples per second that it is likely to reach: two standard errors either way."""

@@ -40,8 +40,53 @@ def test_bad_points_are_stopped_at_the_first_level():
     trials = Trials(speeds)
     best = Search([*speeds], GLOBAL).run(trials)
     assert best is not None and (best.point.ranks, best.samples_per_s) == (2, 200)
-    assert [trials.reached[point] for point in speeds] == [2, 2, 2, 0]  # 190 is within 5 %
+    assert [trials.reached[point] for point in speeds] == [2, 1, 1, 0]  # 190 is within 5 %; both then met again
     assert best.status == "ok"
+
+
+def drifting(*rates_of_points):
+    """Trials whose rates differ from one to the next; remembers who was tried."""
+    line = points([1, 2, 4, 8][: len(rates_of_points)], 0, GLOBAL)
+    left, tried = dict(zip(line, map(list, rates_of_points), strict=True)), []
+
+    def trial(point, goes_on):
+        tried.append(point.ranks)
+        outcome = left[point].pop(0)
+        return outcome if isinstance(outcome, Outcome) else Outcome(point, "ok", outcome, outcome / 64, 64)
+
+    return line, trial, tried
+
+
+def test_close_points_meet_again_in_turns():
+    """1 rank had the better first trial, 2 ranks are faster; 4 are too far away to matter."""
+    line, trial, tried = drifting((247, 210, 236), (236, 250, 245), (200,))
+    search, told = Search(line, GLOBAL), []
+    best = search.run(trial, after=told.append)
+    assert tried == [1, 2, 4, 2, 1, 1, 2]
+    assert best is not None and best.point.ranks == 2 and best.rates == [236, 250, 245]
+    assert (best.samples_per_s, best.steps_per_s) == (245, pytest.approx(245 / 64))
+    assert [one.point.ranks for one in told] == tried
+    assert search.outcomes[0].error > 0.02  # what differs between trials, which no trial shows
+
+
+def test_a_search_cut_short_between_the_last_trials_goes_on_there():
+    line, trial, tried = drifting((247, 210, 236), (236, 250, 245))
+    told = []
+    Search(line, GLOBAL).run(trial, after=told.append)
+    for done in range(2, 7):
+        past = [one.point.ranks for one in told[:done]]
+        _, later, again = drifting((247, 210, 236)[past.count(1) :], (236, 250, 245)[past.count(2) :])
+        best = Search(line, GLOBAL).run(later, told[:done])
+        assert again == tried[done:] and best is not None and best.rates == [236, 250, 245]
+
+
+def test_a_point_that_fails_when_it_is_tried_again_is_not_best():
+    line = points([1, 2], 0, GLOBAL)
+    _, trial, _ = drifting((247, Outcome(line[0], "failed", reason="a rank ended")), (236, 240, 242))
+    search = Search(line, GLOBAL)
+    best = search.run(trial)
+    assert best is not None and best.point == line[1]
+    assert (search.outcomes[0].status, search.outcomes[0].reason) == ("failed", "a rank ended")
 
 
 def test_what_is_not_known_well_is_not_stopped():
@@ -98,7 +143,7 @@ def test_an_earlier_run_is_continued():
     trials, told = Trials(speeds), []
     best = Search(done, GLOBAL).run(trials, before, told.append)
     assert [*trials.reached] == done[1:]  # the failed one again
-    assert [one.point for one in told] == done[1:]
+    assert [one.point for one in told[:2]] == done[1:]
     assert best is not None and best.point == done[2]
 
 

@@ -97,7 +97,7 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
             words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "20", "-M", "2G"]
             words += ["-T", "mpi_float"]
             if row.kind != "barrier":
-                words += ["--sizes", args.sizes, "-c"]
+                words += ["--sizes", args.sizes, "-c", "-u", "0"]  # a window of 16 MiB messages takes a second
             yield from jobs.measure(mpi, ranks, op, words)
         if args.osu_dir:
             say(f"OSU micro-benchmarks, {ranks} ranks")

@@ -42,7 +42,7 @@ class Backend(Protocol):
     name: str
     is_in_place: bool  # allreduce and reduce replace their input
     memory: Memory
-    barrier: Call | None  # before each of its calls; None: the world's
+    barrier: Call | None  # before its calls, and behind the last of a turn; None: the world's
 
     def collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
         """Return the call of a collective on these buffers."""

@@ -62,8 +62,11 @@ class Measured:
 class Subject:
     """One backend with its buffers and calls for one size."""
 
-    def __init__(self, backend: Backend, sets: Sequence[Buffers], case: Case, request: Request):
+    def __init__(self, world: World, backend: Backend, sets: Sequence[Buffers], case: Case, request: Request):
         self.backend, self.sets, self.case, self.request = backend, sets, case, request
+        # Also behind its calls: a library may need a rank that has ended its own call to end that of another, as MPI
+        # does where the receiver acknowledges a message, and no other backend's barrier would drive it.
+        self.barrier = backend.barrier or world.barrier
         self.times: list[float] = [0.0] * request.iterations
         turns = math.lcm(len(sets), case.ranks) if self._rotates else len(sets)
         self.ready = [self._make(turn) for turn in range(turns)]
@@ -88,7 +91,7 @@ class Subject:
         for turn, buffers in enumerate(self.sets):
             self.case.fill(self.backend.memory, buffers, self.root(turn), turn)
 
-    def validate(self, world: World) -> int:
+    def validate(self) -> int:
         """Return how many elements of this rank's results are wrong, over some turns. Collective."""
         errors, memory = 0, self.backend.memory
         bound, is_relative = self.request.bound if "+" in self.backend.name else (0.0, False)
@@ -96,11 +99,12 @@ class Subject:
             place = turn % len(self.ready)
             buffers, root = self.sets[place % len(self.sets)], self.root(place)
             for _ in range(self.request.validation_warm_up or 0):
-                world.barrier()
+                self.barrier()
                 self.calls[place]()
             self.case.fill(memory, buffers, root, turn)
-            world.barrier()
+            self.barrier()
             self.calls[place]()
+            self.barrier()
             result = self.ready[place].result
             if result is not None:
                 errors += self.case.wrong(memory.read(result), root, turn, bound, is_relative)
@@ -126,23 +130,23 @@ def run_point(
     memories = {id(backend.memory): backend.memory for backend in backends}
     count = sets_of(operation, request.size, world.size, itemsize, request.limit_bytes // len(memories))
     buffers = {key: [_new_set(memory, case) for _ in range(count)] for key, memory in memories.items()}
-    subjects = [Subject(backend, buffers[id(backend.memory)], case, request) for backend in backends]
+    subjects = [Subject(world, backend, buffers[id(backend.memory)], case, request) for backend in backends]
     errors: list[int | None] = [None] * len(subjects)
     if operation.kind != "barrier":
         if request.validation_warm_up is not None:
-            errors = [sum(world.allgather(subject.validate(world))) for subject in subjects]
+            errors = [sum(world.allgather(subject.validate())) for subject in subjects]
         for subject in subjects:
             subject.fill()
     began = time.perf_counter()
     for subject in subjects:
-        _time(subject, world, [0.0] * request.warm_up, 0, request.warm_up)
+        _time(subject, [0.0] * request.warm_up, 0, request.warm_up)
     iterations = _affordable(world, request, time.perf_counter() - began)
     order, turns = random.Random(request.size), list(subjects)  # alike on all ranks
     edges = [iterations * block // BLOCKS for block in range(BLOCKS + 1)]
     for first, last in zip(edges, edges[1:], strict=False):
         order.shuffle(turns)
         for subject in turns if last > first else ():
-            _time(subject, world, subject.times, first, last)
+            _time(subject, subject.times, first, last)
         tick()
     found = {}
     for subject, wrong in zip(subjects, errors, strict=True):
@@ -238,13 +242,14 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _time(subject: Subject, world: World, times: list[float], first: int, last: int) -> None:
+def _time(subject: Subject, times: list[float], first: int, last: int) -> None:
     with _no_garbage_collection():
         if subject.case.operation.is_pair:
-            world.barrier()
+            subject.barrier()
             _pair_loop(subject.calls, times, first, last)
         else:
-            _collective_loop(subject.calls, subject.backend.barrier or world.barrier, times, first, last)
+            _collective_loop(subject.calls, subject.barrier, times, first, last)
+        subject.barrier()
 
 
 def _collective_loop(calls: Sequence[Call], barrier: Call, times: list[float], first: int, last: int) -> None:

@@ -1,5 +1,7 @@
 """DistributedDataParallel and ZeroRedundancyOptimizer reach what one process with the whole batch reaches."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,6 +34,35 @@ def test_equals_training_in_one_process(rank, size, options):
     ddp = DistributedDataParallel(model, **options)
     train(ddp, shares(rank, size))
     assert_same_parameters(ddp.module, single())
+
+
+@pytest.mark.on_ranks(2, 4)
+def test_gradients_travel_while_backward_goes_on(rank, size):
+    """Backward stands still in front of the first layer until the gradients of the last one have been summed."""
+    first, last = nn.Linear(600, 600), nn.Linear(600, 600)
+    model = nn.Sequential(first, nn.Tanh(), last)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=1)  # a bucket for each layer
+    sums: list[torch.futures.Future] = []
+
+    def hook(state, bucket):
+        sums.append(default_hooks.allreduce_hook(state, bucket))
+        return sums[-1]
+
+    def hold(_: torch.Tensor) -> None:
+        deadline = time.monotonic() + 20
+        while not (sums and sums[0].done()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        travelled.append(len(sums) == 1 and sums[0].done())
+
+    ddp.register_comm_hook(None, hook)
+    travelled: list[bool] = []
+    ddp(torch.ones(2, 600)).sum().backward()  # in its first step DDP has one bucket only
+    first.register_forward_hook(lambda module, inputs, output: output.register_hook(hold) and None)
+    for _ in range(3):
+        sums.clear()
+        ddp(torch.ones(2, 600) * rank).sum().backward()
+        assert len(sums) == 2
+    assert travelled == [True] * 3
 
 
 class Branches(nn.Module):

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import hosts_page
 import real_tensors
 from bcast_hosts import HERE, ROOT, machine, run_job, versions
 from rich.console import Console
@@ -34,11 +35,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
     parser.add_argument("--out", type=Path, help="JSON lines; those of the other part stay there")
+    parser.add_argument("--page", type=Path, help="whose part about allreduce is written anew (docs/performance.md)")
     parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
     args.out = args.out or (
         args.cache / "quick_allreduce.jsonl" if args.quick else HERE / "results" / "allreduce_hosts.jsonl"
     )
+    args.page = args.page or (args.cache / "quick.md" if args.quick else ROOT / "docs" / "performance.md")
     return args
 
 
@@ -59,18 +62,12 @@ def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     return rows
 
 
-def wire_seconds(row: dict[str, Any]) -> float:
-    """What the bytes that must leave a host need on its link."""
-    hosts = row["hosts"]
-    return float(2 * row["bytes"] * (hosts - 1) / hosts / row["link_bytes_per_s"])
-
-
 def print_tables(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table("hosts x ranks", "dtype", "MiB", "method", "median ms", "10 % .. 90 %", "of the wire's", "ratio")
     for row in rows:
         if row["part"] == "allreduce":
             spread = f"{row['p10_s'] * 1e3:.0f} .. {row['p90_s'] * 1e3:.0f}"
-            wire = f"{row['median_s'] / wire_seconds(row):.2f}"
+            wire = f"{row['median_s'] / hosts_page.wire_seconds(row):.2f}"
             table.add_row(
                 *(row["placement"], row["dtype"], f"{row['bytes'] / 2**20:g}", row["method"]),
                 *(f"{row['median_s'] * 1e3:.0f}", spread, wire, f"{row['ratio']:.2f}"),
@@ -99,6 +96,8 @@ def main() -> None:
         args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         console.print(f"{len(rows)} lines in {args.out}")
     print_tables(rows, console)
+    hosts_page.write_allreduce(rows, args.page)
+    console.print(f"tables in {args.page}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "hosts
 
 import bcast_plan
 import bcast_report
+import hosts_page
 import jobs
 import real_tensors
 import testbed
@@ -83,6 +84,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
     parser.add_argument("--out", type=Path, help="JSON lines; those of other parts and links stay there")
     parser.add_argument("--png", type=Path, help="the plot")
+    parser.add_argument("--page", type=Path, help="whose part about broadcasts is written anew (docs/performance.md)")
     parser.add_argument("--resume", action="store_true", help="measure only what --out does not have yet")
     parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
@@ -90,6 +92,7 @@ def arguments() -> argparse.Namespace:
     args.links = args.links or list(bcast_plan.LINKS)[: 1 if args.quick else None]
     args.out = args.out or (args.cache / "quick.jsonl" if args.quick else HERE / "results" / "bcast_hosts.jsonl")
     args.png = args.png or (args.cache / "quick.png" if args.quick else ROOT / "docs" / "bcast_hosts.png")
+    args.page = args.page or (args.cache / "quick.md" if args.quick else ROOT / "docs" / "performance.md")
     return args
 
 
@@ -230,6 +233,8 @@ def main() -> None:
         console.print(f"{len(rows)} lines in {args.out}")
     bcast_report.print_table(rows, console)
     console.print(bcast_report.draw(rows, args.png) or f"plot in {args.png}")
+    hosts_page.write_bcast(rows, args.page)
+    console.print(f"tables in {args.page}")
 
 
 if __name__ == "__main__":

@@ -8,25 +8,18 @@ from pathlib import Path
 
 import figures
 import jobs_of_bench as jobs
+import marked
 from jobs_of_bench import Row
 
 from accdp_comm.bench.graph import size_name
 
-BEGIN = "<!-- begin: written by bench/report.py -->"
-END = "<!-- end: written by bench/report.py -->"
-
 
 def write(rows: Sequence[Row], page: Path) -> Path:
     """Put the tables between the markers of a page, at its end where it has none; return the page."""
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
-    made = "\n".join([BEGIN, "", *lines_of(rows), "", END])
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if bool(begin) != bool(end):
-        raise jobs.JobFailed(f"{page} has one of the markers {BEGIN} and {END}: expected both, or none")
-    text = before + made + after if begin else f"{text.rstrip()}\n\n{made}\n"
-    page.write_text(text, encoding="utf-8")
-    return page
+    try:
+        return marked.write(page, "bench/report.py", lines_of(rows))
+    except marked.Unmatched as error:
+        raise jobs.JobFailed(str(error)) from error
 
 
 def lines_of(rows: Sequence[Row]) -> list[str]:

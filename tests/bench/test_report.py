@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCH))
 pytest.importorskip("matplotlib")
 import compare  # noqa: E402  (found only after the lines above)
 import figures  # noqa: E402
+import hosts_page  # noqa: E402
 import jobs_of_bench  # noqa: E402
 import osu_binaries  # noqa: E402
 import report_page  # noqa: E402
@@ -78,7 +79,8 @@ def test_families_of_mpi():
 
 def test_the_page_is_written_between_its_markers(tmp_path):
     page = tmp_path / "performance.md"
-    page.write_text(f"# Performance\n\nby hand\n\n{report_page.BEGIN}\nold\n{report_page.END}\n\nby hand too\n")
+    begin, end = "<!-- begin: written by bench/report.py -->", "<!-- end: written by bench/report.py -->"
+    page.write_text(f"# Performance\n\nby hand\n\n{begin}\nold\n{end}\n\nby hand too\n")
     rows = [row(us=10.0), row(backend="mpich", us=5.0), row(op="bcast", backend="gloo", us=70.0)]
     rows = [line | {"load_1min": 0.5, "harness_us": 0.25} for line in rows]
     rows.append(row(backend="osu", us=6.0))
@@ -92,9 +94,32 @@ def test_the_page_is_written_between_its_markers(tmp_path):
     assert "19 of 20 pairs of runs differ by no more than the spread" in text and "costs 0.25 us" in text
     report_page.write([*rows, repeated], page)
     assert page.read_text() == text
-    page.write_text(f"{report_page.BEGIN}\n")
+    page.write_text(f"{begin}\n")
     with pytest.raises(jobs_of_bench.JobFailed, match="one of the markers"):
         report_page.write(rows, page)
+
+
+def test_the_hosts_parts_of_the_page_come_from_the_rows(tmp_path):
+    """The rows that are kept, twice into one page; of each method its line, of each mark whether it was reached."""
+    page = tmp_path / "performance.md"
+    results = BENCH / "results"
+    bcast, sums = (
+        [json.loads(line) for line in (results / f"{name}_hosts.jsonl").read_text().splitlines()]
+        for name in ("bcast", "allreduce")
+    )
+    for _ in range(2):
+        hosts_page.write_bcast(bcast, page)
+        hosts_page.write_allreduce(sums, page)
+    lines = page.read_text().splitlines()
+    assert lines.count("## Broadcast between hosts") == lines.count("## Allreduce between hosts") == 1
+    assert {line.split(" | ")[0] for line in lines} >= {
+        f"| {row['method']}" for row in bcast if row["part"] == "figures"
+    }
+    marked = [line for line in lines if line.endswith(("| yes |", "| **no** |"))]
+    reached = sum(line.endswith("| yes |") for line in marked)
+    assert f"{reached} of {len(marked)} reached." in lines and len(marked) > 20
+    of_sums = [line for line in lines if line.startswith(("| 2x2 |", "| 4x1 |"))]
+    assert len(of_sums) == sum(row["part"] == "allreduce" for row in sums)
 
 
 def test_figures_are_drawn(tmp_path):

@@ -1,0 +1,169 @@
+"""The parts of docs/performance.md that bench/bcast_hosts.py and bench/allreduce_hosts.py write."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import marked
+from bcast_report import auto_points, figures_of, place_of
+
+Row = dict[str, Any]
+
+_HOSTS = (
+    "Hosts are network namespaces whose links are limited (`tc tbf`); MPI goes over UCX (tcp). **All hosts share the "
+    "cores of one machine**: at 1 Gbit/s the links are the limit, as between real hosts; at 10 Gbit/s the cores are, "
+    "and what costs time there is what costs computing."
+)
+
+
+def write_bcast(rows: list[Row], page: Path) -> None:
+    """Replace the broadcast's part of a page."""
+    lines = ["## Broadcast between hosts", "", "    python bench/bcast_hosts.py        # as root", ""]
+    lines += textwrap.wrap(
+        f"{_HOSTS} Data: weights and gradients of the model of examples/train_char_lm.py after some hundred AdamW "
+        "steps, snapshots one after the other. The methods of a column took turns; slowest rank, median. "
+        f"{_measured_with(rows)}",
+        118,
+    )
+    lines += ["", "### Marks", "", *_marks(rows)]
+    for place in dict.fromkeys(place_of(row) for row in rows if row["part"] == "figures"):
+        lines += ["", *_methods(place, [row for row in rows if row["part"] == "figures" and place_of(row) == place])]
+    lines += _reference([row for row in rows if row["part"] == "reference"])
+    lines += _parameters([row for row in rows if row["part"] == "training"])
+    lines += _auto(rows)
+    lines += ["", "![milliseconds over bytes, a line for each method](bcast_hosts.png)"]
+    marked.write(page, "bench/bcast_hosts.py", lines)
+
+
+def write_allreduce(rows: list[Row], page: Path) -> None:
+    """Replace the allreduce's part of a page."""
+    sums = [row for row in rows if row["part"] == "allreduce"]
+    lines = ["## Allreduce between hosts", "", "    python bench/allreduce_hosts.py    # as root", ""]
+    lines += textwrap.wrap(
+        "The same hosts, links of 1 Gbit/s. Sums of real gradients of the character model, other ones on every rank. "
+        "*of the wire's*: time over what 2 S (n-1)/n bytes take at the speed that plain TCP reaches on the link. "
+        f"{_measured_with(rows)}",
+        118,
+    )
+    heads = ["hosts x ranks", "datatype", "MiB", "method", "median ms", "10 % to 90 %", "of the wire's", "ratio"]
+    cells = [
+        [
+            *(row["placement"], row["dtype"], f"{row['bytes'] / 2**20:g}", row["method"], _ms(row), _spread(row)),
+            *(f"{row['median_s'] / wire_seconds(row):.2f}", f"{row['ratio']:.2f}"),
+        ]
+        for row in sums
+    ]
+    lines += ["", *marked.table(heads, cells)]
+    steps = [row for row in rows if row["part"] == "training"]
+    if steps:
+        lines += ["", *_training(steps)]
+    marked.write(page, "bench/allreduce_hosts.py", lines)
+
+
+def wire_seconds(row: Row) -> float:
+    """What the bytes of an allreduce that must leave a host need on its link."""
+    hosts = row["hosts"]
+    return float(2 * row["bytes"] * (hosts - 1) / hosts / row["link_bytes_per_s"])
+
+
+def _measured_with(rows: list[Row]) -> str:
+    cores = sorted({row["machine"]["cores"] for row in rows})
+    commits = dict.fromkeys(row["versions"].get("commit", "") for row in rows)
+    mpich, torch = (rows[0]["versions"].get(name, "-") for name in ("mpich", "torch"))
+    return (
+        f"{' or '.join(map(str, cores))} cores; MPICH {mpich}, torch {torch}; accdp "
+        f"{', '.join(commit for commit in commits if commit)}."
+    )
+
+
+def _ms(row: Row) -> str:
+    ms = row["median_s"] * 1e3
+    return f"{ms:.0f}" if ms >= 20 else f"{ms:.2f}"
+
+
+def _spread(row: Row) -> str:
+    return f"{row['p10_s'] * 1e3:.0f} to {row['p90_s'] * 1e3:.0f}"
+
+
+def _marks(rows: list[Row]) -> list[str]:
+    found = [figure for figure in figures_of(rows) if figure.reached is not None]
+    cells = [[one.what, one.where, one.value, one.mark, "yes" if one.reached else "**no**"] for one in found]
+    table = marked.table(["figure", "where", "value", "mark", "reached"], cells)
+    return [*table, "", f"{sum(bool(one.reached) for one in found)} of {len(found)} reached."]
+
+
+def _methods(place: str, rows: list[Row]) -> list[str]:
+    link = rows[0]["link_bytes_per_s"]
+    columns = list(dict.fromkeys((row["data"], row["dtype"]) for row in rows))
+    cells = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of_column = {(row["data"], row["dtype"]): row for row in rows if row["method"] == method}
+        cells.append([method, *(_time_and_ratio(of_column.get(column)) for column in columns)])
+    head = f"### {place} (a plain TCP stream: {link / 1e6:.0f} MB/s), {rows[0]['bytes'] / 2**20:g} MiB"
+    return [head, "", *marked.table(["method", *(" ".join(column) for column in columns)], cells)]
+
+
+def _time_and_ratio(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{_ms(row)} ms" + (f", {row['ratio']:.2f}x" if row["ratio"] > 1.005 else "")
+
+
+def _reference(rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", f"### Differences between versions (`reference=`), bfloat16, {place_of(rows[0])}", ""]
+    cells = [
+        [
+            *(row["data"].rpartition("_")[2], row["method"], row.get("codec") or ""),
+            *(f"{row['ratio']:.2f}", f"{_ms(row)} ms ({_spread(row)})"),
+        ]
+        for row in rows
+    ]
+    return lines + marked.table(["learning rate of the step", "method", "codec", "ratio", "time"], cells)
+
+
+def _parameters(rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", f"### Training, {place_of(rows[0])}: parameters broadcast after each step", ""]
+    cells = [
+        [
+            *(row["dtype"], row["method"], f"{_ms(row)} ms", f"{row['phases_s']['broadcast'] * 1e3:.0f} ms"),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in rows
+    ]
+    return lines + marked.table(["parameters", "broadcast by", "step", "of it broadcast", "ratio"], cells)
+
+
+def _auto(rows: list[Row]) -> list[str]:
+    by_place = auto_points(rows)
+    points = [(place, point) for place, of_place in by_place.items() for point in of_place]
+    if not points:
+        return []
+    beyond = [(place, point) for place, point in points if point.is_beyond]
+    over = sum(point.is_over for _, point in beyond)
+    text = (
+        f'"auto" was compared with the best fixed codec at {len(points)} points (size, data, link). It took more than '
+        f"5 % longer at {len(beyond)}; at {over} of these also by more than medians of so many samples may differ by "
+        "chance (twice the standard error of both)."
+    )
+    lines = ["", "### auto against the best fixed choice", "", *textwrap.wrap(text, 118)]
+    return lines + [
+        "",
+        *(f"- {place}, {point}{'' if point.is_over else ' (within the spread)'}" for place, point in beyond),
+    ]
+
+
+def _training(rows: list[Row]) -> list[str]:
+    first = rows[0]
+    text = (
+        f"DistributedDataParallel steps of the character model ({first['bytes'] / 2**20:.1f} MiB of gradients), "
+        f"{first['placement']} (hosts x ranks), {first['samples']} steps; loss: mean of the last ten."
+    )
+    heads = ["gradients by", "step ms", "10 % to 90 %", "loss at the end", "ratio"]
+    cells = [[row["method"], _ms(row), _spread(row), f"{row['loss']:.6f}", f"{row['ratio']:.2f}"] for row in rows]
+    return [*textwrap.wrap(text, 118), "", *marked.table(heads, cells)]

@@ -409,6 +409,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   wait_until_done(*event->counters, event->counters->recorded.load());
   return cudaSuccess;
 }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const SimEvent::Counters& it = *event->counters;
+  return static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0 ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   SIM_FAULT("cudaIpcGetEventHandle");
   return export_memory(handle, event->counters);

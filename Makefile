@@ -81,9 +81,10 @@ test-unit test-torch test-failure test-hosts test-launch test-bench test-tune te
 
 # The GPU's part of the core on a CUDA runtime of host memory, against the libaccdp that `make build` made.
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
-test-cudasim: build
+test-cudasim: build $(STAMPS)/test
 	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
 	$(LIMIT) 600 ctest --test-dir $(CMAKE_BUILD) --output-on-failure --no-tests=error -R '^cudasim/'
+	$(LIMIT) 300 $(PYTEST) tests/cudasim
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_TESTS = tests/mpi/test_comm_compress.py $(filter-out %compress.py,$(wildcard tests/mpi/test_*.py))

@@ -9,6 +9,13 @@ from torch._C._distributed_c10d import Backend
 torch_version: str
 
 def ProcessGroupAccdp(
-    rank: int, size: int, group: Any, timeout: timedelta, name: str = "", global_ranks: Sequence[int] = ()
+    rank: int,
+    size: int,
+    group: Any,
+    timeout: timedelta,
+    name: str = "",
+    global_ranks: Sequence[int] = (),
+    device_path: Any = None,
+    device_type: str = "cuda",
 ) -> Backend: ...
 def set_split(make: Callable[..., Backend]) -> None: ...

@@ -57,8 +57,9 @@ def allreduce_compressed(
     and takes what that decodes to. So all ranks end with the same bits.
 
     Args:
-        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory; bool, (u)int8..64, float16,
-            bfloat16, float32, float64, complex64, complex128. Same count and datatype on all ranks. Is replaced.
+        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory or on a CUDA device; bool,
+            (u)int8..64, float16, bfloat16, float32, float64, complex64, complex128. Same count and datatype on all
+            ranks. Is replaced.
         op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
@@ -70,8 +71,9 @@ def allreduce_compressed(
             contributions were independent: sqrt(sum of their variances), divided by the number of ranks for avg.
         parts: Counts of the tensors that lie one after the other in ``tensor``, for relative bounds of their own. None:
             it is one.
-        residual: float32, as many elements as ``tensor``: takes what encoding left out of what this rank sent, in units
-            of a contribution, so that result + sum of all residuals (divided for avg) is the exact result.
+        residual: float32, as many elements as ``tensor``, in the same memory: takes what encoding left out of what this
+            rank sent, in units of a contribution, so that result + sum of all residuals (divided for avg) is the exact
+            result.
         chunk_bytes: Longest chunk before encoding; None: the setting codec_chunk_bytes.
         async_op: Return at once, with an AllreduceWork.
     Returns:
@@ -87,7 +89,7 @@ def allreduce_compressed(
     """
     nvcomp.find()
     channel = channel_of(group)
-    args = Arguments(channel.rank, channel.size)
+    args = Arguments(channel.rank, channel.size, device=True)
     data = args.buffer("tensor", tensor, writable=True)
     args.op(op, data)
     if error_bound is not None and (data.datatype.name not in _FLOATS or op not in ("sum", "avg")):
@@ -118,4 +120,6 @@ def _residual(args: Arguments, residual: Any, data: Buffer) -> Buffer:
     if buffer.datatype.name != "f32" or buffer.count != data.count:
         got = f"{buffer.count} {buffer.datatype.name}"
         raise args.wrong("residual", f"float32 of {data.count} elements", got)
+    if buffer.device != data.device:
+        raise args.wrong("residual", "the memory that tensor is in", "other memory")
     return buffer

@@ -75,7 +75,13 @@ def _form(
     group = form_group(exchange, name, world=world)
     mpi_world.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
-    return _torch.ProcessGroupAccdp(rank, size, group.capsule(), timeout, name, [*members] or [*range(size)])
+    ranks = [*members] or [*range(size)]
+    return _torch.ProcessGroupAccdp(rank, size, group.capsule(), timeout, name, ranks, device_path=_device_path())
+
+
+def _device_path() -> Any:
+    """Return the way to CUDA tensors of one group; None where this torch or this build of accdp has no CUDA."""
+    return _core.DevicePath().capsule() if torch.version.cuda and hasattr(_core, "DevicePath") else None
 
 
 def _world_size() -> int:

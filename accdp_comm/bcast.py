@@ -82,9 +82,9 @@ def bcast_compressed(
     each node decodes once, and its ranks share the result through memory.
 
     Args:
-        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory, of any shape and datatype; or a
-            list of them, or a mapping of names to them such as a ``state_dict``, which go as one stream. Same counts,
-            datatypes and names on all ranks. Read on root, written elsewhere.
+        tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory or on a CUDA device, of any shape
+            and datatype; or a list of them, or a mapping of names to them such as a ``state_dict``, which go as one
+            stream. Same counts, datatypes and names on all ranks. Read on root, written elsewhere.
         root: Rank in the group that holds the data.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
@@ -111,7 +111,7 @@ def bcast_compressed(
     """
     nvcomp.find()
     channel = channel_of(group)
-    args = Arguments(channel.rank, channel.size)
+    args = Arguments(channel.rank, channel.size, device=True)
     args.rank_of("root", root)
     names, tensors = flatten("tensor", tensor)
     stream = [args.buffer(name, x, writable=channel.rank != root) for name, x in zip(names, tensors, strict=True)]

@@ -14,6 +14,7 @@ import numpy as np
 from . import _core
 from .buffers import Buffer
 from .communicator import Communicator
+from .device_memory import HostView
 
 Report = dict[str, Any]
 
@@ -96,15 +97,19 @@ class CommunicatorChannel:
         self._communicator = communicator
 
     def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
-        tensors = [
-            (x.pointer, x.count, x.datatype, old[i].pointer if old is not None and x.count else 0)
-            for i, x in enumerate(stream)
-        ]
+        is_root = self.rank == root
 
         def run(group: _core.Group) -> Report:
             keep = (stream, old)  # the arrays, until the operation has ended
+            view = self._view([(x, is_root, not is_root) for x in stream])
+            before = self._view([(x, True, False) for x in old or ()])
+            tensors = [
+                (view.pointers[i], x.count, x.datatype, before.pointers[i] if old is not None and x.count else 0)
+                for i, x in enumerate(stream)
+            ]
             value, is_relative = bound
             report = group.bcast_stream(tensors, root, codec, chunk_bytes, algorithm, value, is_relative, label=label)
+            view.deliver()
             del keep
             return report
 
@@ -115,15 +120,22 @@ class CommunicatorChannel:
 
         def run(group: _core.Group) -> Report:
             keep = (x, residual)  # the arrays, until the operation has ended
-            left = residual.pointer if residual is not None and x.count else 0
+            rest = [] if residual is None else [(residual, False, True)]
+            view = self._view([(x, True, True), *rest])
+            left = view.pointers[1] if residual is not None and x.count else 0
             value, is_relative = bound
             report = group.allreduce_stream(
-                x.pointer, counts, x.datatype, how, codec, chunk_bytes, value, is_relative, residual=left
+                view.pointers[0], counts, x.datatype, how, codec, chunk_bytes, value, is_relative, residual=left
             )
+            view.deliver()
             del keep
             return report
 
         return _FuturePending(self._communicator._run(run, later=async_op))
+
+    def _view(self, buffers: list[tuple[Buffer, bool, bool]]) -> HostView:
+        is_far = any(x.device is not None for x, _, _ in buffers)
+        return HostView(self._communicator._path() if is_far else None, buffers)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return self._communicator.allgather(np.array(row, np.int64)).tolist()
@@ -216,5 +228,7 @@ def _as_tensor(x: Buffer) -> Any:
 
     if isinstance(x.owner, torch.Tensor):
         return x.owner
+    if x.device is not None:
+        return torch.as_tensor(x.owner)  # by __cuda_array_interface__
     # torch has no records, strings or times: their bytes are what travels.
     return torch.from_numpy(x.owner.reshape(-1).view(np.uint8) if x.datatype == _core.Datatype.bytes else x.owner)

@@ -75,8 +75,12 @@ class Communicator:
         """Return how an operation on that memory is carried out: None for host memory."""
         if data.device is None:
             return None
+        return _core.DeviceCollectives(self._path(), data.device, data.stream)
+
+    def _path(self) -> _core.DevicePath:
+        """Return what the calls on device memory share."""
         self._device_path = self._device_path or _core.DevicePath()
-        return _core.DeviceCollectives(self._device_path, data.device, data.stream)
+        return self._device_path
 
     @property
     def rank(self) -> int:

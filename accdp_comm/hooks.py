@@ -69,7 +69,7 @@ class CompressedAllreduce:
         residual = self._residual_of(bucket, counts) if self._feedback else None
         if residual is not None:
             gradients.add_(residual)
-        args = Arguments(self._channel.rank, self._channel.size)
+        args = Arguments(self._channel.rank, self._channel.size, device=True)
         pending = self._channel.allreduce(
             args.buffer("gradients", gradients, writable=True),
             counts,
@@ -93,7 +93,7 @@ class CompressedAllreduce:
         key = tuple(id(parameter) for parameter in bucket.parameters())
         if key not in self._buckets:
             self._buckets = {other: kept for other, kept in self._buckets.items() if not set(key) & set(other)}
-            whole = torch.zeros(sum(counts), dtype=torch.float32)
+            whole = torch.zeros(sum(counts), dtype=torch.float32, device=bucket.buffer().device)
             for name, part in zip(key, whole.split(counts), strict=True):
                 if name in self._left:
                     part.copy_(self._left[name])

@@ -169,5 +169,7 @@ def _nvcomp() -> dict[str, Any]:
     names = [f"nvidia-libnvcomp-cu{major}" for major in (13, 12)]
     for name in names:
         if version := _version(name):
-            return {"found": f"{name} {version}"}
+            have, why_not = nvcomp.device_codecs()
+            on_device = f"on a GPU {', '.join(have)} (not used yet)" if have else f"nothing for a GPU: {why_not}"
+            return {"found": f"{name} {version}; {on_device}", "device_codecs": have}
     return {"missing": f"none of {', '.join(names)} is installed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 from pathlib import Path
@@ -20,6 +21,25 @@ def find_directory() -> str | None:
             if list(Path(folder, name).glob("libnvcomp.so.*")):
                 return str(Path(folder, name))
     return None
+
+
+_ON_DEVICE = ("ANS", "Bitcomp", "Cascaded", "LZ4", "Zstd")
+_STEPS = ("CompressGetMaxOutputChunkSize", "CompressGetTempSizeSync", "CompressAsync", "DecompressAsync")
+
+
+def device_codecs() -> tuple[list[str], str]:
+    """Return the codecs whose batched functions for a GPU are in nvCOMP's library, and why there are none.
+
+    The library is opened, which needs neither a GPU nor a driver. Nothing of accdp calls these functions yet.
+    """
+    directory = find_directory()
+    path = f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6"
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        return [], f"nvCOMP's libnvcomp.so.6 could not be opened ({error})"
+    have = [name for name in _ON_DEVICE if all(hasattr(library, f"nvcompBatched{name}{step}") for step in _STEPS)]
+    return have, "" if have else f"{path} has none of nvcompBatched{{{','.join(_ON_DEVICE)}}}*"
 
 
 def missing_codecs() -> dict[str, str]:

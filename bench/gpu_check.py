@@ -2,9 +2,13 @@
 
 Steps, each with a limit of its own; one that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
-  ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: every collective against torch,
-             then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
-  sanitizer  the same checks on 1 rank under compute-sanitizer
+  nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
+  ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: the operations of Communicator
+             and of the torch backend against torch; then allreduce and bcast beside Gloo; which way the data went
+             tells what the probe of IPC events found
+  nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
+  hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
+  sanitizer  the checks on 1 rank under compute-sanitizer
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -23,13 +28,21 @@ from pathlib import Path
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
+HOSTS = Path(__file__).with_name("gpu_hosts.py")
 RANKS = (2, 4, 8)
+NCCL_SHARES_GPUS = (2, 30, 3)
 SMI = "driver_version,uuid,compute_mode"
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 
 
+_end = math.inf  # of the time that all steps together have
+
+
 def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, str]:
-    """Whether a command ended well within its limit, and the end of what it said."""
+    """Whether a command ended well within its limit, and of the time for all, and the end of what it said."""
+    limit_s = min(limit_s, round(_end - time.monotonic()))
+    if limit_s < 5:
+        return False, "not started: no time left"
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -82,28 +95,45 @@ def machine() -> dict:
     }
 
 
-def ranks_on_one_gpu(ranks: int, limit_s: float, mps: bool) -> dict:
+def ranks_on_one_gpu(ranks: int, limit_s: float, mps: bool, peers: str = "gloo", **environment: str) -> dict:
     """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rank0.json")
         place = ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
-        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out)]
+        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out), "--peers", peers]
         started = time.monotonic()
-        good, said = run(command, limit_s)
+        good, said = run(command, limit_s, **environment)
         result = json.loads(out.read_text()) if good else {"failed": said, "rows": []}
     return {"mps": mps} | result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
 
 
 def with_and_without_mps() -> tuple[list[dict], str]:
     """Run all numbers of ranks; returns the runs, and whether MPS works. Where `accdp run` refuses it, none with it."""
-    runs = [ranks_on_one_gpu(ranks, 90, mps=False) for ranks in RANKS]
+    runs = [ranks_on_one_gpu(ranks, 70, mps=False) for ranks in RANKS]
     for ranks in RANKS:
-        found = ranks_on_one_gpu(ranks, 90, mps=True)
+        found = ranks_on_one_gpu(ranks, 70, mps=True)
         refusal = next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
         if refusal:
             return runs, f"does not work: {refusal}"
         runs.append(found)
     return runs, "works"
+
+
+def beside_nccl(version: str, mps: bool) -> dict:
+    """Run 2 ranks on GPU 0 beside NCCL, where it can be told to take several ranks per GPU."""
+    if tuple(int(part) for part in version.split(".")) < NCCL_SHARES_GPUS:
+        wanted = ".".join(map(str, NCCL_SHARES_GPUS))
+        return {"skipped": f"NCCL {version} refuses several ranks per GPU; expected {wanted} or newer"}
+    # It may hang where a GPU's processors or memory run out: that is caught by the limit, and said.
+    return ranks_on_one_gpu(2, 60, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
+
+
+def between_hosts() -> dict:
+    """Broadcast compressed device memory over limited links of network namespaces."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "hosts.json")
+        good, said = run([sys.executable, str(HOSTS), "--out", str(out)], 100)
+        return json.loads(out.read_text()) if good else {"failed": said}
 
 
 def sanitizer() -> dict:
@@ -112,38 +142,52 @@ def sanitizer() -> dict:
         return {"skipped": "compute-sanitizer was not found"}
     with tempfile.TemporaryDirectory() as folder:
         command = ["compute-sanitizer", "--error-exitcode", "9", sys.executable, str(RANK)]
-        good, said = run([*command, "--no-gloo", "--most-bytes", "4096", "--out", f"{folder}/x.json"], 150)
+        good, said = run([*command, "--peers", "", "--most-bytes", "4096", "--out", f"{folder}/x.json"], 120)
     return {"clean": None if said.startswith("not done") else good, "said": said[-800:]}
 
 
 def table(found: dict) -> str:
     """Lay out the measurements: time, share of the limit, and how many times Gloo."""
     bandwidth = found["machine"]["copy_bytes_per_s"]
-    lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<10}{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}"]
-    for run_ in found["runs"]:
+    heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
+    lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
+    for run_ in [*found["runs"], *([found["nccl"]] if "rows" in found.get("nccl", {}) else [])]:
         with_mps = "yes" if run_["mps"] else "no"
         if "failed" in run_:
             lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {run_['failed'].strip().splitlines()[-1:]}")
             continue
         times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
         for (what, nbytes), taken in times.items():
-            if "gloo" in what:
+            if what.endswith(("gloo", "nccl")):
                 continue
             share = 2 * run_["ranks"] * nbytes / bandwidth / taken
-            gloo = times.get((f"{what} gloo", nbytes))
-            beside = f"{gloo / taken:8.1f}" if gloo else " " * 8
-            lines.append(
-                f"{with_mps:<4}{run_['ranks']:>6}  {what:<10}{nbytes:>11}{taken * 1e6:>11.1f}{share:>9.2f}{beside}"
-            )
+            line = f"{with_mps:<4}{run_['ranks']:>6}  {what:<16}{nbytes:>11}{taken * 1e6:>11.1f}{share:>9.2f}"
+            for peer in ("gloo", "nccl"):
+                peers = times.get((f"{what.removesuffix(' torch')} {peer}", nbytes))
+                line += f"{peers / taken:8.1f}" if peers else " " * 8
+            lines.append(line.rstrip())
         lines.append(f"{'':<12}{run_['path']}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *table_of_hosts(found.get("hosts", {}))])
+
+
+def table_of_hosts(hosts: dict) -> list[str]:
+    """Lay out what the broadcasts between hosts took."""
+    lines = [f"between hosts: {hosts[word]}" for word in ("skipped", "failed") if word in hosts]
+    for row in hosts.get("rows", []):
+        codec = row["codec"] + (" of differences" if row["reference"] else "")
+        ratio, speed = row["logical_bytes"] / row["wire_bytes"], row["logical_bytes"] / row["s"] / 1e9
+        lines.append(f"{row['link_gbit']:>4} Gbit/s  {codec:<22}{ratio:>7.2f}x{speed:>8.2f} GB/s")
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--seconds", type=float, default=480, help="for all steps; those left are not started")
     options = parser.parse_args()
-    from accdp_comm import _core
+    global _end
+    _end = time.monotonic() + options.seconds
+    from accdp_comm import _core, nvcomp
 
     report = _core.cuda_report()
     if report["why_not"]:
@@ -156,12 +200,19 @@ def main() -> int:
         return 1
     found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
     found["runs"], found["mps"] = with_and_without_mps()
+    found["nvcomp"] = dict(zip(("device_codecs", "why_not"), nvcomp.device_codecs(), strict=True))
+    found["nccl"] = beside_nccl(found["machine"]["nccl"], found["mps"] == "works")
+    found["hosts"] = between_hosts()
     found["sanitizer"] = sanitizer()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
+    for word in ("nccl", "nvcomp"):
+        print(f"{word}: {found[word].get('skipped') or found[word].get('device_codecs') or 'in the table'}")
     print(f"{found['machine']['gpu']}, MPS {found['mps']}, compute-sanitizer {found['sanitizer']}; {options.out}")
-    return 1 if any("failed" in run_ for run_ in found["runs"]) or found["sanitizer"].get("clean") is False else 0
+    # NCCL is a peer: what it does not bear is told, and fails nobody.
+    failed = any("failed" in part for part in [*found["runs"], found["hosts"]])
+    return 1 if failed or found["sanitizer"].get("clean") is False else 0
 
 
 if __name__ == "__main__":

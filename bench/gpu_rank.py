@@ -1,4 +1,4 @@
-"""One rank of bench/gpu_check.py: checks the collectives on device memory, then times allreduce and bcast.
+"""One rank of bench/gpu_check.py: checks the operations on device memory, then times some beside Gloo or NCCL.
 
 Started by ``accdp run``; every rank prints nothing, rank 0 writes one JSON file. ``--device cpu`` runs the same on host
 memory, where there is no GPU.
@@ -7,6 +7,7 @@ memory, where there is no GPU.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import time
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from accdp_comm import Communicator
+from accdp_comm import Communicator, allreduce_compressed, bcast_compressed
+from accdp_comm.hooks import compressed_allreduce
 
 CHECKED = (0, 1, 1000, 65_537, 3_000_001)  # elements
 BYTES = (4 << 10, 1 << 20, 64 << 20, 256 << 20)
@@ -58,6 +61,75 @@ def check(comm: Communicator, count: int, dtype: torch.dtype, device: str) -> No
         assert same(got, everyone[back])
 
 
+def check_torch(comm: Communicator, device: str) -> None:
+    """Compare the torch backend's operations with what torch makes of the same inputs; none is followed by a sync."""
+    for count in CHECKED:
+        everyone = [inputs(rank, count, torch.float32, device) for rank in range(comm.size)]
+        total = torch.stack(everyone).sum(0)
+        x = everyone[comm.rank].clone()
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        assert torch.equal(x, total)
+        out = torch.empty(comm.size * count, device=device)
+        dist.all_gather_into_tensor(out, everyone[comm.rank])
+        assert torch.equal(out, torch.cat(everyone))
+        part = torch.empty_like(total)
+        dist.reduce_scatter_tensor(part, torch.cat([everyone[comm.rank]] * comm.size))
+        assert torch.equal(part, total)
+        if count:
+            table = inputs(comm.rank, 2 * count, torch.float32, device).reshape(2, count).t()
+            dist.all_reduce(table)  # not contiguous
+            flat = torch.stack([inputs(rank, 2 * count, torch.float32, device) for rank in range(comm.size)]).sum(0)
+            assert torch.equal(table, flat.reshape(2, count).t())
+        if comm.size > 1:
+            there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+            got = torch.empty_like(total)
+            works = [dist.isend(everyone[comm.rank], there), dist.irecv(got, back)]
+            for work in works:
+                work.wait()
+            assert torch.equal(got, everyone[back])
+        y = everyone[comm.rank].clone()
+        bcast_compressed(y, root=comm.size - 1)
+        assert torch.equal(y, everyone[-1])
+        z = everyone[comm.rank].clone()
+        allreduce_compressed(z)
+        assert torch.equal(z, total)
+    check_training(comm, device)
+    if device != "cpu":
+        check_capture(device)
+
+
+def check_training(comm: Communicator, device: str) -> None:
+    """Compare gradients of DistributedDataParallel, plain and with the hook, with those of all rows in one process."""
+    for hook in (None, compressed_allreduce()):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 8)).to(device)
+        rows = torch.randn(4 * comm.size, 64, device=device, generator=torch.Generator(device).manual_seed(1))
+        model(rows).square().mean().backward()
+        wanted = [parameter.grad.clone() for parameter in model.parameters()]
+        model.zero_grad()
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.01)
+        if hook:
+            ddp.register_comm_hook(None, hook)
+        ddp(rows[4 * comm.rank : 4 * comm.rank + 4]).square().mean().backward()
+        for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+
+
+def check_capture(device: str) -> None:
+    """Expect a collective to be refused while a CUDA graph is captured, and to work after."""
+    x = torch.ones(8, device=device)
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            dist.all_reduce(x)
+    except (ValueError, RuntimeError) as error:
+        assert "captured into a CUDA graph" in str(error), error
+    else:
+        raise AssertionError("all_reduce was not refused while a CUDA graph was captured")
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full_like(x, dist.get_world_size()))
+
+
 def seconds(run, comm: Communicator, device: str, repeats: int) -> float:
     """Median of the slowest rank's time of one call, the device's work included."""
     slowest = torch.empty(1, dtype=torch.float64)
@@ -75,17 +147,17 @@ def seconds(run, comm: Communicator, device: str, repeats: int) -> float:
     return statistics.median(times)
 
 
-def measure(comm: Communicator, device: str, most_bytes: int, gloo: bool) -> list[dict]:
-    """Time both libraries by turns at every size."""
+def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, dist.ProcessGroup]) -> list[dict]:
+    """Time all libraries by turns at every size: Communicator, the torch backend, and the peers."""
     rows = []
     for nbytes in (size for size in BYTES if size <= most_bytes):
         x = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
         repeats = 50 if nbytes <= 1 << 20 else 15
         ways = {"allreduce": lambda x=x: comm.allreduce(x, "max"), "bcast": lambda x=x: comm.bcast(x)}
-        if gloo:
+        for name, group in {"torch": None, **peers}.items():
             ways |= {
-                "allreduce gloo": lambda x=x: dist.all_reduce(x, dist.ReduceOp.MAX),
-                "bcast gloo": lambda x=x: dist.broadcast(x, 0),
+                f"allreduce {name}": lambda x=x, group=group: dist.all_reduce(x, dist.ReduceOp.MAX, group),
+                f"bcast {name}": lambda x=x, group=group: dist.broadcast(x, 0, group),
             }
         for name, run in ways.items():
             few = 5 if "gloo" in name and nbytes > 1 << 20 else repeats
@@ -97,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--most-bytes", type=int, default=BYTES[-1])
-    parser.add_argument("--no-gloo", action="store_true")
+    parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.device != "cpu":
@@ -106,15 +178,17 @@ def main() -> None:
         for count in CHECKED:
             for dtype in TYPES:
                 check(comm, count, dtype, options.device)
-        if not options.no_gloo:
-            store = options.out.with_suffix(".store")
-            dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
-        rows = measure(comm, options.device, options.most_bytes, not options.no_gloo)
+        store = f"file://{options.out.with_suffix('.store')}"
+        limit = datetime.timedelta(seconds=60)
+        dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)
+        check_torch(comm, options.device)
+        names = [name for name in options.peers.split(",") if name]
+        peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
+        rows = measure(comm, options.device, options.most_bytes, peers)
         path = comm.device_path
         if comm.rank == 0:
             options.out.write_text(json.dumps({"path": path, "rows": rows}))
-        if not options.no_gloo:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -24,5 +24,6 @@ std::shared_ptr<T> from_capsule(const pybind11::object& object, const char* name
 
 constexpr const char* kGroupCapsule = "accdp.Group";
 constexpr const char* kWireCapsule = "accdp.Wire";
+constexpr const char* kDeviceRouteCapsule = "accdp.DeviceRoute";
 
 }  // namespace accdp::bind

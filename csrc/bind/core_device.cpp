@@ -3,7 +3,8 @@
 
 #include <pybind11/stl.h>
 
-#include "coll/collectives.hpp"
+#include "bind/capsule.hpp"
+#include "coll/device_route.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
 #include "gpu/device_collectives.hpp"
@@ -16,6 +17,9 @@ namespace accdp::bind {
 namespace {
 
 #ifdef ACCDP_WITH_CUDA
+/// Of device memory: address, bytes, whether it is read, and written.
+using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool>;
+
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
 #else
@@ -49,7 +53,31 @@ void bind_device(py::module_& m) {
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
       .def(py::init<>())
-      .def("describe", &DevicePath::describe, "How data goes between the ranks.");
+      .def("describe", &DevicePath::describe, "How data goes between the ranks.")
+      .def(
+          "fetch",
+          [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<Block>& blocks) {
+            std::vector<DeviceBlock> taken;
+            for (const auto& [ptr, bytes, is_read, is_written] : blocks)
+              taken.push_back({{reinterpret_cast<std::byte*>(ptr), bytes}, is_read, is_written});
+            path.admit(device, stream);
+            return path.fetch(device, stream, taken);
+          },
+          "device"_a, "stream"_a, "blocks"_a, py::call_guard<py::gil_scoped_release>(),
+          "Pinned host copies of blocks of device memory: (address, bytes, is_read, is_written) each.")
+      .def("capsule", [](std::shared_ptr<DevicePath> path) {
+        return make_capsule<DeviceRoute>(std::move(path), kDeviceRouteCapsule);
+      });
+  py::class_<HostCopies>(m, "HostCopies", "Host copies of device memory.")
+      .def_property_readonly("pointers",
+                             [](const HostCopies& copies) {
+                               std::vector<std::uintptr_t> pointers;
+                               for (const Bytes& block : copies.blocks())
+                                 pointers.push_back(reinterpret_cast<std::uintptr_t>(block.data()));
+                               return pointers;
+                             })
+      .def("deliver", &HostCopies::deliver, py::call_guard<py::gil_scoped_release>(),
+           "Copy what was written back to the device.");
   py::class_<DeviceCollectives, Collectives>(m, "DeviceCollectives", "One call on memory of a CUDA device.")
       .def(py::init<std::shared_ptr<DevicePath>, int, std::uintptr_t>(), "path"_a, "device"_a, "stream"_a);
   using nogil = py::call_guard<py::gil_scoped_release>;

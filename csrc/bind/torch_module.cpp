@@ -18,12 +18,17 @@ using AccdpPtr = c10::intrusive_ptr<ProcessGroupAccdp>;
 using OptionsPtr = c10::intrusive_ptr<c10d::Backend::Options>;
 
 AccdpPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
-                            const std::string& name, const std::vector<uint64_t>& global_ranks) {
+                            const std::string& name, const std::vector<uint64_t>& global_ranks,
+                            const py::object& device_path, const std::string& device_type) {
   auto options = c10::make_intrusive<c10d::Backend::Options>("accdp", timeout);
   options->group_name = name;
   options->global_ranks_in_group = global_ranks;
+  std::shared_ptr<accdp::DeviceRoute> route;
+  if (!device_path.is_none())
+    route = accdp::bind::from_capsule<accdp::DeviceRoute>(device_path, accdp::bind::kDeviceRouteCapsule);
   return c10::make_intrusive<ProcessGroupAccdp>(
-      rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options));
+      rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options),
+      std::move(route), c10::Device(device_type).type());
 }
 
 ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_bytes, std::string algorithm,
@@ -51,8 +56,10 @@ PYBIND11_MODULE(_torch, m) {
   py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp",
                                                          "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
-           py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>())
+           py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>(), py::arg("device_path") = py::none(),
+           py::arg("device_type") = "cuda")
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
+      .def_property_readonly("device_path", &ProcessGroupAccdp::device_path)
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def(
           "set_bcast",

@@ -109,7 +109,9 @@ void wait_for(cudaStream_t later, const Event& event);
 /// Makes the host wait.
 void synchronize(cudaStream_t stream);
 void synchronize(const Event& event);
-void drain(cudaStream_t stream) noexcept;  ///< the same for destructors: a failure is somebody else's to report
+// The same for destructors: a failure is somebody else's to report.
+void drain(cudaStream_t stream) noexcept;
+void drain(const Event& event) noexcept;
 bool is_busy(cudaStream_t stream);
 /// Calls a function of the host when the stream gets there. It must not call CUDA.
 void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument);

@@ -99,6 +99,7 @@ void wait_for(cudaStream_t later, const Event& event) { ACCDP_CUDA(cudaStreamWai
 void synchronize(cudaStream_t stream) { ACCDP_CUDA(cudaStreamSynchronize(stream)); }
 void synchronize(const Event& event) { ACCDP_CUDA(cudaEventSynchronize(event.get())); }
 void drain(cudaStream_t stream) noexcept { static_cast<void>(cudaStreamSynchronize(stream)); }
+void drain(const Event& event) noexcept { static_cast<void>(cudaEventSynchronize(event.get())); }
 
 bool is_busy(cudaStream_t stream) {
   const cudaError_t code = cudaStreamQuery(stream);

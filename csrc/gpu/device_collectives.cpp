@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "device/cuda_reduce.hpp"
+#include "gpu/host_copies.hpp"
 #include "gpu/shared_gpu.hpp"
 #include "gpu/staging.hpp"
 
@@ -16,6 +17,7 @@ struct DevicePath::State {
   Stream own_stream;                     // of the staged path, where there is no pool
   Event before, after;
   Staging staging;
+  std::shared_ptr<PinnedSpare> spare = std::make_shared<PinnedSpare>();
   std::unique_ptr<Pool> pool;  // last: its end waits for the stream, before the memory above goes
 
   bool is_shared() const { return pool && pool->is_shared(); }
@@ -57,17 +59,33 @@ DevicePath::~DevicePath() = default;
 
 std::string DevicePath::describe() const {
   if (!state_->is_shared()) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
-  return std::string("shared GPU, ordered by ") + (state_->pool->uses_events() ? "events" : "the host");
+  const Pool& pool = *state_->pool;
+  return std::string(pool.is_one_gpu() ? "shared GPU" : "peer GPUs") + ", ordered by " +
+         (pool.uses_events() ? "events" : "the host");
 }
 
-DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)
-    : path_(std::move(path)), device_(device), stream_(stream) {
-  int& first = path_->state_->device;
+void DevicePath::admit(int device, std::uintptr_t stream) {
+  int& first = state_->device;
   if (first < 0) first = device;
   if (first != device)
     throw UsageError("a buffer on device " + std::to_string(device) + ": expected device " + std::to_string(first) +
                      ", which this group's first call used");
+  const DeviceGuard guard(device);  // a stream may be the current device's default
   refuse_capture(reinterpret_cast<cudaStream_t>(stream));
+}
+
+std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t stream) {
+  return std::make_unique<DeviceCollectives>(shared_from_this(), device, stream);
+}
+
+std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
+                                              const std::vector<DeviceBlock>& blocks) {
+  return std::make_unique<PinnedCopies>(state_->spare, device, reinterpret_cast<cudaStream_t>(stream), blocks);
+}
+
+DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)
+    : path_(std::move(path)), device_(device), stream_(stream) {
+  path_->admit(device, stream);
 }
 
 MemoryKind DeviceCollectives::memory() const { return goes_through_host() ? MemoryKind::kHost : MemoryKind::kDevice; }

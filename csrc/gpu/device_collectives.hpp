@@ -3,21 +3,24 @@
 #include <memory>
 #include <string>
 
-#include "coll/collectives.hpp"
+#include "coll/device_route.hpp"
 
 namespace accdp {
 
 class Pool;
 
 /// What the calls of one group on device memory share. Set up by its first one, on that call's device.
-class DevicePath {
+class DevicePath final : public DeviceRoute, public std::enable_shared_from_this<DevicePath> {
  public:
   DevicePath();
   DevicePath(const DevicePath&) = delete;
-  ~DevicePath();
+  ~DevicePath() override;
 
-  /// How data goes: "not used yet", "shared GPU, ordered by events", "shared GPU, ordered by the host", "staged: why".
-  std::string describe() const;
+  void admit(int device, std::uintptr_t stream) override;
+  std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
+  std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
+  /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host", "staged: why".
+  std::string describe() const override;
 
  private:
   friend class DeviceCollectives;
@@ -30,8 +33,7 @@ class DevicePath {
 /// may block the host until the other ranks have come.
 class DeviceCollectives final : public Collectives {
  public:
-  /// `stream`: a cudaStream_t. Throws UsageError while it is captured into a graph, or if the path is on another
-  /// device.
+  /// `stream`: a cudaStream_t. Throws as admit() does.
   DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream);
 
   MemoryKind memory() const override;

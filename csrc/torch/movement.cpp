@@ -30,21 +30,27 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   checks.root(options.rootRank, size_);
   checks.root_tensor(options.rootTensor, tensors.size());
   checks.dense(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
+  checks.single_on_device(tensors);
   checks.same_type_and_sizes(tensors);
   auto memory = operands(tensors, Operand::kReadWrite);
   const int root = static_cast<int>(options.rootRank);
   const auto first = static_cast<std::size_t>(options.rootTensor);
   const bool is_root = root == rank_;
   return launch({OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
-                [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s) {
-                  if (call.codec == "none") {
-                    group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s);
+                [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s,
+                                                                                  const Way& way) {
+                  // On one node "auto" never compresses, and device memory has a way of its own.
+                  const bool stays = way.route && call.codec == "auto" && group.topology().nodes() == 1;
+                  if (call.codec == "none" || stays) {
+                    group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s, way.via);
                   } else {
                     StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
                     how.root_takes_decoded = true;
                     how.bound = call.bound;
-                    group.bcast_stream({{memory[first].bytes(), memory[first].type()}}, root, how, timeout_s);
+                    HostView view(way, {memory[first]}, is_root ? Operand::kReadWrite : Operand::kWrite);
+                    group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
+                    view.deliver();
                   }
                   for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
                   if (!is_root || memory.size() > 1) give_back(memory);
@@ -62,7 +68,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
   const Checks checks{"bcast_compressed"};
   checks.root(root, size_);
   checks.dense(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   const StreamOptions options = [&] {
     StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
     how.label = call.label;
@@ -71,20 +77,30 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
   }();
   auto memory = operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
   std::vector<Operand> old;
-  for (std::size_t i = 0; i < references.size(); ++i)
-    old.emplace_back(references[i].defined() ? references[i] : tensors[i], Operand::kRead);
-  return launch({OpType::BROADCAST, "accdp:bcast_compressed", tensors, tensors, timeout, is_async},
-                [memory = std::move(memory), old = std::move(old), references, root, options,
-                 report = std::move(report)](Group& group, double timeout_s) {
-                  std::vector<Piece> pieces;
-                  for (std::size_t i = 0; i < memory.size(); ++i) {
-                    const bool has_reference = i < references.size() && references[i].defined();
-                    pieces.push_back({memory[i].bytes(), memory[i].type(),
-                                      has_reference ? ConstBytes(old[i].bytes()) : ConstBytes()});
-                  }
-                  *report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
-                  give_back(memory);
-                });
+  for (std::size_t i = 0; i < references.size(); ++i) {
+    if (!references[i].defined()) continue;
+    if (references[i].device() != tensors[i].device())
+      checks.fail("a reference is on " + references[i].device().str() + ", expected " + tensors[i].device().str() +
+                  " as its tensor");
+    old.emplace_back(references[i], Operand::kRead);
+  }
+  const auto use = root == rank_ ? Operand::kRead : Operand::kWrite;
+  return launch(
+      {OpType::BROADCAST, "accdp:bcast_compressed", tensors, tensors, timeout, is_async, {}, true},
+      [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
+          Group& group, double timeout_s, const Way& way) {
+        HostView view(way, memory, use);
+        const HostView before(way, old, Operand::kRead);
+        std::vector<Piece> pieces;
+        std::size_t used = 0;
+        for (std::size_t i = 0; i < memory.size(); ++i) {
+          const bool has_reference = i < references.size() && references[i].defined();
+          pieces.push_back({view[i], memory[i].type(), has_reference ? ConstBytes(before[used++]) : ConstBytes()});
+        }
+        *report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
+        view.deliver();
+        give_back(memory);
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors& inputs,
@@ -99,8 +115,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
   const Tensors all = flat(outputs);
   checks.dense(inputs);
   checks.dense(all);
-  checks.on_host(inputs);
-  checks.on_host(all);
+  checks.reachable(inputs, devices_.type());
+  checks.reachable(all, devices_.type());
+  checks.single_on_device(inputs);
   checks.same_type_and_sizes(inputs);
   checks.same_type(all, inputs[0]);
   if (inputs.size() > 1) checks.like(all, inputs[0]);
@@ -113,11 +130,11 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
   const std::size_t k = inputs.size(), size = size_;
   return launch(
       {OpType::ALLGATHER, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, k > 1 ? outputs : Lists()},
-      [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s) {
+      [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s, const Way& way) {
         for (std::size_t i = 0; i < k; ++i) {
           std::vector<Bytes> blocks;
           for (std::size_t r = 0; r < size; ++r) blocks.push_back(outs[r * k + i].bytes());
-          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
+          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s, way.via);
         }
         for (std::size_t list = 1; list < k; ++list)
           for (std::size_t i = 0; i < k * size; ++i) copy(outs[list * k * size + i].bytes(), outs[i].bytes());
@@ -137,8 +154,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   checks.dense(inputs);
   checks.dense(outputs);
-  checks.on_host(inputs);
-  checks.on_host(outputs);
+  checks.reachable(inputs, devices_.type());
+  checks.reachable(outputs, devices_.type());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     checks.same_type({outputs[i]}, inputs[i]);
     if (outputs[i].numel() != inputs[i].numel() * size_)
@@ -148,12 +165,13 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
   }
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(outputs, Operand::kWrite);
-  return launch({OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
-                [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s) {
-                  for (std::size_t i = 0; i < ins.size(); ++i)
-                    group.allgather(ins[i].bytes(), parts(outs[i], size), ins[i].type(), timeout_s);
-                  give_back(outs);
-                });
+  return launch(
+      {OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
+      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
+        for (std::size_t i = 0; i < ins.size(); ++i)
+          group.allgather(ins[i].bytes(), parts(outs[i], size), ins[i].type(), timeout_s, way.via);
+        give_back(outs);
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs, Tensors& inputs,
@@ -174,17 +192,17 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs
   }
   const Tensors all = flat(outputs);
   checks.dense(inputs);
-  checks.on_host(inputs);
-  checks.on_host(all);
+  checks.reachable(inputs, devices_.type());
+  checks.reachable(all, devices_.type());
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(all, Operand::kWrite);
   return launch(
       {OpType::ALLGATHER_COALESCED, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, outputs},
-      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s) {
+      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
         for (std::size_t i = 0; i < ins.size(); ++i) {
           std::vector<Bytes> blocks;
           for (int r = 0; r < size; ++r) blocks.push_back(outs[r * ins.size() + i].bytes());
-          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s);
+          group.allgather(ins[i].bytes(), blocks, ins[i].type(), timeout_s, way.via);
         }
         give_back(outs);
       });
@@ -196,7 +214,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
   checks.root(options.rootRank, size_);
   checks.single(inputs, "input tensor list");
   checks.dense(inputs);
-  checks.on_host(inputs);
+  checks.reachable(inputs, devices_.type());
   if (rank_ == options.rootRank) {
     if (outputs.size() != 1)
       checks.fail("requires a single-element output list containing a list with " + std::to_string(size_) + " tensors");
@@ -204,18 +222,19 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
       checks.fail("Incorrect output list size " + std::to_string(outputs[0].size()) + ". Output list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
     checks.like(outputs[0], inputs[0]);
-    checks.on_host(outputs[0]);
+    checks.reachable(outputs[0], devices_.type());
   } else if (!outputs.empty()) {
     checks.fail("requires empty output on non-root");
   }
   const Tensors all = flat(outputs);
   const Operand in(inputs[0], Operand::kRead);
   auto outs = operands(all, Operand::kWrite);
-  return launch({OpType::GATHER, "accdp:gather", inputs, all, options.timeout, options.asyncOp},
-                [in, outs = std::move(outs), root = int(options.rootRank)](Group& group, double timeout_s) {
-                  group.gather(in.bytes(), memory_of(outs), in.type(), root, timeout_s);
-                  give_back(outs);
-                });
+  return launch(
+      {OpType::GATHER, "accdp:gather", inputs, all, options.timeout, options.asyncOp},
+      [in, outs = std::move(outs), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
+        group.gather(in.bytes(), memory_of(outs), in.type(), root, timeout_s, way.via);
+        give_back(outs);
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& inputs,
@@ -224,7 +243,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
   checks.root(options.rootRank, size_);
   checks.single(outputs, "output tensor list");
   checks.dense(outputs);
-  checks.on_host(outputs);
+  checks.reachable(outputs, devices_.type());
   if (rank_ == options.rootRank) {
     if (inputs.size() != 1)
       checks.fail("requires a single-element input list containing a list with " + std::to_string(size_) + " tensors");
@@ -232,18 +251,19 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
       checks.fail("Incorrect input list size " + std::to_string(inputs[0].size()) + ". Input list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
     checks.like(inputs[0], outputs[0]);
-    checks.on_host(inputs[0]);
+    checks.reachable(inputs[0], devices_.type());
   } else if (!inputs.empty()) {
     checks.fail("requires empty input on non-root");
   }
   const Tensors all = flat(inputs);
   const Operand out(outputs[0], Operand::kWrite);
   auto ins = operands(all, Operand::kRead);
-  return launch({OpType::SCATTER, "accdp:scatter", all, outputs, options.timeout, options.asyncOp},
-                [out, ins = std::move(ins), root = int(options.rootRank)](Group& group, double timeout_s) {
-                  group.scatter(readable_memory_of(ins), out.bytes(), out.type(), root, timeout_s);
-                  out.give_back();
-                });
+  return launch(
+      {OpType::SCATTER, "accdp:scatter", all, outputs, options.timeout, options.asyncOp},
+      [out, ins = std::move(ins), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
+        group.scatter(readable_memory_of(ins), out.bytes(), out.type(), root, timeout_s, way.via);
+        out.give_back();
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -252,7 +272,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
                                                             const c10d::AllToAllOptions& options) {
   const Checks checks{"alltoall_base"};
   checks.dense({output, input});
-  checks.on_host({output, input});
+  checks.reachable({output, input}, devices_.type());
   checks.same_type({output}, input);
   TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(),
                     "ProcessGroupAccdp::alltoall_base: Tensors must be contiguous");
@@ -260,9 +280,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   c10d::checkSplitSizes(output_splits, output, size_);
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
-                [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s) {
+                [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Way& way) {
                   group.alltoall(readable(split_parts(in, input_splits, size)), split_parts(out, output_splits, size),
-                                 in.type(), timeout_s);
+                                 in.type(), timeout_s, way.via);
                   out.give_back();
                 });
 }
@@ -275,15 +295,15 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors
       checks.fail("tensor lists: expected " + std::to_string(size_) + " tensors, got " + std::to_string(list->size()));
   checks.dense(inputs);
   checks.dense(outputs);
-  checks.on_host(inputs);
-  checks.on_host(outputs);
+  checks.reachable(inputs, devices_.type());
+  checks.reachable(outputs, devices_.type());
   checks.same_type(inputs, inputs[0]);
   checks.same_type(outputs, inputs[0]);
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(outputs, Operand::kWrite);
   return launch({OpType::ALLTOALL, "accdp:all_to_all", inputs, outputs, options.timeout, options.asyncOp},
-                [ins = std::move(ins), outs = std::move(outs)](Group& group, double timeout_s) {
-                  group.alltoall(readable_memory_of(ins), memory_of(outs), ins[0].type(), timeout_s);
+                [ins = std::move(ins), outs = std::move(outs)](Group& group, double timeout_s, const Way& way) {
+                  group.alltoall(readable_memory_of(ins), memory_of(outs), ins[0].type(), timeout_s, way.via);
                   give_back(outs);
                 });
 }

@@ -23,8 +23,12 @@ std::int64_t elements(const Tensors& tensors) {
 }  // namespace
 
 ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group,
-                                     c10::intrusive_ptr<Options> options)
-    : Backend(rank, size), group_(std::move(group)), options_(std::move(options)) {
+                                     c10::intrusive_ptr<Options> options, std::shared_ptr<DeviceRoute> route,
+                                     c10::DeviceType device_type)
+    : Backend(rank, size),
+      group_(std::move(group)),
+      options_(std::move(options)),
+      devices_(std::move(route), device_type) {
   init();
 }
 
@@ -71,6 +75,7 @@ void ProcessGroupAccdp::shutdown() {
   // Work that nobody waited for may finish, if the others are there; they may as well have left.
   if (!queue_->drain(kDrain)) group_->abort("left while operations were under way");
   queue_->stop();
+  devices_.finish();
   group_->close();
 }
 
@@ -95,13 +100,48 @@ void ProcessGroupAccdp::record(const Plan& plan) {
       any.empty() ? at::kByte : any[0].scalar_type(), std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<void(Group&, double)> run) {
+c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
+  c10::Device place(c10::kCPU);
+  bool is_first = true;
+  for (const Tensors* list : {&plan.inputs, &plan.outputs})
+    for (const at::Tensor& tensor : *list) {
+      const c10::Device device = tensor.device();
+      if (!is_first && device != place && !(plan.is_mixed && (device.is_cpu() || place.is_cpu())))
+        Checks{plan.title + sizeof "accdp:" - 1}.fail("tensors are on " + place.str() + " and " + device.str() +
+                                                      ", expected one device");
+      if (is_first || !device.is_cpu()) place = device;
+      is_first = false;
+    }
+  return place;
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<void(Group&, double, const Way&)> run) {
+  const c10::Device place = place_of(plan);
+  std::shared_ptr<DeviceCall> call;
+  if (!place.is_cpu()) {
+    try {
+      call = devices_.begin(place, plan.is_async);
+    } catch (...) {
+      std::rethrow_exception(translated(std::current_exception()));
+    }
+  }
   const std::uint64_t sequence = ++sequence_;
   record(plan);
   auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, std::move(plan.outputs), sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = plan.timeout == c10d::kUnsetTimeout ? -1 : plan.timeout.count() * 1e-3;
-  Task task{work, [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s); }};
+  Task task{work, {}};
+  if (!call) {
+    task.run = [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s, {host_collectives()}); };
+  } else {
+    DeviceRoute& route = devices_.route();  // of the group, which waits for its calls before it ends
+    call->carry([group = group_, timeout_s, run = std::move(run), &route, place, handle = call->handle()] {
+      const auto via = route.collectives(place.index(), handle);
+      run(*group, timeout_s, {*via, &route, place.index(), handle});
+    });
+    work->set_call(call);
+    task.run = [call] { call->run(); };
+  }
   if (plan.is_async)
     queue_->run_later(std::move(task));
   else
@@ -132,25 +172,36 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
 // ---- messages -----------------------------------------------------------------------------------
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
-                                                     std::vector<Operand> operands) {
+                                                     std::function<void()> arrived) {
   MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
-                      std::move(operands));
+                      std::move(arrived));
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
 
+// Messages of a device go through pinned host memory of their own, because they go on beside collectives. A send waits
+// for its data to be there; a receive copies what came on a stream that the device's current one may be made to wait
+// for.
+
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int tag) {
   const Checks checks{"send"};
   checks.single(tensors, "tensor list");
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   checks.dense(tensors);
   record({c10d::OpType::SEND, "accdp:send", tensors, {}, c10d::kUnsetTimeout, true});
   auto work = c10::make_intrusive<MessageWork>(rank_, c10d::OpType::SEND, "accdp:send", tensors, tensors, 0);
-  auto reads = operands(tensors, Operand::kRead);
+  const Operand reads(tensors[0], Operand::kRead);
   try {
-    MessageHandle message = group_->send(reads[0].bytes(), to, tag);
-    return follow(work, std::move(message), std::move(reads));
+    if (tensors[0].is_cpu()) {
+      MessageHandle message = group_->send(reads.bytes(), to, tag);
+      return follow(work, std::move(message), [reads] {});
+    }
+    const auto call = devices_.begin(tensors[0].device(), false);
+    std::shared_ptr<HostCopies> copies =
+        devices_.route().fetch(call->device().index(), call->handle(), {{reads.bytes(), true, false}});
+    MessageHandle message = group_->send(copies->blocks()[0], to, tag);
+    return follow(work, std::move(message), [copies] {});
   } catch (...) {
     std::rethrow_exception(translated(std::current_exception()));
   }
@@ -160,14 +211,26 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
                                                       const char* title) {
   const Checks checks{title + sizeof "accdp:" - 1};
   checks.single(tensors, "tensor list");
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   checks.dense(tensors);
   record({type, title, {}, tensors, c10d::kUnsetTimeout, true});
   auto work = c10::make_intrusive<MessageWork>(rank_, type, title, tensors, tensors, 0);
-  auto writes = operands(tensors, Operand::kWrite);
+  const Operand writes(tensors[0], Operand::kWrite);
   try {
-    MessageHandle message = group_->receive(writes[0].bytes(), from, tag);
-    return follow(work, std::move(message), std::move(writes));
+    if (tensors[0].is_cpu()) {
+      MessageHandle message = group_->receive(writes.bytes(), from, tag);
+      return follow(work, std::move(message), [writes] { writes.give_back(); });
+    }
+    const auto call = devices_.begin(tensors[0].device(), true);
+    std::shared_ptr<HostCopies> copies =
+        devices_.route().fetch(call->device().index(), call->handle(), {{writes.bytes(), false, true}});
+    const Bytes room = copies->blocks()[0];
+    call->carry([copies, writes] {
+      copies->deliver();
+      writes.give_back();
+    });
+    work->set_call(call);
+    return follow(work, group_->receive(room, from, tag), [call] { call->run(); });
   } catch (...) {
     std::rethrow_exception(translated(std::current_exception()));
   }

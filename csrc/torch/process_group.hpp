@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "coll/group.hpp"
+#include "torch/device_call.hpp"
+#include "torch/host_view.hpp"
 #include "torch/queue.hpp"
 
 namespace accdp::torch_backend {
@@ -16,7 +18,9 @@ class ProcessGroupAccdp : public c10d::Backend {
   using Lists = std::vector<Tensors>;
   using Milliseconds = std::chrono::milliseconds;
 
-  ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options);
+  /// route: to tensors on devices of that type; none where only host memory is moved.
+  ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options,
+                    std::shared_ptr<DeviceRoute> route, c10::DeviceType device_type);
   ~ProcessGroupAccdp() override;
 
   const std::string getBackendName() const override { return "accdp"; }
@@ -70,6 +74,8 @@ class ProcessGroupAccdp : public c10d::Backend {
     ErrorBound bound = {};
     std::uint64_t label = 0;
   };
+  /// How data of devices goes; empty where only host memory is moved.
+  std::string device_path() const { return devices_.type() ? devices_.route().describe() : ""; }
   void set_deterministic(bool on) { group_->set_deterministic(on); }
   /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
   void set_bcast(StreamCall call);
@@ -99,13 +105,16 @@ class ProcessGroupAccdp : public c10d::Backend {
     Milliseconds timeout;
     bool is_async;
     Lists nested = {};
+    /// Some tensors may be in host memory while others are on a device.
+    bool is_mixed = false;
   };
-  WorkPtr launch(Plan plan, std::function<void(Group&, double timeout_s)> run);
+  WorkPtr launch(Plan plan, std::function<void(Group&, double timeout_s, const Way&)> run);
+  c10::Device place_of(const Plan& plan) const;
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
                                 const c10d::ReduceScatterOptions& options);
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
-  WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::vector<Operand> operands);
+  WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);
   void record(const Plan& plan);
 
   std::shared_ptr<Group> group_;
@@ -115,6 +124,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
   StreamCall bcast_;
+  Devices devices_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 

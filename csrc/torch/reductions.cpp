@@ -44,7 +44,8 @@ void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d:
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const Checks checks{"allreduce"};
   checks.non_empty(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
+  checks.single_on_device(tensors);
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i].layout() != tensors[0].layout()) checks.fail("invalid tensor layout at index " + std::to_string(i));
   checks.same_type_and_sizes(tensors);
@@ -55,8 +56,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
   auto ins = std::vector<Operand>();
   for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
   return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
-                                                                                                    double timeout_s) {
+                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](
+                    Group& group, double timeout_s, const Way& way) {
                   const Operand& result = outs[0];
                   if (outs.size() > 1) {  // this rank contributes all of its tensors
                     std::vector<const void*> sources;
@@ -65,7 +66,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
                                   Reduction{result.type(), op}.partial());
                   }
                   group.allreduce(outs.size() > 1 ? result.bytes() : ins[0].bytes(), result.bytes(), result.type(), op,
-                                  timeout_s);
+                                  timeout_s, way.via);
                   for (const Operand& other : outs) copy(other.bytes(), result.bytes());
                   give_back(outs);
                 });
@@ -78,12 +79,14 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
   const Checks checks{"allreduce_compressed"};
   Tensors tensors{tensor};
   checks.dense(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   check_reducible(checks, tensor, op);
   std::int64_t elements = 0;
   for (std::int64_t count : counts) elements += count;
   if (elements != tensor.numel())
     checks.fail("parts have " + std::to_string(elements) + " elements, expected " + std::to_string(tensor.numel()));
+  if (residual.defined() && residual.device() != tensor.device())
+    checks.fail("residual is on " + residual.device().str() + ", expected " + tensor.device().str());
   if (residual.defined() && (residual.scalar_type() != at::kFloat || residual.numel() != tensor.numel()))
     checks.fail("residual: expected float32 of " + std::to_string(tensor.numel()) + " elements");
   StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
@@ -93,9 +96,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
   if (residual.defined()) left.emplace_back(residual, Operand::kWrite);
   return launch({OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async},
                 [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options,
-                 how = reduce_op_of(op), report = std::move(report)](Group& group, double timeout_s) {
+                 how = reduce_op_of(op), report = std::move(report)](Group& group, double timeout_s, const Way& way) {
+                  HostView view(way, memory, Operand::kReadWrite), room_view(way, left, Operand::kWrite);
                   std::vector<Piece> pieces;
-                  Bytes rest = memory[0].bytes();
+                  Bytes rest = view[0];
                   for (std::int64_t count : counts) {
                     const std::size_t n = count * element_bytes(memory[0].type());
                     pieces.push_back({rest.first(n), memory[0].type()});
@@ -103,8 +107,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
                   }
                   std::span<float> room;
                   if (!left.empty())
-                    room = {reinterpret_cast<float*>(left[0].bytes().data()), left[0].bytes().size() / sizeof(float)};
+                    room = {reinterpret_cast<float*>(room_view[0].data()), room_view[0].size() / sizeof(float)};
                   *report = group.allreduce_stream(std::move(pieces), how, options, room, timeout_s);
+                  view.deliver();
+                  room_view.deliver();
                   give_back(memory);
                   give_back(left);
                 });
@@ -120,39 +126,41 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
   const Checks checks{"allreduce"};
   if (options.reduceOp.op_ != c10d::ReduceOp::SUM)
     checks.fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
-  return launch(
-      {OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-      [tensors, size = size_, rank = rank_](Group& group, double timeout_s) {
-        at::Tensor mine = tensors[0];
-        for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
-        mine = mine.coalesce();
-        const auto sizes = mine.sizes();
-        at::Tensor counts = at::empty({size}, at::kLong);
-        auto nnz = Operand(counts, Operand::kWrite);
-        counts[rank] = mine._nnz();
-        group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
-        Tensors indices, values;
-        for (int r = 0; r < size; ++r) {
-          const std::int64_t n = counts[r].item<std::int64_t>();
-          auto value_sizes = mine._values().sizes().vec();
-          value_sizes[0] = n;
-          indices.push_back(at::empty({mine.sparse_dim(), n}, at::kLong));
-          values.push_back(at::empty(value_sizes, mine._values().options()));
-        }
-        auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
-        const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
-        group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s);
-        group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s);
-        const at::Tensor sum = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
-        for (at::Tensor tensor : tensors) tensor.copy_(sum);
-      });
+  // On a device the result's memory must belong to the stream that the caller uses it on.
+  const bool is_async = options.asyncOp && tensors[0].is_cpu();
+  return launch({OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, is_async},
+                [tensors, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
+                  at::Tensor mine = tensors[0];
+                  for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
+                  mine = mine.coalesce();
+                  const auto sizes = mine.sizes();
+                  at::Tensor counts = at::empty({size}, at::kLong);  // in host memory, wherever the tensors are
+                  auto nnz = Operand(counts, Operand::kWrite);
+                  counts[rank] = mine._nnz();
+                  group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
+                  Tensors indices, values;
+                  for (int r = 0; r < size; ++r) {
+                    const std::int64_t n = counts[r].item<std::int64_t>();
+                    auto value_sizes = mine._values().sizes().vec();
+                    value_sizes[0] = n;
+                    indices.push_back(at::empty({mine.sparse_dim(), n}, mine._indices().options()));
+                    values.push_back(at::empty(value_sizes, mine._values().options()));
+                  }
+                  auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
+                  const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
+                  group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s, way.via);
+                  group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s, way.via);
+                  const at::Tensor sum =
+                      at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
+                  for (at::Tensor tensor : tensors) tensor.copy_(sum);
+                });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors,
                                                                   const c10d::AllreduceCoalescedOptions& options) {
   const Checks checks{"allreduce_coalesced"};
   checks.non_empty(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].layout() != tensors[0].layout()) checks.fail("invalid tensor layout at index " + std::to_string(i));
   checks.dense(tensors);
@@ -167,10 +175,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
     ins.emplace_back(mine, Operand::kRead);
   }
   return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](Group& group,
-                                                                                                    double timeout_s) {
+                [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](
+                    Group& group, double timeout_s, const Way& way) {
                   for (std::size_t i = 0; i < outs.size(); ++i)
-                    group.allreduce(ins[i].bytes(), outs[i].bytes(), outs[i].type(), op, timeout_s);
+                    group.allreduce(ins[i].bytes(), outs[i].bytes(), outs[i].type(), op, timeout_s, way.via);
                   give_back(outs);
                 });
 }
@@ -181,17 +189,18 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
   checks.root_tensor(options.rootTensor, tensors.size());
   checks.single(tensors, "tensor list");
   checks.dense(tensors);
-  checks.on_host(tensors);
+  checks.reachable(tensors, devices_.type());
   check_reducible(checks, tensors[0], options.reduceOp);
   const int root = static_cast<int>(options.rootRank);
   // Other ranks' tensors stay as they are.
   const Operand out(tensors[0], Operand::kReadWrite), in(scaled(tensors[0], options.reduceOp), Operand::kRead);
   const bool is_root = root == rank_;
-  return launch({OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
-                [in, out, root, is_root, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
-                  group.reduce(in.bytes(), is_root ? out.bytes() : Bytes(), in.type(), op, root, timeout_s);
-                  if (is_root) out.give_back();
-                });
+  return launch(
+      {OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
+      [in, out, root, is_root, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s, const Way& way) {
+        group.reduce(in.bytes(), is_root ? out.bytes() : Bytes(), in.type(), op, root, timeout_s, way.via);
+        if (is_root) out.give_back();
+      });
 }
 
 /// blocks[i]: what output i's ranks get, as one tensor per rank or as one tensor of equal parts.
@@ -201,8 +210,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
   const Checks checks{where};
   checks.dense(outputs);
   checks.dense(inputs);
-  checks.on_host(outputs);
-  checks.on_host(inputs);
+  checks.reachable(outputs, devices_.type());
+  checks.reachable(inputs, devices_.type());
   struct One {
     Operand out;
     std::vector<Operand> ins;
@@ -216,16 +225,16 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     all.push_back({Operand(outputs[i], Operand::kWrite), operands(contributions, Operand::kRead)});
   }
   const OpType type = blocks.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
-  return launch(
-      {type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
-      [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s) {
-        for (const One& one : all) {
-          const bool whole = one.ins.size() == 1 && size > 1;
-          group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins), one.out.bytes(),
-                               one.out.type(), op, timeout_s);
-          one.out.give_back();
-        }
-      });
+  return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
+                [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](
+                    Group& group, double timeout_s, const Way& way) {
+                  for (const One& one : all) {
+                    const bool whole = one.ins.size() == 1 && size > 1;
+                    group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins),
+                                         one.out.bytes(), one.out.type(), op, timeout_s, way.via);
+                    one.out.give_back();
+                  }
+                });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, Lists& inputs,

@@ -115,10 +115,17 @@ void Checks::root_tensor(std::int64_t index, std::size_t count) const {
          std::to_string(std::int64_t(count) - 1));
 }
 
-void Checks::on_host(const Tensors& tensors) const {
+void Checks::reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const {
   for (const at::Tensor& tensor : tensors)
-    if (!tensor.device().is_cpu())
-      fail("tensor is on " + tensor.device().str() + ", expected cpu: this build moves host memory only");
+    if (!tensor.device().is_cpu() && tensor.device().type() != type)
+      fail("tensor is on " + tensor.device().str() + ", expected cpu" +
+           (type ? " or " + c10::DeviceTypeName(*type, true) : ": this build moves host memory only"));
+}
+
+void Checks::single_on_device(const Tensors& tensors) const {
+  if (tensors.size() > 1 && !tensors[0].device().is_cpu())
+    fail("requires a single tensor per rank on " + tensors[0].device().str() + ", got " +
+         std::to_string(tensors.size()));
 }
 
 void Checks::dense(const Tensors& tensors) const {

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,10 @@ struct Checks {
   void single(const Tensors& tensors, const char* what) const;
   void root(std::int64_t rank, int size) const;
   void root_tensor(std::int64_t index, std::size_t count) const;
-  void on_host(const Tensors& tensors) const;
+  /// In host memory, or on devices of that type.
+  void reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const;
+  /// A rank that contributes several tensors has them in host memory.
+  void single_on_device(const Tensors& tensors) const;
   void dense(const Tensors& tensors) const;  ///< strided layout
   void same_type_and_sizes(const Tensors& tensors) const;
   void same_type(const Tensors& tensors, const at::Tensor& like) const;

@@ -1,6 +1,7 @@
 #include "torch/work.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/error.hpp"
@@ -49,7 +50,10 @@ bool Work::is_done() const {
   return completed_;
 }
 
-bool Work::isCompleted() { return is_done(); }
+bool Work::isCompleted() {
+  std::lock_guard lock(mutex_);
+  return completed_ && (exception_ || !call_ || call_->is_finished());
+}
 
 bool Work::isSuccess() const {
   std::lock_guard lock(mutex_);
@@ -85,7 +89,12 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     }
   }
   check_done();
+  synchronize();
   return true;
+}
+
+void Work::synchronize() {
+  if (call_) call_->join_current_stream();
 }
 
 Tensors Work::result() {
@@ -103,12 +112,21 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     if (future_) return future_;
     c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
     if (!nested_.empty()) type = c10::ListType::create(type);
-    future_ = c10::make_intrusive<c10::ivalue::Future>(type);
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        type, call_ ? std::vector<c10::Device>{call_->device()} : std::vector<c10::Device>());
     done = completed_;
   }
   // Else complete() does it: it sees the future, because both look under the lock.
-  if (done) exception_ ? future_->setError(exception_) : future_->markCompleted(value());
+  if (done) settle(*future_, exception_);
   return future_;
+}
+
+void Work::settle(c10::ivalue::Future& future, const std::exception_ptr& error) {
+  if (error) return future.setError(error);
+  // A future remembers what the current stream holds when it gets its value, and whoever uses that waits for it.
+  c10::OptionalStreamGuard on;
+  if (call_) on.reset_stream(call_->stream());
+  future.markCompleted(value());
 }
 
 void Work::complete(std::exception_ptr error) {
@@ -124,7 +142,7 @@ void Work::complete(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     future = future_;
   }
-  if (future && !future->completed()) error ? future->setError(error) : future->markCompleted(value());
+  if (future && !future->completed()) settle(*future, error);
 }
 
 void Work::abort() {
@@ -132,10 +150,10 @@ void Work::abort() {
 }
 
 void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                         MessageHandle message, std::vector<Operand> operands) {
+                         MessageHandle message, std::function<void()> arrived) {
   work->office_ = std::move(office);
   work->message_ = std::move(message);
-  work->operands_ = std::move(operands);
+  work->arrived_ = std::move(arrived);
   work->office_->on_done(work->message_, [work] { work->arrive(); });
 }
 
@@ -144,11 +162,16 @@ void MessageWork::arrive() {
     std::lock_guard lock(mutex_);
     if (completing_) return;
   }
-  if (!message_->error) {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    give_back(operands_);
+  std::exception_ptr error = message_->error;
+  if (!error) {
+    try {
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      arrived_();
+    } catch (...) {
+      error = std::current_exception();
+    }
   }
-  complete(message_->error);
+  complete(error);
 }
 
 bool MessageWork::wait(std::chrono::milliseconds timeout) {

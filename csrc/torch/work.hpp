@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "coll/post_office.hpp"
+#include "torch/device_call.hpp"
 #include "torch/tensors.hpp"
 
 namespace accdp::torch_backend {
@@ -16,7 +17,8 @@ std::exception_ptr translated(std::exception_ptr error);
 void without_gil(const std::function<void()>& call);
 
 /// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
-/// its messages.
+/// its messages. On a device it is done, here, when it has been handed over: wait() returns then, and makes the current
+/// stream wait for the rest.
 class Work : public c10d::Work {
  public:
   Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, std::uint64_t sequence);
@@ -24,6 +26,7 @@ class Work : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   bool isCompleted() override;
   bool isSuccess() const override;
+  void synchronize() override;
   Tensors result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
@@ -34,14 +37,18 @@ class Work : public c10d::Work {
   bool is_done() const;
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
+  /// It is an operation on tensors of a device. Before anybody else sees the work.
+  void set_call(std::shared_ptr<DeviceCall> call) { call_ = std::move(call); }
 
  protected:
   c10::IValue value() const;
   void check_done();
+  void settle(c10::ivalue::Future& future, const std::exception_ptr& error);
 
   Tensors outputs_;
   std::vector<Tensors> nested_;
   const std::uint64_t sequence_;
+  std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -50,9 +57,10 @@ class Work : public c10d::Work {
 class MessageWork : public Work {
  public:
   using Work::Work;
-  /// Connects it with its message. Kept alive by the message until that is done.
+  /// Connects it with its message. Kept alive by the message until that is done; then `arrived` is called, if all went
+  /// well. What is in it lives as long as the work.
   static void follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                     MessageHandle message, std::vector<Operand> operands);
+                     MessageHandle message, std::function<void()> arrived);
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   int sourceRank() const override;
@@ -62,7 +70,7 @@ class MessageWork : public Work {
 
   std::shared_ptr<PostOffice> office_;
   MessageHandle message_;
-  std::vector<Operand> operands_;
+  std::function<void()> arrived_;
 };
 
 /// Several works as one (a coalesced batch).

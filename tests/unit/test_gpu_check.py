@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def test_ranks_check_and_measure(tmp_path):
     good, said = gpu_check.run([*command, "--out", str(out)], 90)
     assert good, said
     rows = json.loads(out.read_text())["rows"]
-    assert [row["what"] for row in rows] == ["allreduce", "bcast", "allreduce gloo", "bcast gloo"]
+    ways = [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
+    assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
 
 
@@ -53,7 +55,48 @@ def test_table():
         {"mps": False, "ranks": 2, "rows": rows, "path": "shared GPU, ordered by events"},
         {"mps": True, "ranks": 8, "rows": [], "failed": "one\nlast line"},
     ]
-    lines = gpu_check.table({"machine": {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}, "runs": runs}).splitlines()
+    nccl = {"mps": True, "ranks": 2, "path": "shared GPU, ordered by events"}
+    nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
+    hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
+    hosts["rows"][0]["s"] = 2.0
+    machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
+    lines = gpu_check.table({"machine": machine, "runs": runs, "nccl": nccl, "hosts": hosts}).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].startswith("yes") and "last line" in lines[3]
+    assert lines[4].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
+    assert lines[6].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+
+
+def test_no_time_left(monkeypatch):
+    monkeypatch.setattr(gpu_check, "_end", time.monotonic() + 1)
+    assert gpu_check.run([sys.executable, "-c", "raise SystemExit(0)"], 60) == (False, "not started: no time left")
+
+
+def test_an_old_nccl_is_left_out():
+    said = gpu_check.beside_nccl("2.28.9", mps=False)["skipped"]
+    assert said == "NCCL 2.28.9 refuses several ranks per GPU; expected 2.30.3 or newer"
+
+
+def test_the_script_names_a_wrong_option():
+    done = subprocess.run(
+        ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER or --out FILE\n"
+
+
+def test_broadcast_between_hosts(tmp_path):
+    """The step `hosts` on host memory, where this machine can make hosts; it says so where not."""
+    out = tmp_path / "hosts.json"
+    command = [sys.executable, str(gpu_check.HOSTS), "--device", "cpu", "--count", "65536", "--out", str(out)]
+    good, said = gpu_check.run(command, 100)
+    assert good, said
+    found = json.loads(out.read_text())
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert "failed" not in found, found
+    assert [(row["link_gbit"], row["codec"]) for row in found["rows"]] == [
+        (gbit, codec) for gbit in (10, 25) for codec in ("none", "fpk", "auto", "auto")
+    ]
+    assert all(row["s"] > 0 and row["wire_bytes"] > 0 for row in found["rows"])

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coll/collectives.hpp"
+
+namespace accdp {
+
+/// Device memory that is worked on in the host.
+struct DeviceBlock {
+  Bytes data;
+  bool is_read, is_written;
+};
+
+/// Pinned host copies of blocks of device memory, for what only works there.
+class HostCopies {
+ public:
+  virtual ~HostCopies() = default;
+  virtual const std::vector<Bytes>& blocks() const = 0;  ///< in the order given
+  /// Those that are written go back, in the order of the stream.
+  virtual void deliver() = 0;
+};
+
+/// The way of one group's calls to the memory of a device, for those who know no CUDA (gpu/device_collectives.hpp).
+class DeviceRoute {
+ public:
+  virtual ~DeviceRoute() = default;
+  /// Throws UsageError where the group takes no call from that stream: it is being captured into a graph, or the
+  /// group's first call was on another device.
+  virtual void admit(int device, std::uintptr_t stream) = 0;
+  /// For one call. Its work begins after what `stream` holds when it runs, and what follows there begins after it.
+  virtual std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) = 0;
+  /// Waits until the blocks that are read have come. The device memory is used until deliver()'s work is done.
+  virtual std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream,
+                                            const std::vector<DeviceBlock>& blocks) = 0;
+  virtual std::string describe() const = 0;
+};
+
+}  // namespace accdp

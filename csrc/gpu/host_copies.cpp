@@ -1,0 +1,65 @@
+#include "gpu/host_copies.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kAlign = 256;
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+}  // namespace
+
+PinnedBuffer PinnedSpare::take(std::size_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    if (memory_.span().size() >= bytes) {
+      if (used_until_) synchronize(used_until_);
+      return std::exchange(memory_, {});
+    }
+  }
+  return PinnedBuffer(bytes);
+}
+
+void PinnedSpare::put(PinnedBuffer memory, Event used_until) {
+  {
+    std::lock_guard lock(mutex_);
+    if (memory.span().size() > memory_.span().size()) {
+      std::swap(memory_, memory);
+      std::swap(used_until_, used_until);
+    }
+  }
+  if (used_until) drain(used_until);  // before the smaller one of both goes
+}
+
+PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, int device, cudaStream_t stream,
+                           std::vector<DeviceBlock> blocks)
+    : spare_(std::move(spare)), device_(device), stream_(stream), blocks_(std::move(blocks)) {
+  const DeviceGuard guard(device_);
+  std::size_t bytes = 0;
+  for (const DeviceBlock& block : blocks_) bytes += aligned(block.data.size());
+  memory_ = spare_->take(bytes);
+  bool waits = false;
+  std::byte* at = memory_.data();
+  for (const DeviceBlock& block : blocks_) {
+    copies_.emplace_back(at, block.data.size());
+    at += aligned(block.data.size());
+    if (!block.is_read) continue;
+    copy_async(copies_.back().data(), block.data.data(), block.data.size(), stream_);
+    waits = true;
+  }
+  if (waits) synchronize(stream_);
+}
+
+PinnedCopies::~PinnedCopies() { spare_->put(std::move(memory_), std::move(delivered_)); }
+
+void PinnedCopies::deliver() {
+  const DeviceGuard guard(device_);
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    if (blocks_[i].is_written) copy_async(blocks_[i].data.data(), copies_[i].data(), copies_[i].size(), stream_);
+  delivered_ = make_event();
+  record(delivered_, stream_);
+}
+
+}  // namespace accdp

@@ -1,0 +1,85 @@
+#include "torch/device_call.hpp"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace accdp::torch_backend {
+namespace {
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+}  // namespace
+
+DeviceCall::DeviceCall(c10::Device device, std::optional<c10::Stream> own)
+    : callers_(current_stream(device)), stream_(own.value_or(callers_)), start_(device.type()), done_(device.type()) {
+  if (own) start_.record(callers_);
+}
+
+void DeviceCall::carry(std::function<void()> operation) { operation_ = std::move(operation); }
+
+void DeviceCall::run() {
+  const c10::StreamGuard on(stream_);
+  start_.block(stream_);  // nothing where the order is that of the caller's stream
+  try {
+    operation_();
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    try {
+      done_.record(stream_);  // some of it may be under way
+      ran_ = true;
+    } catch (const c10::Error&) {
+      // A device that takes no event does no work either; the first error tells why.
+    }
+    std::rethrow_exception(error);
+  }
+  done_.record(stream_);
+  ran_ = true;
+}
+
+void DeviceCall::join_current_stream() {
+  const c10::Stream current = current_stream(device());
+  if (current != stream_) done_.block(current);
+  if (current != callers_) return;
+  std::function<void()> ended;  // dropped without the lock: a tensor's end may wait for the GIL
+  std::lock_guard lock(mutex_);
+  ended.swap(operation_);
+}
+
+bool DeviceCall::is_finished() const { return ran_ && done_.query(); }
+void DeviceCall::synchronize() const {
+  if (ran_) done_.synchronize();
+}
+
+Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : route_(std::move(route)), type_(type) {}
+
+std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
+  const c10::Stream current = current_stream(device);
+  route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
+  if (!is_async) return std::make_shared<DeviceCall>(device, std::nullopt);
+  std::vector<std::shared_ptr<DeviceCall>> ended;  // dropped without the lock, too
+  std::lock_guard lock(mutex_);
+  if (!own_) own_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  const auto rest =
+      std::partition(under_way_.begin(), under_way_.end(), [](const auto& call) { return !call->is_finished(); });
+  ended.assign(rest, under_way_.end());
+  under_way_.erase(rest, under_way_.end());
+  under_way_.push_back(std::make_shared<DeviceCall>(device, own_));
+  return under_way_.back();
+}
+
+void Devices::finish() noexcept {
+  std::lock_guard lock(mutex_);
+  for (const auto& call : under_way_) {
+    try {
+      call->synchronize();
+    } catch (const std::exception& error) {
+      TORCH_WARN("accdp: a device did not finish an operation: ", error.what());
+    }
+  }
+  under_way_.clear();
+}
+
+}  // namespace accdp::torch_backend

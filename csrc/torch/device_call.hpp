@@ -1,0 +1,69 @@
+#pragma once
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "coll/device_route.hpp"
+
+namespace accdp::torch_backend {
+
+// c10's streams and events for any type of device: nothing here is compiled or linked against CUDA.
+
+/// One operation on tensors of a device: the stream that it runs on, what it begins after, and what comes after it.
+class DeviceCall {
+ public:
+  /// Begins after what the device's current stream holds now. own: the stream of operations that the caller does not
+  /// wait for; none: the operation runs in the order of the current stream.
+  DeviceCall(c10::Device device, std::optional<c10::Stream> own);
+  DeviceCall(const DeviceCall&) = delete;
+
+  /// What it does. Tensors in it are kept until the device has done the operation, or, where the caller waits on the
+  /// stream that the call was made on, until that stream is made to wait: their memory is used again in its order.
+  void carry(std::function<void()> operation);
+  /// Hands the operation to the device, once, on any thread; its stream is the thread's current one meanwhile.
+  void run();
+  /// What the current stream gets from now on begins after the operation. Does not block the host. After run().
+  void join_current_stream();
+  bool is_finished() const;  ///< the device has done it
+  void synchronize() const;  ///< blocks the host until then, if it was handed over
+
+  c10::Device device() const { return stream_.device(); }
+  c10::Stream stream() const { return stream_; }
+  std::uintptr_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_.native_handle()); }
+
+ private:
+  c10::Stream callers_, stream_;
+  c10::Event start_, done_;
+  std::atomic<bool> ran_{false};
+  std::mutex mutex_;
+  std::function<void()> operation_;
+};
+
+/// What a group's calls on tensors of devices share.
+class Devices {
+ public:
+  /// route: none where the group moves host memory only. type: of the devices that it reaches.
+  Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type);
+
+  /// Of tensors that need not be in host memory.
+  std::optional<c10::DeviceType> type() const { return route_ ? std::optional(type_) : std::nullopt; }
+  DeviceRoute& route() const { return *route_; }
+  /// Throws UsageError where the route refuses the current stream.
+  std::shared_ptr<DeviceCall> begin(c10::Device device, bool is_async);
+  void finish() noexcept;  ///< waits for all that began
+
+ private:
+  std::shared_ptr<DeviceRoute> route_;
+  c10::DeviceType type_;
+  std::mutex mutex_;
+  std::optional<c10::Stream> own_;
+  std::vector<std::shared_ptr<DeviceCall>> under_way_;
+};
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,24 @@
+#include "torch/host_view.hpp"
+
+namespace accdp::torch_backend {
+
+HostView::HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use) {
+  std::vector<DeviceBlock> far;
+  std::vector<std::size_t> places;
+  for (const Operand& operand : operands) {
+    if (!operand.dense().is_cpu()) {
+      far.push_back({operand.bytes(), use != Operand::kWrite, use != Operand::kRead});
+      places.push_back(memory_.size());
+    }
+    memory_.push_back(operand.bytes());
+  }
+  if (far.empty()) return;
+  copies_ = way.route->fetch(way.device, way.stream, far);
+  for (std::size_t i = 0; i < places.size(); ++i) memory_[places[i]] = copies_->blocks()[i];
+}
+
+void HostView::deliver() {
+  if (copies_) copies_->deliver();
+}
+
+}  // namespace accdp::torch_backend

@@ -1,0 +1,31 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "coll/device_route.hpp"
+#include "torch/tensors.hpp"
+
+namespace accdp::torch_backend {
+
+/// How one operation is carried out.
+struct Way {
+  Collectives& via;
+  DeviceRoute* route = nullptr;  ///< where tensors are on a device, to be used in the order of this stream
+  int device = -1;
+  std::uintptr_t stream = 0;
+};
+
+/// Operands for what works in the host only: host memory as it is, memory of a device as pinned copies.
+class HostView {
+ public:
+  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use);
+  Bytes operator[](std::size_t i) const { return memory_[i]; }
+  /// What was written goes to the device, in the order of the stream.
+  void deliver();
+
+ private:
+  std::vector<Bytes> memory_;
+  std::unique_ptr<HostCopies> copies_;
+};
+
+}  // namespace accdp::torch_backend

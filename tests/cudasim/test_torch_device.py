@@ -1,0 +1,28 @@
+"""The torch backend on device tensors, on a CUDA runtime of host memory; `make test-cudasim` builds what it needs."""
+
+import sys
+from pathlib import Path
+
+import jobs
+import pytest
+
+HERE = Path(__file__).resolve().parent
+BUILT = HERE.parents[1] / "build" / f"{sys.implementation.cache_tag}-in-place" / "tests" / "cudasim"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "path", "env"),
+    [
+        (1, "shared GPU, ordered by events", {}),
+        (2, "shared GPU, ordered by events", {}),
+        (3, "shared GPU, ordered by events", {}),
+        (2, "staged: ACCDP_GPU_PATH=staged", {"ACCDP_GPU_PATH": "staged"}),
+        (2, "staged: the ranks are on several nodes", {"ACCDP_TOPOLOGY": "0,1"}),
+    ],
+)
+def test_backend(ranks, path, env):
+    if not list(BUILT.glob("sim_torch*.so")):
+        pytest.skip("make test-cudasim builds the module sim_torch")
+    command = [*jobs.mpiexec_command(ranks), sys.executable, str(HERE / "torch_rank.py"), str(BUILT), path]
+    result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k", **env}, timeout=90)
+    assert result.returncode == 0, result

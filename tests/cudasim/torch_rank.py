@@ -1,0 +1,304 @@
+"""Every rank of a job of test_torch_device.py: the torch backend on tensors of the simulated device.
+
+argv: the folder of the module sim_torch, and what the way of the data must be called.
+"""
+
+import datetime
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from accdp_comm import backend
+
+sys.path.insert(0, sys.argv[1])
+import sim_torch
+
+SIDE = 1  # a stream besides the default one
+COUNT = 100_001  # several pieces of the shared pool
+
+far, near = sim_torch.to_device, sim_torch.to_host
+ranks_backend = backend._torch.ProcessGroupAccdp
+
+
+def form(*args, **options):
+    options["device_path"] = sim_torch.device_path()
+    return ranks_backend(*args, **options, device_type="privateuseone")
+
+
+backend._torch.ProcessGroupAccdp = form
+
+
+def numbers(rank: int, count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small integers, so that sums are exact."""
+    return ((torch.arange(count) * 7 + rank) % 13).to(dtype)
+
+
+def total(size: int, count: int = COUNT) -> torch.Tensor:
+    return sum(numbers(rank, count) for rank in range(size))
+
+
+def is_same(device_tensor: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.equal(near(device_tensor), wanted)
+
+
+def summing(group, x, is_async=True):
+    options = dist.AllreduceOptions()
+    options.asyncOp = is_async
+    return group.allreduce([x], options)
+
+
+def every_collective(group, rank, size):
+    for is_async in (True, False):
+        for count in (0, 1, 1000, COUNT):
+            x = far(numbers(rank, count))
+            summing(group, x, is_async).wait()
+            assert is_same(x, total(size, count))
+
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor, options.asyncOp = size - 1, 0, is_async
+            x = far(numbers(rank, count))
+            group.broadcast([x], options).wait()
+            assert is_same(x, numbers(size - 1, count))
+
+            options = dist.ReduceOptions()
+            options.rootRank, options.asyncOp = 0, is_async
+            x = far(numbers(rank, count))
+            group.reduce([x], options).wait()
+            assert is_same(x, total(size, count) if rank == 0 else numbers(rank, count))
+
+            options = dist.AllgatherOptions()
+            options.asyncOp = is_async
+            every = torch.cat([numbers(r, count) for r in range(size)])
+            x, out = far(numbers(rank, count)), far(torch.zeros(size * count))
+            group._allgather_base(out, x, options).wait()
+            assert is_same(out, every)
+            outs = [far(torch.zeros(count)) for _ in range(size)]
+            group.allgather([outs], [x], options).wait()
+            assert all(is_same(one, numbers(r, count)) for r, one in enumerate(outs))
+
+            options = dist.ReduceScatterOptions()
+            options.asyncOp = is_async
+            out = far(torch.zeros(count))
+            group._reduce_scatter_base(out, far(every), options).wait()
+            assert is_same(out, size * numbers(rank, count))
+
+            options = dist.AllToAllOptions()
+            options.asyncOp = is_async
+            x = far(torch.cat([numbers(rank + 3 * r, count) for r in range(size)]))
+            out = far(torch.zeros(size * count))
+            group.alltoall_base(out, x, [], [], options).wait()
+            assert is_same(out, torch.cat([numbers(r + 3 * rank, count) for r in range(size)]))
+
+
+def tensors_that_are_not_contiguous(group, rank, size):
+    whole = far(torch.zeros(6, 8))
+    part = whole.as_strided((8, 6), (1, 8))
+    part.copy_(far(numbers(rank, 48).reshape(8, 6)))
+    summing(group, part).wait()
+    assert is_same(whole, total(size, 48).reshape(8, 6).t().contiguous())
+
+
+def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
+    """The operation begins after what the current stream holds, and later work of that stream after the operation."""
+    x, source = far(torch.zeros(COUNT)), far(numbers(rank))
+    sim_torch.hold_stream()
+    try:
+        x.copy_(source)
+        work = summing(group, x)
+        work.wait()  # returns, while the stream stands still
+        assert not work.is_completed()
+    finally:
+        sim_torch.release_stream()
+    assert is_same(x, total(size))
+    assert work.is_completed() and work.is_success()
+
+
+def memory_stays_until_the_device_is_done(group, rank, size):
+    """Freed tensors are overwritten by work on their stream: neither inputs nor results may be among them."""
+    outs = []
+    for turn in range(8):
+        x, out = far(numbers(rank + turn)), far(torch.zeros(size * COUNT))
+        work = group._allgather_base(out, x, dist.AllgatherOptions())
+        outs.append((turn, out, work))
+        del x, out, work
+    for turn, out, work in outs:
+        work.wait()
+        assert is_same(out, torch.cat([numbers(r + turn) for r in range(size)]))
+    for _ in range(4):
+        summing(group, far(numbers(rank)))  # nobody keeps the tensor, the work or its result
+
+
+def side_streams(group, rank, size):
+    """A result that is used on another stream than the call was made on."""
+    x = far(numbers(rank))
+    work = summing(group, x)
+    sim_torch.set_stream(SIDE)
+    work.wait()
+    assert is_same(x, total(size))
+    sim_torch.set_stream(0)
+    work.wait()
+
+
+def futures(group, rank, size):
+    x = far(numbers(rank))
+    seen = []
+    future = summing(group, x).get_future().then(lambda done: seen.append(is_same(done.value()[0], total(size))))
+    future.wait()
+    assert seen == [True]
+
+
+def coalesced(group, rank, size):
+    device = torch.device("cpu")  # torch hands it on, the backend does not look at it
+    group._start_coalescing(device)
+    xs = [far(numbers(rank + turn)) for turn in range(5)]
+    for x in xs:
+        summing(group, x)
+    group._end_coalescing(device).wait()
+    for turn, x in enumerate(xs):
+        assert is_same(x, sum(numbers(r + turn) for r in range(size)))
+
+
+def messages(group, rank, size):
+    if size == 1:
+        return
+    there, back = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 5, COUNT):
+        x, got = far(numbers(rank, count)), far(torch.zeros(count))
+        works = [group.send([x], there, 7), group.recv([got], back, 7)]
+        del x
+        for work in works:
+            work.wait()
+        assert is_same(got, numbers(back, count))
+
+
+def host_and_device_in_one_group(group, rank, size):
+    works = []
+    for turn in range(4):
+        x = numbers(rank + turn)
+        works.append((turn, x if turn % 2 else far(x)))
+        works[-1] += (summing(group, works[-1][1]),)
+    for turn, x, work in works:
+        work.wait()
+        wanted = sum(numbers(r + turn) for r in range(size))
+        assert torch.equal(x, wanted) if turn % 2 else is_same(x, wanted)
+    refuses(group, "expected one device", lambda: group._allgather_base(torch.zeros(size * 3), far(torch.zeros(3))))
+    refuses(group, "a single tensor per rank", lambda: group.allreduce([far(torch.zeros(3)), far(torch.zeros(3))]))
+    refuses(group, "on meta, expected cpu or privateuseone", lambda: summing(group, torch.zeros(3, device="meta")))
+
+
+def refuses(group, text, call):
+    """A wrong call says so, and leaves the group as it was."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        assert text in str(error), str(error)
+    else:
+        raise AssertionError(f"expected an error with {text!r}")
+
+
+def captured_streams(group, rank, size):
+    x, options = far(numbers(rank)), dist.AllreduceOptions()
+    sim_torch.set_capturing(True)
+    for is_async in (True, False):
+        refuses(group, "captured into a CUDA graph", lambda is_async=is_async: summing(group, x, is_async))
+    refuses(group, "captured into a CUDA graph", lambda: group.send([x], 0, 1))
+    refuses(group, "captured into a CUDA graph", lambda: group.recv([x], 0, 1))
+    sim_torch.set_capturing(False)
+    group.allreduce([x], options).wait()
+    assert is_same(x, total(size))
+
+
+def compressed(group, rank, size):
+    """Device tensors beside host tensors, through the codecs of the host."""
+    limit = datetime.timedelta(seconds=30)
+
+    def bcast(tensors, references, codec):
+        work, report = group.bcast_stream(
+            tensors, references, size - 1, codec, 0, "", 0.0, False, 0, is_async=True, timeout=limit
+        )
+        work.wait()
+        return report()
+
+    x, few = far(numbers(rank)), numbers(rank, 3, torch.int64)
+    report = bcast([x, few], [], "fpk")
+    assert report["logical_bytes"] == 4 * COUNT + 24
+    assert is_same(x, numbers(size - 1)) and torch.equal(few, numbers(size - 1, 3, torch.int64))
+    new = far(numbers(size - 1) + 1) if rank == size - 1 else x  # receivers write over their reference
+    bcast([new], [x], "auto")
+    assert is_same(new, numbers(size - 1) + 1)
+    refuses(group, "a reference is on cpu", lambda: bcast([x], [near(x)], "auto"))
+
+    def allreduce(x, codec, bound, residual=None):
+        work, _ = group.allreduce_stream(
+            x, [x.numel()], dist.ReduceOp.SUM, codec, 0, bound, False, residual, is_async=True, timeout=limit
+        )
+        work.wait()
+
+    y = far(numbers(rank))
+    allreduce(y, "fpk", 0.0)
+    assert is_same(y, total(size))
+    z, left = far(numbers(rank) + 0.3), far(torch.full((COUNT,), 9.0))
+    allreduce(z, "qpk", 0.1, left)
+    assert (near(z) - total(size) - 0.3 * size).abs().max() <= 0.1 + 1e-4
+    assert near(left).abs().max() <= 0.1
+
+    group.set_bcast("fpk", 0, 0.0, False)  # what dist.broadcast does
+    options = dist.BroadcastOptions()
+    options.rootRank = options.rootTensor = 0
+    group.broadcast([y], options).wait()
+    assert is_same(y, total(size))
+
+
+def errors_surface(group, rank, size):
+    """Last: a failure breaks the group. It is told by the work, and by the next call, on every rank."""
+    if size == 1:
+        return
+    x = far(numbers(rank))
+    if rank == 1:
+        sim_torch.fail("cudaMemcpyAsync")
+    work = summing(group, x)
+    refuses(group, "cudaMemcpyAsync", work.wait)
+    refuses(group, "cudaMemcpyAsync", lambda: summing(group, x).wait())
+    refuses(group, "cudaMemcpyAsync", lambda: summing(group, x, False))
+
+
+SCENES = [
+    every_collective,
+    tensors_that_are_not_contiguous,
+    wait_holds_the_stream_back_and_not_the_host,
+    memory_stays_until_the_device_is_done,
+    side_streams,
+    futures,
+    coalesced,
+    messages,
+    host_and_device_in_one_group,
+    captured_streams,
+    compressed,
+    errors_surface,
+]
+
+
+def main() -> int:
+    dist.init_process_group("accdp")
+    sim_torch.set_jitter(20)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = c10d._get_default_group()._get_backend(torch.device("cpu"))
+    for scene in SCENES:
+        if scene is wait_holds_the_stream_back_and_not_the_host and "events" not in sys.argv[2]:
+            continue  # elsewhere the host orders the work
+        try:
+            scene(group, rank, size)
+        except BaseException:
+            print(f"rank {rank} of {size}: {scene.__name__} failed\n{traceback.format_exc()}", file=sys.stderr)
+            return 1
+    assert group.device_path.startswith(sys.argv[2]), group.device_path
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    sys.exit(status)

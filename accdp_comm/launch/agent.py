@@ -26,6 +26,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # there is no package where a file is run isolated
+    import cpus  # type: ignore[import-not-found]
+else:
+    from . import cpus
+
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 # What connects a rank with its launcher: the rank alone may hold it, or its death goes unseen.
 _LAUNCHER_FDS = ("PMI_FD",)
@@ -335,19 +341,6 @@ def close_launcher_fds() -> None:
             continue  # this launcher has none, or closed it
 
 
-def cores() -> list[list[int]]:
-    """Return the CPUs this process may use, as lists of those that are threads of one core."""
-    found: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
-                key = file.read()
-        except OSError:
-            key = str(cpu)  # this kernel does not tell
-        found.setdefault(key, []).append(cpu)
-    return list(found.values())
-
-
 def ask_gpus(command: list[str]) -> str:
     """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
     if not command:
@@ -387,7 +380,8 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         rank=rank,
         host=socket.gethostname(),
         node="/".join([socket.gethostname(), kernel, *spaces]),
-        cores=cores(),
+        cores=cpus.cores(),
+        quota=cpus.quota(),
         gpus=ask_gpus(control["ask_gpus"]),
         port=holder.getsockname()[1] if holder else 0,
     )

@@ -144,8 +144,9 @@ class Run:
             own = self._gpus
             if node != cards.node_key():
                 own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"]), self._options.gpus)
+            host = members[0].hello
             placed = placement.place_ranks(
-                len(members), members[0].hello["cores"], own, near, bind=self._options.bind == "cores"
+                len(members), host["cores"], own, near, bind=self._options.bind == "cores", quota=host["quota"]
             )
             if node != cards.node_key() and max(place.ranks_on_gpu for place in placed) > 1:
                 self._refuse_mps_elsewhere(members[0].hello["host"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import socket
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .operations import Refused
+from .operations import Refused, RefusedAlone
 
 # Where launchers write a process's rank, read before there is a world, to let one rank speak for all; and their number.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
@@ -59,7 +60,10 @@ class MpiWorld:
     barrier: Callable[[], object]
 
     def __init__(self) -> None:
-        comm = import_mpi().COMM_WORLD
+        try:
+            comm = import_mpi().COMM_WORLD
+        except Refused as error:
+            raise RefusedAlone(str(error)) from error
         started = max((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()), default=1)
         if comm.Get_size() == 1 and started > 1:
             raise Refused(
@@ -74,6 +78,18 @@ class MpiWorld:
 
     def close(self) -> None:
         pass
+
+
+def need_core() -> None:
+    """Load accdp's core.
+
+    Raises:
+        RefusedAlone: It is not there, or does not load.
+    """
+    try:
+        importlib.import_module("accdp_comm._core")
+    except ImportError as error:
+        raise RefusedAlone(f"accdp's core could not be loaded: {error}") from error
 
 
 def import_mpi() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from . import bandwidth, omb, options, record
 from .measure import BLOCKS
 from .operations import Refused, RefusedAlone
 from .session import Result, Session, open_session
-from .world import early_rank
+from .world import early_rank, is_one_of_several
 
 _ALONE_S = 1.0
 
@@ -36,19 +37,26 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
         with open_session(args) as session:
             return _run(session, args, prog)
     except RefusedAlone as error:
-        rank = early_rank()
-        if rank:
-            # Where rank 0 lacks the same, its launcher ends us within this second, after one line instead of many.
-            # Nothing tells us sooner: what ranks would talk by is what is missing.
-            time.sleep(_ALONE_S)
-        print(f"{prog}: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr, flush=True)
-        return 2
+        return _refuse_alone(prog, error)
     except Refused as error:
         # All ranks are here, for the same reason. One says it; a status of the others could make the launcher end it.
         if early_rank():
             return 0
         print(f"{prog}: {error}", file=sys.stderr, flush=True)
         return 2
+
+
+def _refuse_alone(prog: str, error: RefusedAlone) -> int:
+    """Say why this rank cannot take part, and see to it that no other waits for it."""
+    rank = early_rank()
+    if rank:
+        # Where rank 0 lacks the same, the launcher ends us within this second, and there is one line instead of many.
+        # Nothing tells us sooner: what ranks would talk by is what is missing.
+        time.sleep(_ALONE_S)
+    print(f"{prog}: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr, flush=True)
+    if is_one_of_several():
+        signal.raise_signal(signal.SIGTERM)  # a mere status before MPI_Init is nothing that mpiexec would mind
+    return 2
 
 
 def _start_ranks(ranks: int, words: list[str], operation: str | None) -> NoReturn:

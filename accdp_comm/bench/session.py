@@ -17,7 +17,7 @@ from .data import Data
 from .measure import Measured, Request
 from .memory import HostArrays, Memory, Tensors, dtype_of, gpu_id, use_gpu
 from .operations import OPERATIONS, Operation, Refused
-from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, import_mpi, need_core
+from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, load_mpi, need_core
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def open_session(args: argparse.Namespace) -> Iterator[Session]:
             problem = _missing(args)
         else:
             need_core()
-            problem = _missing(args)  # mpi4py before accdp: whoever initialises MPI must want all threads
+            problem = _missing(args)
             world = AccdpWorld()
         leaving.callback(world.close)
         agree(world, problem or (_missing_output(args) if world.rank == 0 else None))
@@ -200,7 +200,8 @@ def _missing(args: argparse.Namespace) -> str | None:
         if "mpi" in args.backends:
             if args.device == "cuda" and not args.mpi_is_cuda_aware:
                 return "--backend mpi: with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware if it does"
-            mpi = import_mpi()
+            # Not initialised: accdp does that, since ranks with mpi4py and those without must leave MPI alike.
+            mpi = load_mpi()
             for datatype in args.types:
                 mpi_type(mpi, datatype, OPERATIONS[args.operation].reduces)
         return _missing_codec(args.codec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import pickle
@@ -92,22 +93,43 @@ def need_core() -> None:
         raise RefusedAlone(f"accdp's core could not be loaded: {error}") from error
 
 
-def import_mpi() -> Any:
-    """Return mpi4py's module MPI, MPI being initialised.
+def load_mpi() -> Any:
+    """Return mpi4py's module MPI without initialising MPI.
 
     Raises:
         Refused: mpi4py is missing, or finds no MPI.
     """
     try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise Refused(f"--backend mpi: mpi4py is needed: {str(error).splitlines()[0]}") from error
     return MPI
 
 
+def import_mpi() -> Any:
+    """Return mpi4py's module MPI, MPI being initialised.
+
+    Raises:
+        Refused: mpi4py is missing, or finds no MPI.
+    """
+    mpi = load_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        atexit.register(mpi.Finalize)
+    return mpi
+
+
 def early_rank() -> int:
     """Return this process's rank as its launcher says it, 0 where none does."""
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdecimal()), 0)
+
+
+def is_one_of_several() -> bool:
+    """Whether a launcher says that there are more ranks than this process."""
+    return any(os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1 for name in _SIZES)
 
 
 def hosts_and_local_rank(world: World) -> tuple[list[str], int]:

@@ -106,8 +106,19 @@ def family_of(row: Row) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """Return the rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """Return the rows of a file of JSON lines.
+
+    Raises:
+        JobFailed: A line is not JSON, as where a run was cut off.
+        OSError: It cannot be read.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise JobFailed(f"{path}, line {number}: not JSON: {error}") from error
+    return rows
 
 
 def key_of(row: Row) -> tuple[Any, ...]:

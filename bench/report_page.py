@@ -45,18 +45,35 @@ def _where(rows: Sequence[Row]) -> list[str]:
     gpus = ", ".join(machine["gpus"]) or "no GPU"
     mpi = versions.get("mpi", "no MPI")
     torch = f"torch {versions['torch']}" if "torch" in versions else "no torch"
-    commit = versions.get("commit", versions.get("accdp", ""))
     harness = min(row["harness_us"] for row in rows if "harness_us" in row)
     crowded = max(loads) > 2 * machine["cores"]
     text = (
-        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commit}. One host, shared "
-        "memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, with "
-        "10th and 90th percentile; float32; results were checked. The loop around a call costs "
+        f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commits(rows)}. One host, "
+        "shared memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, "
+        "with 10th and 90th percentile; float32; results were checked. The loop around a call costs "
         f"{harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load "
         f"average while measuring: {min(loads):.1f} to {max(loads):.1f}"
         f"{', so other work decided: measure again when it is quiet' * crowded}."
     )
     return textwrap.wrap(text, 118)
+
+
+def commits(rows: Sequence[Row]) -> str:
+    """Return the commits that the rows come from: one, or part by part; or operation by operation where they differ
+    within a part, since parts may be measured again piece by piece."""
+    found: dict[str, dict[str, list[str]]] = {}  # part -> commit -> what was measured there
+    for row in rows:
+        if commit := row.get("versions", {}).get("commit"):
+            label = f"{row['op']} on {row['ranks']} ranks"
+            found.setdefault(row["part"], {}).setdefault(commit, []).append(label)
+    every = sorted({commit for of_part in found.values() for commit in of_part})
+    if len(every) < 2:
+        return every[0] if every else "of an unknown commit"
+    said = []
+    for part, of_part in found.items():
+        for commit, labels in of_part.items():
+            said.append(f"{part} {commit}" + (f" ({', '.join(dict.fromkeys(labels))})" if len(of_part) > 1 else ""))
+    return f"at several commits: {'; '.join(said)}"
 
 
 def _table(rows: list[Row]) -> list[str]:

@@ -181,8 +181,6 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
         raise Refused(f"--codec {codec}: only the backend accdp compresses, not {backend}")
     if ranks_per_gpu is not None and device != "cuda":
         raise Refused("--ranks-per-gpu: expected --device cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise Refused("--device cuda: torch finds no CUDA device here")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # ranks share the cores
     if backend == "accdp":
@@ -198,8 +196,12 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
         dist.destroy_process_group()
         dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     if device == "cuda":
-        hosts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(hosts, socket.gethostname())
+        # Only now, so that a rank without a GPU does not leave the others waiting for it.
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, (socket.gethostname(), torch.cuda.is_available()))
+        hosts = [host for host, _ in found]
+        if lacking := [f"{rank} ({host})" for rank, (host, has_gpu) in enumerate(found) if not has_gpu]:
+            raise Refused(f"--device cuda: torch finds no CUDA device on rank {', '.join(lacking)}")
         local = hosts[: dist.get_rank()].count(hosts[dist.get_rank()])
         torch.cuda.set_device(local // (ranks_per_gpu or 1) % torch.cuda.device_count())
 
@@ -238,7 +240,7 @@ def main() -> int:
         names = ("model", "steps", "warm_up", "batch_size", "loader_workers", "target_loss", "seed", "device")
         row = run(Plan(**{name: getattr(args, name) for name in names}))
         row |= {"backend": args.backend, "codec": args.codec, "ranks_per_gpu": args.ranks_per_gpu}
-        row |= {"machine": record.machine(), "versions": record.versions(), "torch": torch.__version__}
+        row |= record.where_and_when()
         if dist.get_rank() == 0:
             goal = f"{row['seconds_to_loss']:.2f} s" if row["steps_to_loss"] else "not reached"
             print(

@@ -6,11 +6,14 @@ the library is between two readings of the clock.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+import numpy as np
 
 from .memory import Memory
 from .operations import Operation, Refused, shares
@@ -217,6 +220,23 @@ def split(buffer: Any, ranks: int) -> list[Any]:
     return parts
 
 
+def mpi_type(mpi: Any, datatype: str, reduces: bool) -> Any:
+    """Return mpi4py's datatype for one of DATATYPES.
+
+    Raises:
+        Refused: This MPI cannot add such numbers up.
+    """
+    if datatype == "mpi_char":
+        return mpi.SIGNED_CHAR if reduces else mpi.CHAR  # MPI defines no sums of MPI_CHAR
+    names = {"mpi_int": "INT", "mpi_float": "FLOAT", "mpi_double": "DOUBLE", "half": "FLOAT16_T"}
+    found = getattr(mpi, names.get(datatype, "BFLOAT16_T"), mpi.DATATYPE_NULL)
+    if found != mpi.DATATYPE_NULL:
+        return found
+    if reduces:
+        raise Refused(f"--backend mpi: this MPI knows no {datatype} to add up: expected another -T or --backend")
+    return mpi.INT16_T  # to be moved
+
+
 class MpiBackend(PointToPoint):
     """mpi4py on MPI.COMM_WORLD, on the same buffers."""
 
@@ -234,18 +254,29 @@ class MpiBackend(PointToPoint):
         self.is_in_place = in_place
         # Its own, as in OMB: ranks that leave it are polling, and MPI is at its best when both poll.
         self.barrier = self.comm.Barrier
-        char = mpi.SIGNED_CHAR if reduces else mpi.CHAR  # MPI defines no sums of MPI_CHAR
-        self._type = {"mpi_char": char, "mpi_int": mpi.INT, "mpi_float": mpi.FLOAT, "mpi_double": mpi.DOUBLE}[datatype]
+        self._type = mpi_type(mpi, datatype, reduces)
+        self._is_bfloat16 = datatype == "bfloat16"
         peer = 1 - self.rank
-        self.send = lambda buffer: self.comm.Send([buffer, self._type], peer)
-        self.receive = lambda buffer: self.comm.Recv([buffer, self._type], peer)
-        self.isend = lambda buffer: self.comm.Isend([buffer, self._type], peer)
-        self.ireceive = lambda buffer: self.comm.Irecv([buffer, self._type], peer)
+        self.send = partial(self.comm.Send, dest=peer)
+        self.receive = partial(self.comm.Recv, source=peer)
+        self.isend = partial(self.comm.Isend, dest=peer)
+        self.ireceive = partial(self.comm.Irecv, source=peer)
         self.wait = mpi.Request.Waitall
+
+    def _typed(self, buffer: Any) -> list[Any]:
+        """Return a buffer as mpi4py takes it; it reads no arrays of types that NumPy alone does not have."""
+        if self._is_bfloat16 and buffer is not None:
+            buffer = buffer.view(np.int16 if isinstance(buffer, np.ndarray) else sys.modules["torch"].int16)
+        return [buffer, self._type]
+
+    def pair(self, operation: Operation, buffers: Buffers, window: int) -> Ready:
+        typed = Buffers(*map(self._typed, (buffers.send, buffers.receive, buffers.acknowledgement)))
+        ready = super().pair(operation, typed, window)
+        return Ready(ready.call, None if ready.result is None else buffers.receive)
 
     def collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
         comm, mpi, at_root = self.comm, self._mpi, self.rank == root
-        send, receive = [buffers.send, self._type], [buffers.receive, self._type]
+        send, receive = self._typed(buffers.send), self._typed(buffers.receive)
         received = buffers.receive if at_root else None
         if operation.name == "bcast":
             return Ready(partial(comm.Bcast, send, root), buffers.send)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .operations import Operation
 
-_TYPES = {"mpi_char": "int8", "mpi_int": "int32", "mpi_float": "float", "mpi_double": "double"}
+_TYPES = {"mpi_char": "int8", "mpi_int": "int32", "mpi_float": "float", "mpi_double": "double"}  # others: alike
 _NOT_MEASURED = f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
 
 
@@ -43,8 +43,9 @@ def table(operation: Operation, rows: Iterable[dict[str, Any]]) -> Iterator[str]
         wrong = "N/A" if row["errors"] is None else str(row["errors"])
         redop = "sum" if operation.reduces else "none"
         root = row["root"] if operation.is_rooted else -1
+        kind = _TYPES.get(row["datatype"], row["datatype"])
         words = (
-            f"{total:12}  {total // row['itemsize']:12}  {_TYPES[row['datatype']]:>8}  {redop:>6}  {root:>6}",
+            f"{total:12}  {total // row['itemsize']:12}  {kind:>8}  {redop:>6}  {root:>6}",
             f"  {_time(row['median_us']):>7}  {row['algbw_gbps']:6.2f}  {row['busbw_gbps']:6.2f}  {wrong:>5}",
         )
         yield "".join([words[0], _NOT_MEASURED, words[1]] if row["is_in_place"] else [*words, _NOT_MEASURED])

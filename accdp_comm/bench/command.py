@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from . import bandwidth, omb, options, record
 from .measure import BLOCKS
-from .operations import Refused
+from .operations import Refused, RefusedAlone
 from .session import Result, Session, open_session
-from .world import early_rank
+from .world import early_rank, is_one_of_several
+
+_ALONE_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", operation: str | None = None) -> int:
@@ -32,12 +36,27 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
             _start_ranks(args.ranks, words, args.operation if operation else None)
         with open_session(args) as session:
             return _run(session, args, prog)
+    except RefusedAlone as error:
+        return _refuse_alone(prog, error)
     except Refused as error:
         # All ranks are here, for the same reason. One says it; a status of the others could make the launcher end it.
         if early_rank():
             return 0
         print(f"{prog}: {error}", file=sys.stderr, flush=True)
         return 2
+
+
+def _refuse_alone(prog: str, error: RefusedAlone) -> int:
+    """Say why this rank cannot take part, and see to it that no other waits for it."""
+    rank = early_rank()
+    if rank:
+        # Where rank 0 lacks the same, the launcher ends us within this second, and there is one line instead of many.
+        # Nothing tells us sooner: what ranks would talk by is what is missing.
+        time.sleep(_ALONE_S)
+    print(f"{prog}: {f'rank {rank}: ' if rank else ''}{error}", file=sys.stderr, flush=True)
+    if is_one_of_several():
+        signal.raise_signal(signal.SIGTERM)  # a mere status before MPI_Init is nothing that mpiexec would mind
+    return 2
 
 
 def _start_ranks(ranks: int, words: list[str], operation: str | None) -> NoReturn:
@@ -172,8 +191,11 @@ class _Bar:
     def __init__(self, speaks: bool, title: str, steps: int):
         self._bar: Any = None
         if speaks and (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE") == "1"):
-            from rich.console import Console
-            from rich.progress import Progress
+            try:
+                from rich.console import Console
+                from rich.progress import Progress
+            except ImportError:
+                return  # an environment of another MPI, with NumPy and mpi4py alone
 
             # Drawn at ticks alone: a thread that draws would take the interpreter away from what is measured.
             self._bar = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)

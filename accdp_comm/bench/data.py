@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .memory import exact_bits
 from .operations import Refused
 
 KINDS = ("random", "zeros", "weights:FILE", "gradients")
@@ -35,8 +36,7 @@ class Data:
         self.dtype = dtype
         count = _POOL_BYTES // dtype.itemsize
         if kind == "random" and reduces:
-            # The largest sum must fit an int8, and be exact in float32.
-            most = max(1, np.iinfo(np.int8).max // ranks) if dtype.itemsize == 1 else 1000
+            most = _largest(dtype, ranks)
             pool = np.random.default_rng(0).integers(0, most, count, endpoint=True).astype(dtype)
             self.meaning = f"random whole numbers from 0 to {most}"
         elif kind == "random":
@@ -69,6 +69,16 @@ class Data:
         return result
 
 
+def _largest(dtype: np.dtype[Any], ranks: int) -> int:
+    """Return up to which number the summands of so many ranks may go, so that no sum on the way is rounded."""
+    bits = exact_bits(dtype)
+    if not bits:  # integers of 32 bits have room enough, and smaller ones wrap alike in any order
+        return max(1, np.iinfo(np.int8).max // ranks) if dtype.itemsize == 1 else 1000
+    if ranks > 1 << bits:
+        raise Refused(f"-T {dtype.name}: sums over {ranks} ranks are not exact, expected {1 << bits} at most")
+    return min(1000, (1 << bits) // ranks)
+
+
 _MEANINGS = {
     "weights": "the float tensors of",
     "gradients": f"gradients of a small character transformer after {_STEPS} steps of AdamW, repeated where too short",
@@ -77,10 +87,10 @@ _MEANINGS = {
 
 def _as_elements(floats: NDArray[Any], dtype: np.dtype[Any], reduces: bool, kind: str) -> NDArray[Any]:
     """Return float32 as elements of a datatype: as they are, cast to another float type, or as bytes to be moved."""
-    if dtype.kind == "f":
+    if exact_bits(dtype):
         return floats.astype(dtype)
     if reduces:
-        raise Refused(f"--data {kind}: expected -T mpi_float or mpi_double, since sums of a float's bytes mean nothing")
+        raise Refused(f"--data {kind}: expected a -T of floats, since sums of a float's bytes mean nothing")
     return floats.view(np.uint8)[: floats.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
 
 

@@ -9,12 +9,36 @@ from numpy.typing import NDArray
 
 from .operations import Refused
 
-DATATYPES: dict[str, np.dtype[Any]] = {
-    "mpi_char": np.dtype(np.int8),
-    "mpi_int": np.dtype(np.int32),
-    "mpi_float": np.dtype(np.float32),
-    "mpi_double": np.dtype(np.float64),
+# Names for -T and what NumPy calls them. OMB has the first three, the last two are nccl-tests' words.
+DATATYPES = {
+    "mpi_char": "int8",
+    "mpi_int": "int32",
+    "mpi_float": "float32",
+    "mpi_double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
 }
+_EXACT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """Return NumPy's datatype for one of DATATYPES.
+
+    Raises:
+        Refused: It is bfloat16, and the package that adds it to NumPy is missing.
+    """
+    if datatype != "bfloat16":
+        return np.dtype(DATATYPES[datatype])
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise Refused("-T bfloat16: NumPy has it from ml_dtypes: pip install -r requirements/bench.txt") from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def exact_bits(dtype: np.dtype[Any]) -> int:
+    """Return up to how many bits whole numbers are exact in a float type; 0 for other types."""
+    return _EXACT_BITS.get(dtype.name, 0)
 
 
 class Memory(Protocol):
@@ -65,15 +89,18 @@ class Tensors:
         self.is_device = self._device.type == "cuda"
 
     def new(self, count: int, dtype: np.dtype[Any]) -> Any:
-        kind = self._torch.from_numpy(np.empty(0, dtype)).dtype
+        kind = getattr(self._torch, dtype.name)
         return self._torch.empty(count, dtype=kind, device=self._device).fill_(0)
 
     def fill(self, buffer: Any, values: NDArray[Any]) -> None:
-        buffer.copy_(self._torch.from_numpy(values))
+        # As bytes: torch takes no bfloat16 of NumPy's.
+        buffer.view(self._torch.uint8).copy_(self._torch.from_numpy(values.view(np.uint8)))
         self.finish()
 
     def read(self, buffer: Any) -> NDArray[Any]:
-        return buffer.cpu().numpy()
+        name = str(buffer.dtype).removeprefix("torch.")
+        datatype = next(key for key, value in DATATYPES.items() if value == name)
+        return buffer.cpu().view(self._torch.uint8).numpy().view(dtype_of(datatype))
 
     def finish(self) -> None:
         if self.is_device:

@@ -13,6 +13,10 @@ class Refused(Exception):
     """What was asked for cannot be done here; the text is the one line that the user sees."""
 
 
+class RefusedAlone(Refused):
+    """What is missing is what ranks would need to agree: others may have it, and wait for this one."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One row. ``size`` below is OMB's, in bytes; n is the number of ranks."""

@@ -59,7 +59,7 @@ def _add_theirs(parser: argparse.ArgumentParser) -> None:
     add("-c", dest="validate", action="store_true", help="check results before measuring")
     add("-u", dest="validation_warm_up", type=_at_least(0), default=5, metavar="N", help="calls before each check (5)")
     add("-d", dest="device", choices=("cpu", "cuda"), default="cpu", help="where buffers are (cpu)")
-    add("-T", dest="types", type=_types, metavar="TYPE,...", help=f"all, or of {', '.join(DATATYPES)}")
+    add("-T", dest="types", type=_types, metavar="TYPE,...", help=f"all (OMB's three), or of {', '.join(DATATYPES)}")
     add(
         "-z",
         dest="percentiles",

@@ -67,8 +67,14 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "data_kind": args.data.partition(":")[0],
         "error_bound": args.error_bound,
-        "load_1min": round(os.getloadavg()[0], 2),  # of other work, too: on a busy machine times mean little
         "harness_us": round(measure.harness_us(), 3),
+    } | where_and_when()
+
+
+def where_and_when() -> dict[str, Any]:
+    """Return where rows come from: machine, versions, settings, command and time."""
+    return {
+        "load_1min": round(os.getloadavg()[0], 2),  # of other work, too: on a busy machine times mean little
         "machine": machine(),
         "versions": versions(),
         "settings": _settings(),

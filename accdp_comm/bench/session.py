@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from . import bandwidth, measure, options, record, torch_backends
-from .backends import AccdpBackend, Backend, MpiBackend
+from .backends import AccdpBackend, Backend, MpiBackend, mpi_type
 from .data import Data
 from .measure import Measured, Request
-from .memory import DATATYPES, HostArrays, Memory, Tensors, gpu_id, use_gpu
+from .memory import HostArrays, Memory, Tensors, dtype_of, gpu_id, use_gpu
 from .operations import OPERATIONS, Operation, Refused
-from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, import_mpi
+from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, load_mpi, need_core
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Session:
         Raises:
             Refused: Not even the smallest does.
         """
-        itemsize, limit = DATATYPES[datatype].itemsize, self.args.limit_bytes
+        itemsize, limit = dtype_of(datatype).itemsize, self.args.limit_bytes
         wanted = options.sizes(self.args, self.operation, itemsize)
         kinds = {name in ("accdp", "mpi") and self.args.device == "cpu" for name in self.args.backends}
 
@@ -114,7 +114,7 @@ class Session:
 
     def measure(self, datatype: str, sizes: list[int], tick: Callable[[], object]) -> Iterator[list[Result]]:
         """Measure size by size; yields one result per backend. Collective."""
-        args, dtype = self.args, DATATYPES[datatype]
+        args, dtype = self.args, dtype_of(datatype)
         data = self._data(dtype)
         common = record.common(args) | self._where
         common |= {"device": args.device, "datatype": datatype, "itemsize": dtype.itemsize, "data": data.meaning}
@@ -168,43 +168,78 @@ def open_session(args: argparse.Namespace) -> Iterator[Session]:
     """Form the ranks' world and what the backends need of it; leave it at the end. Collective.
 
     Raises:
-        Refused: A backend, device or codec is not there.
+        Refused: On all ranks, before anything is measured: some rank lacks a backend, device, codec or library.
+        RefusedAlone: On this rank: it cannot even tell the others.
     """
-    torch_names = [name for name in args.backends if name in torch_backends.NAMES]
-    for name in torch_names:
-        if problem := torch_backends.why_not(name, args.device):
-            raise Refused(problem)
-    if "mpi" in args.backends:
-        if args.device == "cuda" and not args.mpi_is_cuda_aware:
-            raise Refused(
-                "--backend mpi: with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware if it does"
-            )
-        import_mpi()  # before accdp: whoever initialises MPI must want all threads
+    with_torch = any(name in torch_backends.NAMES for name in args.backends)
     with ExitStack() as leaving:
         if args.backends == ["mpi"]:
             world: World = MpiWorld()
+            problem = _missing(args)
         else:
-            _check_core(args)
-            if torch_names:
-                torch_backends.start()
-                leaving.callback(torch_backends.stop)
+            need_core()
+            problem = _missing(args)
             world = AccdpWorld()
         leaving.callback(world.close)
+        agree(world, problem or (_missing_output(args) if world.rank == 0 else None))
+        if with_torch:
+            torch_backends.start()
+            leaving.callback(torch_backends.stop)
         yield Session(args, world)
         world.barrier()
 
 
-def _check_core(args: argparse.Namespace) -> None:
+def _missing(args: argparse.Namespace) -> str | None:
+    """Return what this rank lacks for what is asked, or None."""
     try:
-        from .. import _core, nvcomp
-    except ImportError as error:
-        raise Refused(f"accdp's core could not be loaded: {error}") from error
-    nvcomp.find()
-    for codec in args.codec:
+        for datatype in args.types:
+            dtype_of(datatype)
+        for name in args.backends:
+            if name in torch_backends.NAMES and (problem := torch_backends.why_not(name, args.device)):
+                return problem
+        if "mpi" in args.backends:
+            if args.device == "cuda" and not args.mpi_is_cuda_aware:
+                return "--backend mpi: with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware if it does"
+            # Not initialised: accdp does that, since ranks with mpi4py and those without must leave MPI alike.
+            mpi = load_mpi()
+            for datatype in args.types:
+                mpi_type(mpi, datatype, OPERATIONS[args.operation].reduces)
+        return _missing_codec(args.codec)
+    except Refused as error:
+        return str(error)
+
+
+def _missing_codec(codecs: list[str]) -> str | None:
+    """Return which codec this rank cannot encode and decode, or None."""
+    if not codecs:
+        return None
+    from .. import _core, nvcomp
+
+    lacking = nvcomp.missing_codecs()
+    for codec in codecs:
         try:
             _core.check_stream(codec)
         except _core.UsageError as error:
-            raise Refused(f"--codec: {error}") from error
+            return f"--codec: {error}"
+        if codec in lacking:
+            return f"--codec {codec}: {lacking[codec]}"
+    return None
+
+
+def _missing_output(args: argparse.Namespace) -> str | None:
+    """Return what the rank that writes lacks for it, or None: better now than after the measurement."""
+    from .graph import pyplot  # which draws what is defined here
+
+    try:
+        if {"png", "pdf"} & set(args.graphs):
+            pyplot()
+        for path in filter(None, (args.json, args.csv)):
+            open(path, "a", encoding="utf-8").close()
+    except Refused as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return None
 
 
 def _available_bytes() -> int:

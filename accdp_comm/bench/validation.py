@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .backends import Buffers
 from .data import Data
-from .memory import Memory
+from .memory import Memory, exact_bits
 from .operations import Operation, shares
 
 _POISON = 0xA5  # in what a call must overwrite
@@ -68,7 +68,7 @@ class Case:
         if bound and self.rank != root:
             most = bound * (float(wanted.astype(np.float64).std()) if is_relative else 1.0)
             off = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
-            rounding = np.finfo(wanted.dtype).eps * np.abs(wanted.astype(np.float64))
+            rounding = 2.0 ** (1 - exact_bits(wanted.dtype)) * np.abs(wanted.astype(np.float64))
             return int(np.count_nonzero(~(off <= most * (1 + 1e-6) + rounding)))
         bad = np.ascontiguousarray(got).view(np.uint8) != np.ascontiguousarray(wanted).view(np.uint8)
         return int(bad.reshape(-1, wanted.dtype.itemsize).any(axis=1).sum())

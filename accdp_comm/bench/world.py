@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import os
 import pickle
 import socket
@@ -10,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .operations import Refused
+from .operations import Refused, RefusedAlone
 
 # Where launchers write a process's rank, read before there is a world, to let one rank speak for all; and their number.
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
@@ -59,7 +61,10 @@ class MpiWorld:
     barrier: Callable[[], object]
 
     def __init__(self) -> None:
-        comm = import_mpi().COMM_WORLD
+        try:
+            comm = import_mpi().COMM_WORLD
+        except Refused as error:
+            raise RefusedAlone(str(error)) from error
         started = max((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdecimal()), default=1)
         if comm.Get_size() == 1 and started > 1:
             raise Refused(
@@ -76,22 +81,55 @@ class MpiWorld:
         pass
 
 
-def import_mpi() -> Any:
-    """Return mpi4py's module MPI, MPI being initialised.
+def need_core() -> None:
+    """Load accdp's core.
+
+    Raises:
+        RefusedAlone: It is not there, or does not load.
+    """
+    try:
+        importlib.import_module("accdp_comm._core")
+    except ImportError as error:
+        raise RefusedAlone(f"accdp's core could not be loaded: {error}") from error
+
+
+def load_mpi() -> Any:
+    """Return mpi4py's module MPI without initialising MPI.
 
     Raises:
         Refused: mpi4py is missing, or finds no MPI.
     """
     try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise Refused(f"--backend mpi: mpi4py is needed: {str(error).splitlines()[0]}") from error
     return MPI
 
 
+def import_mpi() -> Any:
+    """Return mpi4py's module MPI, MPI being initialised.
+
+    Raises:
+        Refused: mpi4py is missing, or finds no MPI.
+    """
+    mpi = load_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        atexit.register(mpi.Finalize)
+    return mpi
+
+
 def early_rank() -> int:
     """Return this process's rank as its launcher says it, 0 where none does."""
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdecimal()), 0)
+
+
+def is_one_of_several() -> bool:
+    """Whether a launcher says that there are more ranks than this process."""
+    return any(os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1 for name in _SIZES)
 
 
 def hosts_and_local_rank(world: World) -> tuple[list[str], int]:

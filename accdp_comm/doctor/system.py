@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import _core, addresses, settings
+from ..launch import cpus
 from ..launcher import find_launcher
 from .findings import FAIL, OK, WARN, Finding
 
@@ -72,7 +73,7 @@ def judge_locked_memory(soft_limit: int, has_rdma: bool) -> Finding:
 
 def cores(ranks: int | None) -> Finding:
     available = len(os.sched_getaffinity(0))
-    return judge_cores(available, os.cpu_count() or available, _quota(Path("/sys/fs/cgroup/cpu.max")), ranks)
+    return judge_cores(available, os.cpu_count() or available, cpus.quota(), ranks)
 
 
 def judge_cores(available: int, machine: int, quota: float | None, ranks: int | None) -> Finding:
@@ -88,15 +89,6 @@ def judge_cores(available: int, machine: int, quota: float | None, ranks: int | 
     if ranks and ranks > usable:
         return Finding(WARN, f"{said}, for {ranks} ranks", "ranks will take turns: use fewer, or expect less speed")
     return Finding(OK, said)
-
-
-def _quota(path: Path) -> float | None:
-    """Return how many CPUs the control group may use at a time; None for no limit."""
-    try:
-        limit, period = path.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else int(limit) / int(period)
 
 
 def process_table() -> Finding:

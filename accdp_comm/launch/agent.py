@@ -6,9 +6,6 @@ Two processes per rank. The stub is the one that mpiexec, srun or torchrun knows
 that may never hit a client of MPS whose kernels run. So the stub only waits, and its child, the guard, which has a
 session of its own, outlives such a kill and ends the rank in the safe order: SIGTERM, MPS's terminate_client, SIGKILL.
 The same happens when `accdp run` is gone. Output of the rank goes to `accdp run` over one TCP connection, as it comes.
-
-Messages both ways: 4 bytes length (little endian, of kind and content), 1 byte kind, content. Kinds: ``j`` JSON, ``o``
-and ``e`` bytes of the rank's standard output and error.
 """
 
 from __future__ import annotations
@@ -20,39 +17,31 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # there is no package where a file is run isolated
+    import cpus  # type: ignore[import-not-found]
+    from guard_link import Link, connect  # type: ignore[import-not-found]
+else:
+    from . import cpus
+    from .guard_link import Link, connect
+
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
+OWNER_VARIABLE = "ACCDP_RUN_OWNER"
 # What connects a rank with its launcher: the rank alone may hold it, or its death goes unseen.
 _LAUNCHER_FDS = ("PMI_FD",)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_CONNECT_S = 5.0
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
 _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """Return a connection to `accdp run`, by the first address that leads there."""
-    trouble = []
-    for address in addresses:
-        try:
-            link = socket.create_connection((address, port), timeout=_CONNECT_S)
-        except OSError as error:
-            trouble.append(f"{address}: {error}")
-            continue
-        link.settimeout(None)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return link
-    sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
 
 
 def descendants(root: int) -> list[int]:
@@ -81,47 +70,6 @@ def send_signal(pid: int, number: int) -> None:
         pass
 
 
-class Link:
-    """The connection to `accdp run`. A lost one is remembered, and nothing more is said to it."""
-
-    def __init__(self, connection: socket.socket):
-        self._socket = connection
-        self._buffer = bytearray()
-        self.lost = False
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def send(self, kind: bytes, content: bytes) -> None:
-        if self.lost:
-            return
-        try:
-            self._socket.sendall(struct.pack("<I", len(content) + 1) + kind + content)
-        except OSError:
-            self.lost = True
-
-    def tell(self, **message: Any) -> None:
-        self.send(b"j", json.dumps(message).encode())
-
-    def receive(self) -> list[dict[str, Any]]:
-        """Return the orders that one read brings; the link is lost where it brings the end."""
-        try:
-            data = self._socket.recv(_CHUNK)
-        except OSError:
-            data = b""
-        if not data:
-            self.lost = True
-        self._buffer += data
-        orders = []
-        while len(self._buffer) >= 4:
-            end = 4 + struct.unpack_from("<I", self._buffer)[0]
-            if len(self._buffer) < end:
-                break
-            orders.append(json.loads(bytes(self._buffer[5:end])))
-            del self._buffer[:end]
-        return orders
-
-
 class Guard:
     """Starts the rank, relays what it prints, ends it when told or when nobody is there to tell."""
 
@@ -142,9 +90,23 @@ class Guard:
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
         self._helper = 0  # pid of the command that calls terminate_client, while it runs
+        self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
         self._step = "run"  # then "terminate", "terminate_client", or "orphans"; "kill"; "give up"
         self._deadline = math.inf
+
+    def start_owner(self, order: dict[str, Any], control: str) -> None:
+        """Start the owner of MPS on this host. It calls `accdp run` by itself, and ends its daemons after all ranks."""
+        self._owner = os.fork()
+        if self._owner == 0:
+            try:
+                os.setsid()
+                signal.set_wakeup_fd(-1)
+                close_launcher_fds()
+                os.environ[CONTROL_VARIABLE], os.environ[OWNER_VARIABLE] = control, order["wish"]
+                os.execv(sys.executable, [sys.executable, *order["words"]])
+            finally:
+                os._exit(127)
 
     def start(self, orders: dict[str, Any]) -> None:
         """Start the rank as ordered.
@@ -214,6 +176,14 @@ class Guard:
                 self._next_step()
         return self._status if self._status is not None else signal.SIGKILL
 
+    def await_owner(self) -> None:
+        """Wait until the owner of MPS has ended: launchers may kill what a rank's process leaves behind."""
+        while self._owner:
+            select.select([self._wakeup], [], [])
+            os.read(self._wakeup, 256)
+            while self._reap():
+                pass
+
     def _sources(self) -> list[Any]:
         sources: list[Any] = [self._wakeup, *self._streams]
         if not self._link.lost:
@@ -249,6 +219,10 @@ class Guard:
             return False
         if pid and pid == self._helper:
             self._deadline = time.monotonic() + _AFTER_TERMINATE_S
+        if pid and pid == self._owner:
+            self._owner = 0
+        if self._owner and not self._family():
+            self._has_children = False  # but for the owner, which is waited for by itself
         if pid == self._pid:
             self._status = status
             number = os.WTERMSIG(status) if killed(status) else 0
@@ -260,8 +234,13 @@ class Guard:
             self._end_orphans()
         return pid > 0
 
+    def _family(self) -> list[int]:
+        """Return the rank, what it started and our helpers: all below us but the owner of MPS, who goes last."""
+        others = {self._owner, *descendants(self._owner)} if self._owner else set()
+        return [pid for pid in descendants(os.getpid()) if pid not in others]
+
     def _end_orphans(self) -> None:
-        for pid in descendants(os.getpid()):
+        for pid in self._family():
             send_signal(pid, signal.SIGTERM)
         self._step = "orphans"
         self._deadline = time.monotonic() + _ORPHANS_S
@@ -284,7 +263,7 @@ class Guard:
             self._helper = self._start_helper([str(pid) for pid in [self._pid, *descendants(self._pid)]])
         elif self._step in ("terminate", "terminate_client", "orphans"):
             self._step, self._deadline = "kill", time.monotonic() + _ORPHANS_S
-            for pid in descendants(os.getpid()):
+            for pid in self._family():
                 send_signal(pid, signal.SIGKILL)
         else:
             # It sleeps in the kernel, or became another user's: nothing more can be done, so do not wait either.
@@ -335,19 +314,6 @@ def close_launcher_fds() -> None:
             continue  # this launcher has none, or closed it
 
 
-def cores() -> list[list[int]]:
-    """Return the CPUs this process may use, as lists of those that are threads of one core."""
-    found: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
-                key = file.read()
-        except OSError:
-            key = str(cpu)  # this kernel does not tell
-        found.setdefault(key, []).append(cpu)
-    return list(found.values())
-
-
 def ask_gpus(command: list[str]) -> str:
     """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
     if not command:
@@ -387,20 +353,27 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         rank=rank,
         host=socket.gethostname(),
         node="/".join([socket.gethostname(), kernel, *spaces]),
-        cores=cores(),
+        cores=cpus.cores(),
+        quota=cpus.quota(),
         gpus=ask_gpus(control["ask_gpus"]),
         port=holder.getsockname()[1] if holder else 0,
     )
     ranks_guard = Guard(link, stub_life)
-    while not link.lost:
-        for orders in link.receive():
-            if orders["order"] != "start":
-                return 1  # the job was given up before it began
-            ranks_guard.start(orders)
-            code = exit_code(ranks_guard.run())
-            link.tell(event="bye")
-            return code
-    return 1
+    try:
+        while not link.lost:
+            for orders in link.receive():
+                if orders["order"] == "own":
+                    ranks_guard.start_owner(orders, json.dumps(control))
+                    continue
+                if orders["order"] != "start":
+                    return 1  # the job was given up before it began
+                ranks_guard.start(orders)
+                code = exit_code(ranks_guard.run())
+                link.tell(event="bye")
+                return code
+        return 1
+    finally:
+        ranks_guard.await_owner()
 
 
 def main() -> NoReturn:

@@ -17,6 +17,7 @@ from . import processes
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
 from .interruption import STOPPING
+from .mps.owners import Owners
 from .output import ERR, OUT, Output, Said, Sink
 from .programs import Program
 
@@ -68,6 +69,8 @@ class Job:
         watch: Called every half second with the ranks that run; a text it returns ends the job with that reason.
         terminate_clients: Ends what processes of this node do on their GPUs, by pid, before they get SIGKILL.
         ask_gpus: Command that lists the GPUs of a node; what it prints comes with each rank's hello.
+        prepare: Called with the ranks before ``orders``; may ask owners, whose answers are waited for.
+        owners: Of MPS on other hosts.
     """
 
     def __init__(
@@ -81,9 +84,12 @@ class Job:
         watch: Callable[[Sequence[Rank]], str | None] | None = None,
         terminate_clients: Callable[[Sequence[int]], None] | None = None,
         ask_gpus: Sequence[str] = (),
+        prepare: Callable[[Sequence[Rank]], None] | None = None,
+        owners: Owners | None = None,
     ):
         self._program, self._size, self._orders, self._grace_s = program, ranks, orders, grace_s
         self._watch, self._terminate_clients, self._ask_gpus = watch, terminate_clients, ask_gpus
+        self._prepare, self._owners = prepare, owners
         self._wakeup, self._wakeup_write = os.pipe()
         for end in (self._wakeup, self._wakeup_write):
             os.set_blocking(end, False)
@@ -153,10 +159,23 @@ class Job:
         if self._stop is not None:
             connection.order(order="stop", grace_s=0.0)
         elif len(self._ranks) == self._size:
-            members = [self._ranks[number] for number in range(self._size)]
-            for rank, order in zip(members, self._orders(members), strict=True):
-                rank.connection.order(order="start", grace_s=self._grace_s, **order)
-            self._is_started = True
+            if self._prepare:
+                self._prepare(self._members())
+            self._start_ranks()
+
+    def _members(self) -> list[Rank]:
+        return [self._ranks[number] for number in range(self._size)]
+
+    def _start_ranks(self) -> None:
+        """Give the order to start, once what ranks need is there."""
+        if self._is_started or self._stop or len(self._ranks) < self._size:
+            return
+        if self._owners and (self._owners.trouble or not self._owners.are_ready()):
+            return
+        members = self._members()
+        for rank, order in zip(members, self._orders(members), strict=True):
+            rank.connection.order(order="start", grace_s=self._grace_s, **order)
+        self._is_started = True
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -199,8 +218,9 @@ class Job:
         elif self._failures and now >= self._failures[0].ended_at + _AFTER_FAILURE_S:
             self.end("", 1)
         elif self._first_call and not self._is_started and now >= self._first_call + _START_LIMIT_S:
-            missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
-            self.end(f"ranks {', '.join(missing)} did not start within {_START_LIMIT_S:g} s of the first", 1)
+            missing = [f"rank {rank}" for rank in range(self._size) if rank not in self._ranks]
+            missing += [f"MPS on {host}" for host in self._owners.missing()] if self._owners and not missing else []
+            self.end(f"{', '.join(missing)} did not start within {_START_LIMIT_S:g} s of the first rank", 1)
         elif self._watch and self._is_started and now >= self._next_watch:
             self._next_watch = now + _WATCH_S
             if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
@@ -227,6 +247,10 @@ class Job:
             if kind == "j" and message["event"] == "hello":
                 self._hello(connection, message)
                 continue
+            if self._owners and kind == "j" and message["event"].startswith("owner"):
+                self._owners.hear(connection, message)
+                self._start_ranks()
+                continue
             rank = self._rank_of(connection)
             if rank is None:
                 continue  # it was turned away
@@ -234,10 +258,14 @@ class Job:
                 self.output.feed(rank.rank, kind, message)
             elif message["event"] == "started":
                 rank.pid, rank.start_time = message["pid"], message["start_time"]
+                if self._owners:
+                    self._owners.started(rank.rank, rank.pid)
             elif message["event"] == "not_started":
                 self.output.feed(rank.rank, ERR, f"{message['reason']}\n".encode())
             elif message["event"] == "ended":
                 rank.code, rank.signal, rank.ended_at = message["code"], message["signal"], time.monotonic()
+                if self._owners:
+                    self._owners.ended(rank.rank)
                 # One that was told to end, by us or by the launcher, is not where the trouble began.
                 if rank.code != 0 and not message["was_told"] and self._stop is None:
                     self._failures.append(rank)
@@ -245,6 +273,8 @@ class Job:
                 rank.said_bye = True
         if connection.is_closed:
             self._on_lost(connection)
+        if self._owners and self._owners.trouble and self._stop is None:
+            self.end(self._owners.trouble, 1 if self._is_started else 2)
 
     def _rank_of(self, connection: Connection) -> Rank | None:
         return next((rank for rank in self._ranks.values() if rank.connection is connection), None)
@@ -254,6 +284,8 @@ class Job:
         for key in list(self._selector.get_map().values()):
             if key.fileobj is connection:
                 self._selector.unregister(connection)
+        if self._owners:
+            self._owners.lost(connection)
         rank = self._rank_of(connection)
         if rank is None:
             return
@@ -289,6 +321,8 @@ class Job:
         self._stop.deadline = min(self._stop.deadline, deadline)
         for rank in self._ranks.values():
             rank.connection.order(order="stop", grace_s=grace)
+        if not self._is_started and self._owners:
+            self._owners.release()
         if not self._is_started and self._launcher is not None:
             self._launcher.terminate()  # no rank has begun anything
 
@@ -309,6 +343,8 @@ class Job:
             if not rank.connection.is_closed:
                 rank.connection.close()
                 self._on_lost(rank.connection)
+        if self._owners:
+            self._owners.close()
         self._end_launcher()
 
     def _end_launcher(self) -> None:

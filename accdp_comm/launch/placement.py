@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import _core
+from .cpus import busy_cores
 from .gpus import Gpu
 
 
@@ -28,6 +29,7 @@ def place_ranks(
     near: Mapping[str, frozenset[int]] | None = None,
     *,
     bind: bool = True,
+    quota: float | None = None,
 ) -> list[Place]:
     """Place the ranks of one node.
 
@@ -37,12 +39,13 @@ def place_ranks(
         gpus: To be shared by the ranks; neighbours in rank order share a GPU, so that they also reduce there first.
         near: CPUs of each GPU's NUMA node, by UUID; empty or missing where unknown.
         bind: Give each rank cores of its own.
+        quota: CPUs' time that the ranks may use together; None for all of it.
     """
     on_gpu = share(ranks, len(gpus)) if gpus else []
     gpu_of = [gpu for gpu, count in zip(gpus, on_gpu, strict=True) for _ in range(count)] if gpus else [None] * ranks
     counts = [count for count in on_gpu for _ in range(count)] if gpus else [0] * ranks
     wished = [(near or {}).get(gpu.uuid, frozenset()) if gpu else frozenset() for gpu in gpu_of]
-    bound = share_cores(cores, wished)
+    bound = share_cores(cores, wished, quota)
     return [
         Place(rank, ranks, gpu_of[rank], counts[rank], sorted(cpus) if bind else [], threads)
         for rank, (cpus, threads) in enumerate(bound)
@@ -54,27 +57,35 @@ def share(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def share_cores(cores: Sequence[Sequence[int]], wished: Sequence[frozenset[int]]) -> list[tuple[list[int], int]]:
+def share_cores(
+    cores: Sequence[Sequence[int]], wished: Sequence[frozenset[int]], quota: float | None = None
+) -> list[tuple[list[int], int]]:
     """Give each rank whole cores of its own, near its GPU; where ranks outnumber cores, all those cores together.
+
+    A quota below the number of cores gives time, not cores: others use the same ones, and the kernel alone knows which
+    are free. Then too ranks get all of them, and as many threads as the quota pays for.
 
     Args:
         cores: CPUs by core.
         wished: Per rank the CPUs that it should be among; empty for any.
+        quota: CPUs' time that the ranks may use together; None for all of it.
     Returns:
         Per rank its CPUs and how many cores it has for itself alone (at least 1).
     """
     every = frozenset(cpu for core in cores for cpu in core)
     # CPUs that the affinity mask forbids cannot be had: then any will do.
     groups = [(wish & every) or every for wish in wished]
+    is_limited = quota is not None and quota < len(every)
     placed: list[tuple[list[int], int]] = [([], 1)] * len(groups)
     for group in dict.fromkeys(groups):
         members = [rank for rank, other in enumerate(groups) if other == group]
         inside = [core for core in cores if group.issuperset(core)] or [sorted(group)]
-        if len(members) > len(inside):
+        if len(members) > len(inside) or is_limited:
             # Pinned two to a core while another core idles would be worse than to let the kernel choose.
-            cpus = [cpu for core in inside for cpu in core]
+            cpus = sorted(cpu for core in inside for cpu in core)
+            threads = max(1, min(busy_cores(len(cores), quota) // len(groups), len(inside) // len(members)))
             for rank in members:
-                placed[rank] = (cpus, 1)
+                placed[rank] = (cpus, threads)
             continue
         taken = 0
         for rank, count in zip(members, share(len(inside), len(members)), strict=True):

@@ -12,10 +12,11 @@ from typing import Any
 
 from .. import _core, addresses, cards
 from . import gpus, hosts, placement, programs
-from .environment import rank_environment
+from .environment import MpsShare, rank_environment
 from .interruption import signals_raise
 from .job import Job, Rank
 from .mps.attachment import Member
+from .mps.owners import Owners
 from .mps.session import Session, session
 from .options import add_parser, apply_profile, check, read_profile
 from .output import ERR, OUT
@@ -35,6 +36,7 @@ class Run:
         self._hosts, self._size = self._count()
         self._job: Job | None = None
         self._mps: Session | None = None
+        self._owners: Owners | None = None
         self._places: dict[int, placement.Place] = {}
 
     def main(self) -> int:
@@ -44,7 +46,10 @@ class Run:
         launcher = programs.choose_launcher(self._options.launcher, os.environ)
         program = programs.find_program(launcher, mpi_world.load().abi(), self._size, self._hosts)
         several_hosts = bool(self._hosts) or launcher == "srun"
-        with session(self._options.mps, self._gpus, self._most_on_gpu(), self._say) as self._mps:
+        # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
+        self._owners = Owners(self._options.mps, self._say) if several_hosts else None
+        here = "off" if several_hosts else self._options.mps
+        with session(here, self._gpus, self._most_on_gpu(), self._say) as self._mps:
             self._job = Job(
                 program,
                 self._size,
@@ -55,6 +60,8 @@ class Run:
                 watch=self._watch if self._mps else None,
                 terminate_clients=self._mps.terminate_work if self._mps else None,
                 ask_gpus=gpus.LIST_COMMAND if several_hosts and self._options.gpus != "none" else [],
+                prepare=self._prepare,
+                owners=self._owners,
             )
             try:
                 return self._job.run()
@@ -99,26 +106,30 @@ class Run:
             return dict.fromkeys((OUT, ERR), self._options.label == "always")
         return {OUT: self._size > 1 and os.isatty(1), ERR: self._size > 1}
 
-    def _orders(self, ranks: Sequence[Rank]) -> list[dict[str, Any]]:
-        """Return what each guard is to start, now that it is known on which nodes they are."""
+    def _prepare(self, ranks: Sequence[Rank]) -> None:
+        """Place the ranks, now that it is known on which nodes they are, and ask for MPS on each."""
         self._places = self._place(ranks)
+        if self._owners is None:
+            return
+        for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
+            members = [rank for rank in ranks if rank.hello["node"] == node]
+            clients = {rank.rank: gpu for rank in members if (gpu := self._places[rank.rank].gpu)}
+            self._owners.ask(node, members[0].hello["host"], clients, members[0].connection)
+
+    def _orders(self, ranks: Sequence[Rank]) -> list[dict[str, Any]]:
+        """Return what each guard is to start."""
         if self._mps:
             self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
         master = _master(ranks)
         return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
 
     def _has_mps(self, rank: Rank) -> bool:
-        """Whether a rank is to be a client of a daemon of this node."""
-        here = rank.hello["node"] == cards.node_key()
-        return self._mps is not None and here and self._places[rank.rank].gpu is not None
+        """Whether a rank is to be a client of a daemon that this process owns."""
+        return self._mps is not None and self._places[rank.rank].gpu is not None
 
     def _order(self, rank: Rank, place: placement.Place, master: tuple[str, int]) -> dict[str, Any]:
         options = self._options
-        share = None
-        if self._mps and place.gpu and self._has_mps(rank):
-            percentage = placement.thread_percentage(options.thread_percentage, place.ranks_on_gpu)
-            limit = placement.memory_limit(options.memory_limit, place.ranks_on_gpu, place.gpu.memory_bytes)
-            share = self._mps.share(place.gpu, percentage, limit)
+        share = self._share(rank, place)
         environment = rank_environment(
             rank.rank,
             self._size,
@@ -136,6 +147,16 @@ class Run:
             "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate"] if share else [],
         }
 
+    def _share(self, rank: Rank, place: placement.Place) -> MpsShare | None:
+        """Return what a rank needs to be a client of MPS; None where it is to be none."""
+        if place.gpu is None:
+            return None
+        percentage = placement.thread_percentage(self._options.thread_percentage, place.ranks_on_gpu)
+        limit = placement.memory_limit(self._options.memory_limit, place.ranks_on_gpu, place.gpu.memory_bytes)
+        if self._mps is not None and self._has_mps(rank):
+            return self._mps.share(place.gpu, percentage, limit)
+        return self._owners.share(rank.hello["node"], place.gpu, percentage, limit) if self._owners else None
+
     def _place(self, ranks: Sequence[Rank]) -> dict[int, placement.Place]:
         near = {gpu.uuid: gpu.near_cpus() for gpu in self._gpus}
         found: dict[int, placement.Place] = {}
@@ -144,22 +165,12 @@ class Run:
             own = self._gpus
             if node != cards.node_key():
                 own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"]), self._options.gpus)
+            host = members[0].hello
             placed = placement.place_ranks(
-                len(members), members[0].hello["cores"], own, near, bind=self._options.bind == "cores"
+                len(members), host["cores"], own, near, bind=self._options.bind == "cores", quota=host["quota"]
             )
-            if node != cards.node_key() and max(place.ranks_on_gpu for place in placed) > 1:
-                self._refuse_mps_elsewhere(members[0].hello["host"])
             found |= {rank.rank: place for rank, place in zip(members, placed, strict=True)}
         return found
-
-    def _refuse_mps_elsewhere(self, host: str) -> None:
-        if self._options.mps == "on":
-            raise _core.UsageError(
-                f"--mps on: daemons are started on the host of accdp run alone, not on {host}: start them there by "
-                "accdp mps start, or use --mps auto"
-            )
-        if self._options.mps == "auto":
-            self._say(f"without MPS on {host}, ranks that share a GPU take turns on it")
 
     def _watch(self, running: Sequence[Rank]) -> str:
         """Look whether ranks that run are clients of MPS; return why the job must end, if it must."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import shlex
 import signal
@@ -36,7 +35,7 @@ def add_parser(commands: Any) -> None:
     tune.add_argument("--any-global-batch", action="store_true", help="let the script's own global batch change")
     tune.add_argument("--workers", type=_counts, metavar="LIST", help="loader processes of each rank to try, as 0,1,2")
     tune.add_argument("--codec", type=_words, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
-    tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run; all that NVML sees")
+    tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run (all)")
     tune.add_argument("--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run")
     tune.add_argument("--measure", type=_seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
     tune.add_argument("--start-limit", type=_seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
@@ -126,6 +125,7 @@ def main(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     """The job, whose batch sizes are tried, the points, and the number of GPUs. Settles what was left open."""
     from .. import _core
+    from ..launch import gpus as devices
     from . import load
     from .measure import Plan
     from .space import Batches, points
@@ -133,10 +133,10 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
 
     gpus = 0
     if not options.ranks:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = len(options.gpus) if options.gpus else len(visible.split(",")) if visible else load.gpus()
+        listing = devices.list_gpus()
+        gpus = len(devices.choose(listing, ",".join(options.gpus or ["all"])))
         if options.ranks_per_gpu and not gpus:
-            raise _core.UsageError("--ranks-per-gpu: NVML sees no GPU here; name them by --gpus, or use --ranks")
+            raise _core.UsageError(f"--ranks-per-gpu: no GPUs here: {listing.why_none or '--gpus none'}; use --ranks")
     if not (options.ranks or options.ranks_per_gpu):
         most = max(1, min(8, load.cores() // gpus) if gpus else 2 * load.cores())
         chosen = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]

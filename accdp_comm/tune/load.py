@@ -7,6 +7,8 @@ import os
 import threading
 from types import ModuleType
 
+from ..launch import cpus
+
 _EVERY_S = 0.25
 
 
@@ -71,15 +73,9 @@ def nvml() -> ModuleType | None:
     return module
 
 
-def gpus() -> int:
-    """Return how many GPUs this machine has by NVML, 0 where NVML is not there."""
-    module = nvml()
-    return module.nvmlDeviceGetCount() if module else 0
-
-
 def cores() -> int:
-    """Return on how many cores this process may run."""
-    return len(os.sched_getaffinity(0))
+    """Return how many cores this process can keep busy."""
+    return cpus.busy_cores(len(os.sched_getaffinity(0)), cpus.quota())
 
 
 def _jiffies() -> tuple[int, int]:

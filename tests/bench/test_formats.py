@@ -209,6 +209,7 @@ def test_ombs_options():
     args = parse("bcast", "-f", "-c", "-z", "-d", "cpu", "-k", "rotate", "-T", "all", "-G", "tty,png", "-M", "1G")
     assert (args.percentiles, args.root, args.types) == ((50, 90, 99), None, ["mpi_char", "mpi_int", "mpi_float"])
     assert (args.graphs, args.limit_bytes, args.full, args.validate) == (["tty", "png"], 1 << 30, True, True)
+    assert parse("allreduce", "-T", "half,bfloat16").types == ["half", "bfloat16"]
     assert parse("bcast", "-z95,50").percentiles == (50, 95)
     assert options.counts(parse("bcast"), OPERATIONS["bcast"], 8192) == (1000, 200)
     assert options.counts(parse("bcast", "-x", "0"), OPERATIONS["bcast"], 8193) == (100, 0)
@@ -225,7 +226,10 @@ def test_ombs_options():
         (["bcast", "-m", ":"], "expected [MIN:]MAX, MIN: or :MAX"),
         (["bcast", "-i", "0"], "expected a whole number >= 1, got '0'"),
         (["bcast", "-d", "rocm"], "invalid choice: 'rocm'"),
-        (["bcast", "-T", "mpi_byte"], "expected some of mpi_char, mpi_int, mpi_float, mpi_double, got 'mpi_byte'"),
+        (
+            ["bcast", "-T", "mpi_byte"],
+            "expected some of mpi_char, mpi_int, mpi_float, mpi_double, half, bfloat16, got 'mpi_byte'",
+        ),
         (["bcast", "-z0"], "expected percentiles from 1 to 99"),
         (["bcast", "-G", "gif"], "expected some of tty, png, pdf"),
         (["bcast", "-k", "any"], "expected fixed:RANK or rotate"),

@@ -12,7 +12,7 @@ from accdp_comm.bench import command, data, measure
 from accdp_comm.bench.backends import Buffers, Ready
 from accdp_comm.bench.data import Data
 from accdp_comm.bench.measure import Request
-from accdp_comm.bench.memory import DATATYPES, HostArrays
+from accdp_comm.bench.memory import DATATYPES, HostArrays, Tensors, dtype_of
 from accdp_comm.bench.operations import OPERATIONS, Refused, shares
 from accdp_comm.bench.validation import Case
 
@@ -74,6 +74,12 @@ def request(**changes) -> Request:
     return Request(**(known | changes))
 
 
+def kind(datatype: str) -> np.dtype:
+    if datatype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    return dtype_of(datatype)
+
+
 def whole_numbers(reduces: bool = False) -> Data:
     return Data("random", INT, reduces=reduces, ranks=1)
 
@@ -124,7 +130,7 @@ def test_one_wrong_element_is_found(place):
 def test_what_is_expected_is_what_numpy_computes(name, datatype):
     """All ranks' inputs, put together as the operation says, are every rank's expected result."""
     ranks, count, turn, root, memory = 3, 11, 4, 2, HostArrays()
-    operation, dtype = OPERATIONS[name], DATATYPES[datatype]
+    operation, dtype = OPERATIONS[name], kind(datatype)
     source = Data("random", dtype, reduces=operation.reduces, ranks=ranks)
     cases = [Case(operation, source, count, rank, ranks) for rank in range(ranks)]
     sent = []
@@ -153,10 +159,27 @@ def test_what_is_expected_is_what_numpy_computes(name, datatype):
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("ranks", [1, 2, 8, 127])
 def test_sums_are_exact(datatype, ranks):
-    source = Data("random", DATATYPES[datatype], reduces=True, ranks=ranks)
+    source = Data("random", kind(datatype), reduces=True, ranks=ranks)
     exact = sum(source.piece(500, rank, turn=3).astype(np.int64) for rank in range(ranks))
     assert np.array_equal(source.total(500, ranks, 3).astype(np.int64), exact)
     assert exact.max() > 0
+
+
+def test_sums_that_cannot_be_exact_are_refused():
+    with pytest.raises(Refused, match="-T float16: sums over 2049 ranks are not exact, expected 2048 at most"):
+        Data("random", np.dtype(np.float16), reduces=True, ranks=2049)
+    assert Data("zeros", np.dtype(np.float16), reduces=True, ranks=2049).total(4, 3, 0).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_tensors_hold_what_arrays_do(datatype):
+    pytest.importorskip("torch")
+    values = Data("random", kind(datatype), reduces=False, ranks=1).piece(100, 0)
+    memory = Tensors("cpu")
+    tensor = memory.new(100, values.dtype)
+    memory.fill(tensor, values)
+    assert str(tensor.dtype) == f"torch.{DATATYPES[datatype]}"
+    assert memory.read(tensor).dtype == values.dtype and memory.read(tensor).tobytes() == values.tobytes()
 
 
 def test_pieces_differ_by_sender_receiver_and_turn():

@@ -56,6 +56,34 @@ def test_missing_rows_fail_and_new_ones_do_not(tmp_path, capsys):
     assert "missing  bcast accdp 4 B" in out and "1 missing, 1 new" in out
 
 
+def compare_command(*words: str) -> jobs.Result:
+    return jobs.run([sys.executable, str(BENCH / "compare.py"), *words])
+
+
+def test_the_command_fails_on_missing_rows_and_on_files_it_cannot_read(tmp_path):
+    old, new = files(tmp_path, [row(), row(nbytes=4)], [row()])
+    missing = compare_command(str(old), str(new))
+    assert missing.returncode == 1 and "missing  bcast accdp 4 B" in missing.stdout, str(missing)
+    assert compare_command(str(new), str(old)).returncode == 0, "a new row is no regression"
+    new.write_text(new.read_text() + '{"op": "bca')
+    cut = compare_command(str(old), str(new))
+    assert cut.returncode == 2 and f"{new}, line 2: not JSON" in cut.stderr, str(cut)
+    none = compare_command(str(old), str(tmp_path / "none"))
+    assert none.returncode == 2 and "No such file" in none.stderr and none.stderr.count("\n") == 1, str(none)
+
+
+def test_the_page_names_every_commit_that_rows_come_from():
+    old, new = {"commit": "old"}, {"commit": "new-dirty"}
+    assert report_page.commits([row(), row()]) == "c"
+    assert report_page.commits([row(versions={})]) == "of an unknown commit"
+    parts = [row(versions=old), row(versions=new, part="codecs"), row(versions={"osu": "7.5"})]
+    assert report_page.commits(parts) == "at several commits: grid old; codecs new-dirty"
+    pieces = [row(versions=old), row(versions=old), row("reduce", versions=new), row("reduce", ranks=4, versions=new)]
+    assert report_page.commits(pieces) == (
+        "at several commits: grid old (bcast on 2 ranks); grid new-dirty (reduce on 2 ranks, reduce on 4 ranks)"
+    )
+
+
 def test_several_rounds_are_one_point():
     rounds = [row(us=us) for us in (100.0, 300.0, 110.0)]
     (merged,) = jobs_of_bench.merged(rounds).values()
@@ -218,6 +246,7 @@ def test_training_is_the_same_with_any_backend(tmp_path):
     assert accdp["last_loss"] == pytest.approx(gloo["last_loss"], rel=1e-4)
     assert accdp["steps_to_loss"] == gloo["steps_to_loss"] and accdp["samples_per_s"] > 0
     assert (accdp["seconds_to_loss"] is None) == (accdp["steps_to_loss"] is None)
+    assert {"machine", "versions", "settings", "command", "time", "load_1min"} <= accdp.keys()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -123,6 +124,85 @@ def test_refusals_are_one_line(ranks, words, said):
     result = start(ranks, *module(*words))
     assert result.returncode == 2 and said in result.stderr, str(result)
     assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
+
+
+LACKING = """
+import os, sys
+rank = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+if rank == {rank!r}:
+    sys.modules[{module!r}] = None
+from accdp_comm.bench.command import main
+sys.exit(main({words!r}, "bench"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "module", "words", "said"),
+    [
+        ("1", "mpi4py", ["--backend", "accdp,mpi"], "bench: rank 1 of 3: --backend mpi: mpi4py is needed"),
+        ("2", "torch", ["--backend", "accdp,gloo"], "bench: rank 2 of 3: --backend gloo: torch is missing"),
+        ("2", "nvidia.libnvcomp", ["--codec", "zhuff,lz4"], "bench: rank 2 of 3: --codec lz4: "),
+        ("2", "ml_dtypes", ["-T", "mpi_int,bfloat16"], "bench: rank 2 of 3: -T bfloat16: NumPy has it from ml_dtypes"),
+        ("0", "matplotlib", ["-G", "png"], "bench: rank 0 of 3: figures need matplotlib"),
+    ],
+)
+def test_a_library_that_one_rank_lacks_ends_all_with_one_line(rank, module, words, said):
+    """Before anything is measured, and none waits for the others."""
+    if module in ("ml_dtypes", "nvidia.libnvcomp"):
+        pytest.importorskip(module)
+    result = start(3, "-c", LACKING.format(rank=rank, module=module, words=["bcast", "-m", "4:8", *TINY, *words]))
+    lines = [line for line in result.stderr.splitlines() if line.startswith("bench: ")]
+    assert result.returncode and len(lines) == 1 and lines[0].startswith(said), str(result)
+    assert "OSU MPI" not in result.stdout and result.seconds < 30, str(result)
+
+
+@pytest.mark.parametrize(
+    ("condition", "module", "words", "said"),
+    [
+        ("rank == '1'", "mpi4py", ["--backend", "mpi"], "rank 1: --backend mpi: mpi4py is needed"),
+        ("rank == '2'", "accdp_comm._core", [], "rank 2: accdp's core could not be loaded"),
+        ("True", "mpi4py", ["--backend", "mpi"], "--backend mpi: mpi4py is needed"),
+    ],
+)
+def test_a_rank_that_cannot_tell_the_others_ends_them(condition, module, words, said):
+    """Not by jobs.run: what is killed in MPI_Init leaves MPICH's memory in /dev/shm, and that is taken away here."""
+    child = LACKING.replace("rank == {rank!r}", condition).format(module=module, words=["bcast", "-m", "4:8", *words])
+    before = jobs._shm_files()
+    command = [*jobs.mpiexec_command(3), sys.executable, "-c", child]
+    try:
+        done = subprocess.run(command, env=jobs.environment(), capture_output=True, text=True, timeout=60)
+    finally:
+        for name in jobs._orphaned_shm(jobs._shm_files() - before):
+            Path("/dev/shm", name).unlink(missing_ok=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("bench: ")]
+    assert done.returncode and len(lines) == 1 and lines[0].startswith(f"bench: {said}"), done
+
+
+def test_a_file_that_cannot_be_written_is_said_before_the_measurement(tmp_path):
+    result = start(2, *module("bcast", *TINY, "--json", str(tmp_path / "none" / "o.jsonl")))
+    assert result.returncode == 2 and "OSU MPI" not in result.stdout, str(result)
+    said = f"rank 0 of 2: {tmp_path}/none/o.jsonl: No such file or directory\n"
+    assert result.stderr.endswith(said) and result.stderr.count("\n") == 1, str(result)
+
+
+@pytest.mark.parametrize(("datatype", "backends"), [("half", "accdp,mpi,gloo"), ("bfloat16", "accdp,accdp-torch")])
+def test_sums_of_16_bits_are_exact(datatype, backends):
+    if datatype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    words = ("allreduce", "-m", "2:64", *TINY, "-c", "-u", "0", "-T", datatype, "--backend", backends)
+    result = start(3, *module(*words))
+    assert result.returncode == 0, str(result)
+    blocks = omb.parse(result.stdout)
+    assert [block.datatype for block in blocks] == [datatype.upper()] * len(backends.split(",")), str(result)
+    assert {line["Validation"] for block in blocks for line in block.rows} == {"Pass"}, str(result)
+
+
+def test_bfloat16_moves_through_an_mpi_that_does_not_know_it():
+    pytest.importorskip("ml_dtypes")
+    for op in ("bcast", "latency"):
+        words = (op, "-m", "2:64", *TINY, "-c", "-u", "0", "-T", "bfloat16", "--backend", "accdp,mpi,gloo")
+        result = start(2, *module(*words))
+        assert result.returncode == 0 and result.stdout.count("Pass") == 18, str(result)
 
 
 def test_no_gpu_is_one_line():

@@ -1,7 +1,9 @@
 """`accdp run --hosts` from a login node: ranks on two hosts, each with a GPU there, and failures across hosts."""
 
 import os
+import shutil
 import sys
+import tempfile
 
 import jobs
 import pytest
@@ -37,9 +39,74 @@ def test_each_rank_gets_a_gpu_of_its_own_host(two_hosts, places, tmp_path):
     wanted = [[str(rank), f"node{rank // 2}", f"GPU-{rank % 2}", "0", str(rank % 2)] for rank in range(4)]
     assert found == wanted, str(result)
 
-    shared = ["--mps", "on", "--gpus", "0", "--ranks-per-gpu", "2", *places, "sh", "-c", script]
-    result = two_hosts.login([*ACCDP_RUN, *shared], env | {"XDG_RUNTIME_DIR": str(tmp_path)}, SECONDS)
-    assert result.returncode == 2 and "not on node0" in result.stderr, str(result)
+
+@pytest.fixture
+def shared_gpu(two_hosts, tmp_path, request) -> dict[str, str]:
+    """Variables of a job on hosts with one stand-in GPU each, and each with a runtime folder of its own."""
+    runtime = tempfile.mkdtemp(prefix="accdp-")  # not below tmp_path: the paths of Unix sockets must be short
+    request.addfinalizer(lambda: shutil.rmtree(runtime))
+    for host in range(2):
+        assert two_hosts.popen(host, ["mount", "-t", "tmpfs", "-o", "mode=700", "none", runtime]).wait() == 0
+    (tmp_path / "gpus.csv").write_text("0, GPU-0, Stand-in, 81920, 9.0, Disabled, 00000000:00:00.0\n")
+    return {
+        "PATH": f"{STAND_INS}{os.pathsep}{os.environ['PATH']}",
+        "XDG_RUNTIME_DIR": runtime,
+        "STAND_IN_GPUS": str(tmp_path),
+        "STAND_IN_JOURNAL": str(tmp_path / "journal"),
+    }
+
+
+def mps_run(hosts, places, env, behaviour: str, *words: str) -> jobs.Result:
+    rank = str(jobs.TESTS / "launch" / "mps_rank.py")
+    return hosts.login([*ACCDP_RUN, "--ranks-per-gpu", "2", *words, *places, rank, behaviour], env, SECONDS)
+
+
+def assert_owned(tmp_path, clients: int) -> None:
+    """On each host one daemon, that ended after its clients, none of which was killed in its work."""
+    journal = (tmp_path / "journal").read_text().splitlines()
+    assert sorted(line for line in journal if line.split()[0] in ("started", "ended", "quit", "lost")) == [
+        *["ended GPU-0"] * 2,
+        *["quit with 0 clients"] * 2,
+        *["started GPU-0"] * 2,
+    ], journal
+    assert sum(line.startswith("client ") for line in journal) == clients, journal
+
+
+def test_mps_is_owned_on_every_host(two_hosts, places, shared_gpu, tmp_path):
+    """The login node, which has a GPU too, is left alone."""
+    result = mps_run(two_hosts, places, shared_gpu, "once", "--mps", "on")
+    assert result.returncode == 0, str(result)
+    runtime = shared_gpu["XDG_RUNTIME_DIR"]
+    assert len(result.reports) == 4, str(result)
+    assert all(row["CUDA_MPS_PIPE_DIRECTORY"].startswith(runtime) for row in result.reports), str(result)
+    assert {row["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for row in result.reports} == {"0=38912M"}, str(result)
+    assert_owned(tmp_path, 4)
+
+
+def test_a_failure_ends_the_clients_of_all_hosts_before_their_daemons(two_hosts, places, shared_gpu, tmp_path):
+    result = mps_run(two_hosts, places, shared_gpu, "fail", "--grace", "2")
+    assert result.returncode == 1 and "ValueError: rank 1 has had enough" in result.stderr, str(result)
+    assert_owned(tmp_path, 4)
+
+
+def test_a_rank_outside_mps_on_another_host_ends_the_job(two_hosts, places, shared_gpu, tmp_path):
+    result = mps_run(two_hosts, places, shared_gpu, "outside", "--mps", "on", "--grace", "1")
+    assert result.returncode == 1 and "uses its GPU without MPS" in result.stderr.splitlines()[-1], str(result)
+    assert result.stderr.splitlines()[-1].startswith("accdp run: node"), str(result)
+    assert_owned(tmp_path, 0)
+
+
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_where_mps_cannot_be_used_on_a_host(two_hosts, places, shared_gpu, tmp_path, mode):
+    """An error with `on`; with `auto` one warning per host, and the ranks run without."""
+    env = shared_gpu | {"STAND_IN_FAULT": "no_start"}
+    words = ["--ranks-per-gpu", "2", "--mps", mode, *places, "sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY:-none}"]
+    result = two_hosts.login([*ACCDP_RUN, *words], env, SECONDS)
+    assert "failed with status 1; its log ends: [Control] Failed" in result.stderr, str(result)
+    assert (result.returncode, result.stdout) == ((2, "") if mode == "on" else (0, "none\n" * 4)), str(result)
+    if mode == "auto":
+        warned = [line for line in result.stderr.splitlines() if "without MPS, ranks that share" in line]
+        assert sorted(line.split(": ")[1] for line in warned) == ["node0", "node1"], str(result)
 
 
 def test_a_failure_on_one_host_ends_the_other(two_hosts, places):

@@ -3,6 +3,7 @@
 import pytest
 
 from accdp_comm import cli
+from accdp_comm.launch import gpus as devices
 from accdp_comm.tune import command, load
 from accdp_comm.tune.space import Point
 
@@ -19,10 +20,16 @@ def fails(capsys, *arguments: str) -> str:
     return text
 
 
+def have(monkeypatch, count: int) -> None:
+    """Let there be so many GPUs."""
+    found = [devices.Gpu(index, f"GPU-{index}", "Stand-in", 80 << 30, 9.0, False, "") for index in range(count)]
+    listing = devices.Listing(found, "nvidia-smi", "" if found else "nvidia-smi lists none")
+    monkeypatch.setattr(devices, "list_gpus", lambda: listing)
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(load, "gpus", lambda: 0)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    have(monkeypatch, 0)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,8 @@ def no_gpu(monkeypatch):
         (["--ranks", "1", "--ranks-per-gpu", "1", "x.py"], "not allowed with argument"),
         (["--global-batch", "8", "--batch-size", "1", "x.py"], "not allowed with argument"),
         ([], "the following arguments are required: SCRIPT"),
-        (["--ranks-per-gpu", "2", "x.py"], "NVML sees no GPU here"),
+        (["--ranks-per-gpu", "2", "x.py"], "--ranks-per-gpu: no GPUs here: nvidia-smi lists none; use --ranks"),
+        (["--gpus", "0", "x.py"], "--gpus 0: no GPUs here: nvidia-smi lists none"),
         (["--ranks", "2", "--global-batch", "3", "x.py"], "no point is left"),
         (["--ranks", "1", "x.py", "{workers}"], "{workers} in the command: expected --workers"),
         (["--ranks", "1", "x.py", "--b={batch_size}"], "expected --global-batch or --batch-size"),
@@ -59,12 +67,12 @@ def test_ranks_without_gpus(no_gpu, monkeypatch):
 
 
 def test_ranks_per_gpu(monkeypatch):
-    monkeypatch.setattr(load, "gpus", lambda: 2)
+    have(monkeypatch, 2)
     monkeypatch.setattr(load, "cores", lambda: 9)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [(one.ranks_per_gpu, one.ranks) for one in plan("train.py")[2]] == [(1, 2), (2, 4), (4, 8)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    have(monkeypatch, 1)
     assert [one.ranks_per_gpu for one in plan("train.py")[2]] == [1, 2, 4, 8]
+    have(monkeypatch, 4)
     job, _, points, gpus = plan("--gpus", "0,1,2", "--ranks-per-gpu", "2", "--run", "--mps off", "train.py")
     assert (gpus, points) == (3, [Point(6, 2)])
     assert job.run_options == ("--gpus", "0,1,2", "--mps", "off")

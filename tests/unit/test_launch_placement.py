@@ -58,6 +58,26 @@ def test_a_numa_node_outside_the_affinity_mask_is_no_wish():
     assert cpus(places) == [[0], [1]]
 
 
+@pytest.mark.parametrize(("quota", "threads"), [(4.0, 2), (5.5, 2), (0.5, 1), (7.9, 3)])
+def test_a_quota_gives_time_and_no_cores(quota, threads):
+    places = placement.place_ranks(2, EIGHT, quota=quota)
+    assert cpus(places) == [list(range(8))] * 2 and [place.threads for place in places] == [threads] * 2
+
+
+def test_a_quota_above_the_mask_changes_nothing():
+    assert placement.place_ranks(2, EIGHT, quota=8.0) == placement.place_ranks(2, EIGHT)
+    hyperthreads = [[0, 4], [1, 5], [2, 6], [3, 7]]
+    limited = placement.place_ranks(2, hyperthreads, quota=4.0)  # half of these CPUs' time
+    assert cpus(limited) == [list(range(8))] * 2
+    assert [place.threads for place in limited] == [2, 2]
+
+
+def test_a_quota_leaves_ranks_near_their_gpu():
+    near = {"GPU-a": frozenset(range(4)), "GPU-b": frozenset(range(4, 8))}
+    places = placement.place_ranks(2, EIGHT, [A, B], near, quota=4.0)
+    assert cpus(places) == [[0, 1, 2, 3], [4, 5, 6, 7]] and [place.threads for place in places] == [2, 2]
+
+
 def test_gpus_on_one_numa_node_divide_its_cores():
     near = dict.fromkeys(("GPU-a", "GPU-b"), frozenset(range(4)))
     assert cpus(placement.place_ranks(4, EIGHT, [A, B], near)) == [[0], [1], [2], [3]]

@@ -9,7 +9,7 @@ from typing import Any
 from ... import _core
 from .. import gpus, processes
 from . import daemon as daemons
-from . import records
+from . import owner, records
 from .control import MpsError
 from .refusals import why_not
 
@@ -28,6 +28,7 @@ def add_parser(commands: Any) -> None:
             "--gpus", default="all", metavar="LIST", help="all, or indices and UUIDs: 0,1 (default: all)"
         )
     verbs.add_parser("clean", help="stop daemons whose owner has crashed")
+    verbs.add_parser("own")  # what a guard starts on another host: owner.py
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
 
@@ -38,6 +39,8 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UsageError: MPS cannot be used here.
     """
+    if options.verb == "own":
+        return owner.main()
     base = records.base_directory()
     if options.verb == "status":
         return _status(daemons.find_all(base), as_json=options.json)

@@ -1,0 +1,78 @@
+"""The owner of MPS on one other host of a job: started there by a rank's guard, told what to do by `accdp run`.
+
+``accdp mps own`` is no command for people. It lives as long as its connection to `accdp run`, or until it is told that
+the ranks of its host have ended, and stops its daemons then, as the owner beside `accdp run` does.
+
+What it says: ``owner`` (hello, with the node), ``owner_ready`` (pipe and log directory by GPU; none where MPS is not
+used), ``owner_says`` (a line for the user), ``owner_trouble`` (why the job must end). What it is told: ``members``
+(rank, pid and GPU of each rank that should be a client), ``release``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _core
+from .. import gpus
+from ..agent import CONTROL_VARIABLE, OWNER_VARIABLE
+from ..guard_link import Link, connect
+from ..interruption import STOPPING
+from .attachment import Member
+from .session import Session, session
+
+_LOOK_S = 0.5
+
+
+def main() -> int:
+    """Own MPS on this host; return 0, or 1 where it could not be."""
+    try:
+        control, wish = (json.loads(os.environ.pop(name)) for name in (CONTROL_VARIABLE, OWNER_VARIABLE))
+    except KeyError as error:
+        raise _core.UsageError("accdp mps own: only accdp run starts this, on the hosts of --hosts") from error
+    for number in STOPPING:
+        # Its clients go first. Not SIG_IGN, which daemons would inherit.
+        signal.signal(number, lambda *_: None)
+    link = Link(connect(control["addresses"], control["port"]))
+    link.tell(event="owner", token=control["token"], node=wish["node"])
+    chosen = [gpu for gpu in gpus.list_gpus({}).gpus if gpu.uuid in wish["gpus"]]
+    try:
+        with session(
+            wish["mode"], chosen, wish["ranks_per_gpu"], lambda text: link.tell(event="owner_says", text=text)
+        ) as mps:
+            shares = {gpu.uuid: mps.share(gpu, 100, 0) for gpu in chosen} if mps else {}
+            paths = {uuid: [share.pipe_directory, share.log_directory] for uuid, share in shares.items()}
+            link.tell(event="owner_ready", shares=paths)
+            _serve(link, mps, chosen)
+    except _core.Error as error:
+        link.tell(event="owner_trouble", text=str(error))
+        return 1
+    return 0
+
+
+def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu]) -> None:
+    """Look after the clients until `accdp run` has no more need of it, or is gone."""
+    members: list[Member] = []
+    by_uuid = {gpu.uuid: gpu for gpu in chosen}
+    while not link.lost:
+        ready, _, _ = select.select([link], [], [], _LOOK_S)
+        for order in link.receive() if ready else ():
+            if order["order"] == "release":
+                return
+            if order["order"] == "members":
+                members = [Member(rank, pid, by_uuid[uuid]) for rank, pid, uuid in order["members"]]
+                if mps:
+                    mps.expect([member.rank for member in members])
+        if mps and members and (trouble := mps.watch(members)):
+            link.tell(event="owner_trouble", text=trouble)
+            members = []  # the job ends; said once
+
+
+def order(node: str, mode: str, wanted: Sequence[gpus.Gpu], ranks_per_gpu: int) -> dict[str, Any]:
+    """Return what a guard is told, to start an owner on its host."""
+    wish = {"node": node, "mode": mode, "gpus": [gpu.uuid for gpu in wanted], "ranks_per_gpu": ranks_per_gpu}
+    return {"order": "own", "words": ["-m", "accdp_comm", "mps", "own"], "wish": json.dumps(wish)}

@@ -35,6 +35,9 @@ class Communicator:
     are collective, and every rank calls them in the same order. An operation that fails for another reason than a wrong
     argument breaks the communicator: its later calls raise the first reason, and buffers it was to write are undefined.
 
+    Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
+    and refuses all others without a word; what follows there knows the others, and says what is wrong.
+
     Arrays and tensors are in host memory, or all on one CUDA device. There an operation begins after what the array's
     stream holds when it is called, and later work of that stream begins after the operation (docs/gpu.md).
     """
@@ -57,8 +60,11 @@ class Communicator:
     @property
     def _group(self) -> _core.Group:
         """The group, once the asynchronous operations before have ended: collectives keep their order."""
-        if self._last is not None:
-            wait([self._last])
+        last = self._last
+        if last is not None:
+            wait([last])
+            if self._last is last:
+                self._last = None
         return self._core
 
     def _run(self, operation: Callable[[_core.Group], T], *, later: bool) -> Future[T]:
@@ -102,6 +108,11 @@ class Communicator:
         """How arrays on a CUDA device go between the ranks: empty before the first, else as docs/gpu.md tells."""
         return self._device_path.describe() if self._device_path else ""
 
+    @property
+    def why_no_single_copy(self) -> str:
+        """Why recv does not copy long messages of this node straight out of their senders' memory; empty if it does."""
+        return self._core.why_no_single_copy if self.size > 1 else _core.why_no_single_copy()
+
     def bcast(self, x: Any, root: int = 0) -> Any:
         """Copy ``x`` of rank ``root`` into ``x`` of every rank.
 
@@ -116,6 +127,8 @@ class Communicator:
             MismatchError: Ranks disagree on count, datatype or root.
             PeerTimeout, PeerDied: A rank did not come, or is gone.
         """
+        if self._group.try_bcast(x, root):
+            return x
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=self.rank != root)
         self._group.bcast(data.pointer, data.count, data.datatype, root, via=self._via(data))
@@ -135,6 +148,8 @@ class Communicator:
             UsageError: Not such an array, unknown op, or an op the datatype does not have. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
+        if self._group.try_allreduce(x, op, out):
+            return x if out is None else out
         data, result = self._args.in_and_out(x, out)
         self._group.allreduce(
             data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), via=self._via(data)
@@ -153,6 +168,8 @@ class Communicator:
         Raises:
             As allreduce().
         """
+        if self._group.try_reduce(x, op, root, out):
+            return None if self.rank != root else x if out is None else out
         self._args.rank_of("root", root)
         if self.rank != root:
             data = self._args.buffer("x", x, writable=False)
@@ -179,6 +196,8 @@ class Communicator:
             UsageError: Not such arrays, or counts that do not fit. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
+        if self._group.try_allgather(x, out):
+            return out
         data = self._args.buffer("x", x, writable=False)
         out = self._args.room(out, data)
         blocks = self._args.blocks("out", out, data, writable=True)
@@ -200,6 +219,8 @@ class Communicator:
         Raises:
             As allgather().
         """
+        if self._group.try_gather(x, root, out):
+            return out if self.rank == root else None
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=False)
         if self.rank != root:
@@ -223,6 +244,8 @@ class Communicator:
         Raises:
             As allgather().
         """
+        if self._group.try_scatter(x, out, root):
+            return out
         self._args.rank_of("root", root)
         result = self._args.buffer("out", out, writable=True)
         blocks: list[tuple[int, int]] = []
@@ -245,6 +268,8 @@ class Communicator:
         Raises:
             As allreduce().
         """
+        if self._group.try_reduce_scatter(x, op, out):
+            return out
         if isinstance(x, (list, tuple)):
             self._args.one_per_rank("x", x)
             mine = self._args.buffer(f"x[{self.rank}]", x[self.rank], writable=False)
@@ -282,6 +307,8 @@ class Communicator:
             MismatchError: What a rank sends is not what the other expects.
             PeerTimeout, PeerDied: As in bcast().
         """
+        if send_counts is None and recv_counts is None and self._group.try_alltoall(x, out):
+            return out
         data = self._args.buffer("x", x, writable=False)
         sent = self._args.counts("send_counts", send_counts, data)
         if recv_counts is None:
@@ -310,6 +337,8 @@ class Communicator:
             UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
+        if self._group.try_send(x, dst, tag):
+            return
         self._args.rank_of("dst", dst)
         data = self._args.buffer("x", x, writable=False)
         what = (data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
@@ -330,6 +359,8 @@ class Communicator:
         Raises:
             As send().
         """
+        if (sender := self._group.try_recv(x, src, tag)) >= 0:
+            return sender
         if src != -1:
             self._args.rank_of("src", src)
         data = self._args.buffer("x", x, writable=True)

@@ -50,7 +50,13 @@ def topology() -> dict[str, Any]:
 
     with Communicator() as comm:
         nodes = list(comm.nodes)
-        return {"rank": comm.rank, "ranks": comm.size, "nodes": len(set(nodes)), "node_of_rank": nodes}
+        return {
+            "rank": comm.rank,
+            "ranks": comm.size,
+            "nodes": len(set(nodes)),
+            "node_of_rank": nodes,
+            "why_no_single_copy": comm.why_no_single_copy,
+        }
 
 
 def as_text(found: dict[str, Any]) -> str:
@@ -66,6 +72,7 @@ def as_text(found: dict[str, Any]) -> str:
         ("CUDA", _present(found["cuda"])),
         ("nvCOMP", _present(found["nvcomp"])),
         ("topology", f"{place['ranks']} ranks on {place['nodes']} nodes, node of rank: {place['node_of_rank']}"),
+        ("single copy", f"no: {place['why_no_single_copy']}" if place["why_no_single_copy"] else "yes"),
     ]
     lines = [f"{name:<18}{text}" for name, text in facts]
     lines += ["", f"{'codec':<15}{'from':<22}{'exactness':<46}datatypes"]

@@ -8,11 +8,11 @@ using Clock = std::chrono::steady_clock;
 /// A point in time after which a wait gives up, and how long it had been.
 class Deadline {
  public:
-  explicit Deadline(double seconds)
+  explicit Deadline(double seconds, Clock::time_point from = Clock::now())
       : seconds_(seconds),
         at_(seconds > 1e9
                 ? Clock::time_point::max()
-                : Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
+                : from + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
 
   bool passed() const { return Clock::now() >= at_; }
   double seconds() const { return seconds_; }

@@ -20,10 +20,16 @@ constexpr Setting kRows[] = {
      "Size of the shared-memory ring from one rank to another that send and recv use.", true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
      "Messages up to this size are sent before the receiver asked for them.", true},
+    {&Settings::cma, "ACCDP_CMA", "auto, on or off",
+     "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "
+     "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",
+     true},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
      "How long a waiting rank spins before it sleeps; not at all where ranks outnumber cores or it did not help "
      "lately.",
      false},
+    {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds from 0 to 1e6",
+     "How long a waiting rank then offers its core to others before it sleeps; not if it did not help lately.", false},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},
     {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0, up to 3600",
@@ -104,7 +110,9 @@ void check(const Settings& values, const Setting& row) {
   if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
   if (is(&Settings::ring_bytes) && bad_ring) fail();
   if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
+  if (is(&Settings::cma) && values.cma != "auto" && values.cma != "on" && values.cma != "off") fail();
   if (is(&Settings::spin_us) && values.spin_us > 1e6) fail();
+  if (is(&Settings::yield_us) && values.yield_us > 1e6) fail();
   if (is(&Settings::liveness_s) && (values.liveness_s <= 0 || values.liveness_s > 3600)) fail();
   constexpr const char* kWays[] = {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"};
   if (is(&Settings::bcast_algorithm) && std::count(std::begin(kWays), std::end(kWays), values.bcast_algorithm) == 0)

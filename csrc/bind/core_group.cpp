@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
+#include "bind/core_calls.hpp"
 #include "bind/stream_report.hpp"
 #include "coll/group.hpp"
 
@@ -105,7 +106,9 @@ void bind_group(py::module_& m) {
   const auto timeout = py::arg("timeout_s") = -1.0;
   const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
   using nogil = py::call_guard<py::gil_scoped_release>;
-  py::class_<Group, std::shared_ptr<Group>>(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).")
+  py::class_<Group, std::shared_ptr<Group>> group(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).");
+  bind_calls(group);
+  group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
            "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),
            "lacks"_a = std::vector<std::map<std::string, std::string>>())
@@ -113,6 +116,7 @@ void bind_group(py::module_& m) {
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)
       .def_property_readonly("sequence", &Group::sequence)
+      .def_property_readonly("why_no_single_copy", &Group::why_no_single_copy)
       .def_property("timeout_s", &Group::timeout_s, &Group::set_timeout_s)
       .def_property("deterministic", &Group::deterministic, &Group::set_deterministic)
       .def_property_readonly("nodes",
@@ -180,15 +184,13 @@ void bind_group(py::module_& m) {
       .def(
           "send",
           [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag, double t) {
-            g.post_office().wait(g.send(readable({ptr, count}, type), dst, tag, t));
+            g.send_now(readable({ptr, count}, type), dst, tag, t);
           },
           "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, timeout, nogil())
       .def(
           "recv",
           [](Group& g, Address ptr, std::size_t count, Datatype type, int src, std::int64_t tag, double t) {
-            MessageHandle message = g.receive(writable({ptr, count}, type), src, tag, t);
-            g.post_office().wait(message);
-            return message->peer;
+            return g.receive_now(writable({ptr, count}, type), src, tag, t);
           },
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
       .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",

@@ -16,6 +16,7 @@
 #include "coll/event_log.hpp"
 #include "coll/stream_codec.hpp"
 #include "device/reduce.hpp"
+#include "node/peer_memory.hpp"
 
 namespace py = pybind11;
 
@@ -203,6 +204,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("log_event", &log_event, py::arg("label"), py::arg("samples") = 0.0, "Log an event, if there is a log.");
   m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"),
         "Size of the segment that a node's ranks share.");
+  m.def("why_no_single_copy", &why_no_single_copy,
+        "Why processes cannot read each other's memory here, as far as one of them can tell; empty if they can.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
   m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
   m.def(

@@ -29,7 +29,10 @@ void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::v
 /// Copies unless both are the same memory.
 void copy(Bytes to, ConstBytes from);
 /// Hands the bytes of `spans`, one after the other, from one rank of the node to the others.
-void bcast_on_node(Context& context, const std::vector<Bytes>& spans, int source_local_rank);
+void bcast_on_node(Context& context, std::span<const Bytes> spans, int source_local_rank);
+inline void bcast_on_node(Context& context, Bytes data, int source_local_rank) {
+  bcast_on_node(context, std::span<const Bytes>(&data, 1), source_local_rank);
+}
 /// Reduces over the ranks of the node; receiver: local rank, or -1 for all. Divides if `how` says so.
 void reduce_on_node(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 /// Reduces a long message over several nodes; receiver: group rank, or -1 for all.

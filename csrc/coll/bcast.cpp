@@ -10,7 +10,7 @@ namespace {
 
 /// Copies `bytes` at `offset` of the concatenation of `spans` to or from `memory`.
 template <class Copy>
-void walk(const std::vector<Bytes>& spans, std::size_t offset, std::size_t bytes, Copy copy) {
+void walk(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes, Copy copy) {
   for (const Bytes& span : spans) {
     if (bytes == 0) return;
     if (offset >= span.size()) {
@@ -30,7 +30,7 @@ void copy(Bytes to, ConstBytes from) {
   if (to.data() != from.data() && !from.empty()) std::memmove(to.data(), from.data(), from.size());
 }
 
-void bcast_on_node(Context& c, const std::vector<Bytes>& spans, int source) {
+void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
   if (c.local_size() == 1) return;
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
@@ -56,7 +56,7 @@ void bcast(Context& c, Bytes data, int root) {
   if (c.topology().nodes() > 1)
     bcast_between_nodes(c, data, root);
   else
-    bcast_on_node(c, {data}, c.topology().local_of(root));
+    bcast_on_node(c, data, c.topology().local_of(root));
 }
 
 }  // namespace accdp

@@ -57,7 +57,7 @@ class Context : public Lookout {
   /// Until missing() says -1; before, it tells which rank of another node is waited for.
   template <class Missing>
   void poll(Missing missing) {
-    const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin();
+    const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin.time();
     while ((wire_peer_ = missing()) >= 0) {
       if (Clock::now() < spin_end)
         pause();
@@ -71,6 +71,8 @@ class Context : public Lookout {
 
   /// Memory until the end of the collective; after a failure it stays, because MPI may still write there.
   Bytes scratch(std::size_t bytes) { return fabric_.scratch(bytes); }
+  /// Room for a pointer per rank of the node, so that a short reduction allocates nothing.
+  std::span<const void*> sources() { return fabric_.sources(); }
 
   std::string describe(int rank) const { return fabric_.describe(rank); }
   [[noreturn]] void fail_mismatch(const std::string& text);

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "codec/codec.hpp"
+#include "node/peer_memory.hpp"
 
 namespace accdp {
 namespace {
@@ -35,6 +36,10 @@ constexpr std::chrono::milliseconds kNoticesLeave{250};
 
 std::chrono::nanoseconds microseconds(double us) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
+}
+
+Patience patience_of_settings() {
+  return {Habit(microseconds(settings().spin_us)), Habit(microseconds(settings().yield_us))};
 }
 
 /// Waits until every rank of the node has mapped the segment.
@@ -69,7 +74,9 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),
-      patience_{Patience(microseconds(settings().spin_us)), Patience(microseconds(settings().spin_us))} {
+      patience_{patience_of_settings(), patience_of_settings()},
+      sources_(topology_.local_size()),
+      why_not_read_(topology_.local_size()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
   for (const Peer& peer : peers_)
     for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
@@ -77,7 +84,30 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   Mapped mapped(*this, Deadline(timeout));
   wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
   if (board_.usable_cores() < board_.local_size())
-    for (Patience& patience : patience_) patience = Patience(std::chrono::nanoseconds::zero());
+    for (Patience& patience : patience_) patience.spin = Habit(std::chrono::nanoseconds::zero());
+  probe_neighbours();
+}
+
+/// What one rank finds need not hold for another, nor has it to: the receiver of a message decides.
+void Fabric::probe_neighbours() {
+  for (int rank : topology_.neighbours()) {
+    if (rank == topology_.rank()) continue;
+    std::string& why_not = why_not_read_[topology_.local_of(rank)];
+    if (settings().cma == "off")
+      why_not = "ACCDP_CMA=off";
+    else if (const int error = board_.probe_memory_of(topology_.local_of(rank), peers_[rank].pid))
+      why_not = why_not_read(error);
+    if (settings().cma != "on" || why_not.empty()) continue;
+    fail(FailureKind::kOther, "ACCDP_CMA=on: expected that " + describe(topology_.rank()) + " can read the memory of " +
+                                  describe(rank) + ", got " + why_not);
+    throw_if_failed();
+  }
+}
+
+std::string Fabric::why_no_single_copy() const {
+  for (const std::string& why_not : why_not_read_)
+    if (!why_not.empty()) return why_not;
+  return "";
 }
 
 std::string Fabric::describe(int rank) const {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,12 @@ class Fabric {
   bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
   bool has_left(int rank) const;  ///< in order, as far as is known
   std::string how_it_went(int rank) const;
+  /// Whether this rank can read the memory of that one, another of its node.
+  bool can_read(int rank) const { return topology_.is_near(rank) && why_not_read_[topology_.local_of(rank)].empty(); }
+  /// Why this rank cannot read the memory of some rank of its node; "" where it can read all.
+  std::string why_no_single_copy() const;
 
+  std::span<const void*> sources() { return sources_; }
   Bytes scratch(std::size_t bytes);
   void release_scratch() noexcept;
 
@@ -71,10 +77,13 @@ class Fabric {
   std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes
   std::vector<std::atomic<bool>> silent_;         // ranks of other nodes that may be dead: nothing is sent to them
   Patience patience_[kChannels];
+  void probe_neighbours();
   void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
 
   std::mutex failure_mutex_;
   bool told_others_ = false;
+  std::vector<const void*> sources_;  // one per rank of the node, as is the next
+  std::vector<std::string> why_not_read_;
   std::vector<std::vector<std::byte>> scratch_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> told_;  // failure notices still on their way
 };

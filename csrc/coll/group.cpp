@@ -96,7 +96,7 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   signature.sequence = ++sequence_;
   // Sizes of an alltoall differ between ranks; they are compared pair by pair.
   if (kind != OpKind::kAlltoall) signature.count = bytes / element_bytes(signature.type);
-  Context context(fabric_, signature, Deadline(seconds(timeout_s)), step_);
+  Context context(fabric_, signature, Deadline(seconds(timeout_s), started), step_);
   try {
     algorithm(context);
   } catch (const Error& error) {
@@ -258,15 +258,34 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
              [&](Context& c) { via.alltoall(c, ins, outs); });
 }
 
+void Group::check_peer(const char* name, int rank, int least) const {
+  if (rank < least || rank >= size())
+    usage(std::string(name) + "=" + std::to_string(rank) + ": expected 0 to " + std::to_string(size() - 1) +
+          (least < 0 ? ", or -1 for any" : ""));
+}
+
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  if (to < 0 || to >= size()) usage("dst=" + std::to_string(to) + ": expected 0 to " + std::to_string(size() - 1));
+  check_peer("dst", to, 0);
   return post_office_.send(data, to, tag, seconds(timeout_s));
 }
 
 MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
-  if (from < -1 || from >= size())
-    usage("src=" + std::to_string(from) + ": expected 0 to " + std::to_string(size() - 1) + ", or -1 for any");
+  check_peer("src", from, -1);
   return post_office_.receive(data, from, tag, seconds(timeout_s));
+}
+
+void Group::send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
+  check_peer("dst", to, 0);
+  if (!post_office_.send_at_once(data, to, tag))
+    post_office_.wait(post_office_.send(data, to, tag, seconds(timeout_s), true));
+}
+
+int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s) {
+  check_peer("src", from, -1);
+  if (post_office_.receive_at_once(data, from, tag)) return from;
+  const MessageHandle message = post_office_.receive(data, from, tag, seconds(timeout_s), true);
+  post_office_.wait(message);
+  return message->peer;
 }
 
 void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {

@@ -60,7 +60,12 @@ class Group {
   /// Tags are >= 0. from = -1: any rank.
   MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
   MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s = -1);
+  /// The same, from begin to end; what is short and at hand goes without being written down first.
+  void send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
+  int receive_now(Bytes data, int from, std::int64_t tag, double timeout_s = -1);  ///< the rank that sent
   PostOffice& post_office() { return post_office_; }
+  /// Why long messages are not copied straight out of their senders' memory on this node; "" where they are.
+  std::string why_no_single_copy() const { return fabric_.why_no_single_copy(); }
 
   /// A barrier that names the ranks that did not come: rank 0 the first, or all of them.
   void monitored_barrier(bool wait_all_ranks, double timeout_s = -1);
@@ -76,6 +81,7 @@ class Group {
   double seconds(double timeout_s) const;
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
+  void check_peer(const char* name, int rank, int least) const;
   void check_codec(const StreamOptions& options) const;
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
   Collectives& how(Collectives& via) const;

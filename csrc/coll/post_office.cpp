@@ -12,21 +12,22 @@ constexpr std::size_t kWirePieceBytes = 64 << 20;
 
 }  // namespace
 
-PostOffice::PostOffice(Fabric& fabric) : fabric_(fabric), routes_(fabric.topology().size()) {}
+PostOffice::PostOffice(Fabric& fabric)
+    : fabric_(fabric), routes_(fabric.topology().size()), spin_(fabric.patience(kPointToPoint).spin) {}
 
-MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
+MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits) {
   auto message = std::make_shared<Message>(true, to, tag, const_cast<std::byte*>(data.data()), data.size(), timeout_s);
-  post(message);
+  post(message, caller_waits);
   return message;
 }
 
-MessageHandle PostOffice::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
+MessageHandle PostOffice::receive(Bytes data, int from, std::int64_t tag, double timeout_s, bool caller_waits) {
   auto message = std::make_shared<Message>(false, from, tag, data.data(), data.size(), timeout_s);
-  post(message);
+  post(message, caller_waits);
   return message;
 }
 
-void PostOffice::post(const MessageHandle& m) {
+void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   fabric_.throw_if_failed();
   std::unique_lock lock(mutex_);
   open_.push_back(m);
@@ -59,7 +60,8 @@ void PostOffice::post(const MessageHandle& m) {
   } else {
     m->id = next_id_++;
     routes_[m->peer].asked[m->id] = m;
-    routes_[m->peer].outbox.push_back({{MessageHead::kAsk, 0, m->tag, m->id, m->bytes}, nullptr});
+    routes_[m->peer].outbox.push_back(
+        {{MessageHead::kAsk, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
   }
   try {
     progress();
@@ -67,8 +69,10 @@ void PostOffice::post(const MessageHandle& m) {
     give_up(std::current_exception());
   }
   if (!open_.empty()) {
-    if (!attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
-    if (resting_) attention_.notify_one();
+    if (!caller_waits) {
+      if (!attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
+      if (resting_) attention_.notify_one();
+    }
     // The thread that drives may sleep with what it knew before this message came.
     if (driving_) {
       Bell& bell = fabric_.board().mine().bells[kPointToPoint];
@@ -104,6 +108,11 @@ void PostOffice::accept(const MessageHandle& m, int from, const MessageHead& hea
 
 void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head) {
   m->id = head.id;
+  if (fabric_.can_read(from)) {
+    m->address = head.address;
+    routes_[from].taking.push_back(m);
+    return;
+  }
   if (is_near(from)) {
     routes_[from].arriving[head.id] = m;
   } else {
@@ -119,13 +128,15 @@ void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head
 /// A head has come in; `take` removes it from where it came, copying its payload.
 void PostOffice::arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take) {
   Route& route = routes_[from];
-  if (head.kind == MessageHead::kGrant) {
+  if (head.kind == MessageHead::kGrant || head.kind == MessageHead::kTaken) {
     take(nullptr);
     auto it = route.asked.find(head.id);
     if (it == route.asked.end()) return;  // the group failed meanwhile
-    it->second->matched = true;
-    route.streaming.push_back(it->second);
+    const MessageHandle m = it->second;
     route.asked.erase(it);
+    m->matched = true;
+    if (head.kind == MessageHead::kTaken) return finish(m);
+    route.streaming.push_back(m);
     return;
   }
   if (head.kind == MessageHead::kData) {

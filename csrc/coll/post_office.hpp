@@ -27,9 +27,10 @@ struct Message {
   Deadline deadline;
   Clock::time_point started = Clock::now();
 
-  std::size_t moved = 0;  ///< payload bytes pushed or received so far
-  std::uint64_t id = 0;   ///< of a long message, unique per sender
-  bool matched = false;   ///< from then on the peer counts on it
+  std::size_t moved = 0;      ///< payload bytes pushed or received so far
+  std::uint64_t id = 0;       ///< of a long message, unique per sender
+  std::uint64_t address = 0;  ///< in the sender's memory
+  bool matched = false;       ///< from then on the peer counts on it
   bool done = false;
   std::exception_ptr error;
   std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish
@@ -39,7 +40,8 @@ using MessageHandle = std::shared_ptr<Message>;
 /// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
 ///
 /// Short messages travel at once and wait at the receiver if nobody asked for them yet. Long ones ask
-/// first (kAsk), so that they are copied once, into the buffer of the receive that matches (kGrant, kData).
+/// first (kAsk). Where the receiver can read the sender's memory it copies them out of there and says so (kTaken);
+/// else it grants them a place, and they come in pieces (kGrant, kData).
 /// Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records.
 /// Whoever waits drives all messages of the group; a background thread does where nobody waits.
 class PostOffice {
@@ -47,8 +49,12 @@ class PostOffice {
   explicit PostOffice(Fabric& fabric);
   ~PostOffice();
 
-  MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s);
-  MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s);
+  /// caller_waits: wait() follows at once, so the background thread need not know.
+  MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits = false);
+  MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s, bool caller_waits = false);
+  /// Short messages between ranks of a node, without a Message: true if it is done. Else nothing has happened.
+  bool send_at_once(ConstBytes data, int to, std::int64_t tag);
+  bool receive_at_once(Bytes data, int from, std::int64_t tag);
   /// Returns when it is done; throws its error. timeout_s < 0: only the message's own deadline counts.
   void wait(const MessageHandle& message, double timeout_s = -1);
   bool is_done(const MessageHandle& message);
@@ -70,15 +76,17 @@ class PostOffice {
     std::deque<std::pair<MessageHead, MessageHandle>> outbox;  // heads in order; with the message whose payload follows
     std::deque<MessageHandle> streaming;                       // granted sends
     std::map<std::uint64_t, MessageHandle> asked, arriving;
+    std::deque<MessageHandle> taking;  // receives that copy out of the sender's memory
   };
   class Watcher;
   friend class Watcher;
 
-  void post(const MessageHandle& message);
+  void post(const MessageHandle& message, bool caller_waits);
   bool progress();
   bool progress_ring(int peer);
   bool progress_wire();
   bool flush_ring(int peer);
+  bool take_piece(int peer);
   void flush_wire(int peer);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
   void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);
@@ -91,6 +99,8 @@ class PostOffice {
   void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
   void attend();  // the background thread
   void run_callbacks(std::unique_lock<std::mutex>& lock);
+  static std::string describe(const Message& message);
+  bool is_short_and_near(std::size_t bytes, int peer) const;
   bool is_near(int peer) const { return fabric_.topology().is_near(peer); }
 
   Fabric& fabric_;
@@ -106,6 +116,7 @@ class PostOffice {
   std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again
   bool driving_ = false;
   bool resting_ = false;  // the background thread sleeps until told
+  Habit spin_;            // of receive_at_once()
   std::atomic<bool> stop_{false};
   std::thread attendant_;
 };

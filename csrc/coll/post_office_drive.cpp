@@ -11,13 +11,13 @@ namespace {
 // caller who posts and then waits drives it himself, without a hand-over between threads.
 constexpr std::chrono::microseconds kGrace{300};
 
-std::string signature_text(const Message& m) {
+}  // namespace
+
+std::string PostOffice::describe(const Message& m) {
   std::string text = std::string(m.is_send ? "send" : "recv") + " of " + std::to_string(m.bytes) + " bytes";
   if (m.tag >= 0) text += ", tag " + std::to_string(m.tag);
   return text;
 }
-
-}  // namespace
 
 /// Watches on behalf of all open messages.
 class PostOffice::Watcher : public Lookout {
@@ -50,7 +50,7 @@ class PostOffice::Watcher : public Lookout {
   }
   std::string what() const override {
     std::lock_guard lock(office_.mutex_);
-    return office_.open_.empty() ? "send/recv" : signature_text(*office_.open_.front());
+    return office_.open_.empty() ? "send/recv" : PostOffice::describe(*office_.open_.front());
   }
 
  private:
@@ -77,7 +77,7 @@ void PostOffice::expire() {
     if (now < m->deadline.at()) continue;
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.3g s", m->deadline.seconds());
-    const std::string text = signature_text(*m) + " Timed out after " + seconds + " (timeout) waiting for " +
+    const std::string text = describe(*m) + " Timed out after " + seconds + " (timeout) waiting for " +
                              (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
     if (m->matched || m->is_send) return fabric_.fail(FailureKind::kTimeout, text);
     receives_.remove(m);
@@ -88,7 +88,7 @@ void PostOffice::expire() {
 }
 
 void PostOffice::give_up(std::exception_ptr error) {
-  const std::string what = open_.empty() ? "send/recv" : signature_text(*open_.front());
+  const std::string what = open_.empty() ? "send/recv" : describe(*open_.front());
   const std::string who = fabric_.describe(fabric_.topology().rank());
   try {
     std::rethrow_exception(error);
@@ -128,7 +128,8 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       // Read before progress(), so that room made after it looked counts as news.
       for (int local = 0; local < t.local_size(); ++local)
         taken[local] = board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire);
-      const bool moved = progress();
+      bool moved = progress();
+      for (int peer : t.neighbours()) moved |= take_piece(peer);
       const std::uint64_t changes = changes_;
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) continue;

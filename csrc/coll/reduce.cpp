@@ -33,8 +33,8 @@ void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int
   c.publish();
   if (receiver >= 0 && receiver != c.local_rank()) return;
   c.await_all();
-  std::vector<const void*> sources;
-  for (int rank = 0; rank < c.local_size(); ++rank) sources.push_back(c.slot(rank));
+  const std::span<const void*> sources = c.sources();
+  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
@@ -50,8 +50,8 @@ void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
   c.publish();
   c.await_all();
   const Slice s = slice(in.size(), me, k);
-  std::vector<const void*> sources;
-  for (int rank = 0; rank < k; ++rank) sources.push_back((rank == me ? in.data() : c.slot(rank)) + s.begin);
+  const std::span<const void*> sources = c.sources();
+  for (int rank = 0; rank < k; ++rank) sources[rank] = (rank == me ? in.data() : c.slot(rank)) + s.begin;
   mine = c.open();
   reduce(mine + s.begin, sources, s.bytes / element_bytes(how.type), how);
   if (wanted && s.bytes) std::memcpy(out.data() + s.begin, mine + s.begin, s.bytes);
@@ -114,11 +114,11 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
     sum = c.scratch(in.size());  // its caller gave no place for a result
   reduce_on_node(c, in, sum, how.partial(), t.local_of(leader));
   if (leads) reduce_between_leaders(c, sum, how, receiver < 0 ? -1 : t.node_of(receiver));
-  if (receiver < 0) return bcast_on_node(c, {out}, t.local_of(leader));
+  if (receiver < 0) return bcast_on_node(c, out, t.local_of(leader));
   if (!t.is_near(receiver) || receiver == leader) return;
   // The result stands at the leader of the receiver's node; the node's other ranks only keep step.
   if (!leads && receiver != t.rank()) sum = c.scratch(in.size());
-  bcast_on_node(c, {sum}, t.local_of(leader));
+  bcast_on_node(c, sum, t.local_of(leader));
 }
 
 }  // namespace accdp

@@ -13,8 +13,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "node/peer_memory.hpp"
 
 namespace accdp {
 
@@ -48,6 +50,10 @@ void Bell::ring() noexcept {
   // The sleeper announces itself, then looks once more, then sleeps; we store, then look for it: with
   // a full fence on both sides one of the two must see the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_sleeping();
+}
+
+void Bell::wake_if_sleeping() noexcept {
   if (sleeping.load(std::memory_order_relaxed) == 0) return;
   rung.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, &rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -84,6 +90,11 @@ Board::Board(int fd, int local_size, int local_rank)
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) std::memcpy(mine().cores, &set, sizeof mine().cores);
+  if (settings().cma == "on") allow_peers_to_read();
+  // Unlike anything that lies at this address in another process that has the same pid elsewhere.
+  probe_word_ = std::uint64_t(getpid()) << 32 ^ Clock::now().time_since_epoch().count() ^ local_rank;
+  mine().probe_value.store(probe_word_, std::memory_order_relaxed);
+  mine().probe_address.store(reinterpret_cast<std::uint64_t>(&probe_word_), std::memory_order_relaxed);
   mine().mapped.store(1, std::memory_order_release);
 }
 
@@ -116,8 +127,15 @@ void Board::fail(FailureKind kind, const std::string& text) noexcept {
 std::pair<FailureKind, std::string> Board::failure() const { return {head().kind, head().text}; }
 
 void Board::ring_others(Channel channel) const noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // one for all of them, as in Bell::ring()
   for (int rank = 0; rank < local_size_; ++rank)
-    if (rank != local_rank_) line(rank).bells[channel].ring();
+    if (rank != local_rank_) line(rank).bells[channel].wake_if_sleeping();
+}
+
+int Board::probe_memory_of(int rank, int pid) const noexcept {
+  std::uint64_t word = 0;
+  const int error = read_peer_memory(pid, line(rank).probe_address, {reinterpret_cast<std::byte*>(&word), sizeof word});
+  return error ? error : word == line(rank).probe_value ? 0 : ESRCH;
 }
 
 int Board::usable_cores() const {

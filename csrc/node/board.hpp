@@ -40,6 +40,7 @@ struct Bell {
 
   /// To be called after the change that a sleeper may wait for was stored.
   void ring() noexcept;
+  void wake_if_sleeping() noexcept;  ///< the same after a full fence of the caller's
 };
 
 enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
@@ -49,7 +50,9 @@ struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
   Signature signatures[2];
   alignas(64) Bell bells[kChannels];
-  std::atomic<std::uint32_t> mapped{0};
+  std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
+  std::atomic<std::uint64_t> probe_value{0};
+  std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
   std::atomic<std::uint32_t> left{0};
   std::uint8_t cores[128];  ///< affinity mask
 };
@@ -84,6 +87,8 @@ class Board {
   void fail(FailureKind kind, const std::string& text) noexcept;  ///< the first call counts; wakes everybody
   std::pair<FailureKind, std::string> failure() const;
   void ring_others(Channel channel) const noexcept;
+  /// Whether this rank can read that one's memory, process `pid`: 0 or an errno (node/peer_memory.hpp).
+  int probe_memory_of(int rank, int pid) const noexcept;
   /// Cores that the ranks of this node may use together (the union of their affinity masks).
   int usable_cores() const;
 
@@ -110,6 +115,7 @@ class Board {
   int local_rank_;
   Layout layout_;
   Handle<MappingTraits> mapping_;
+  std::uint64_t probe_word_;
 };
 
 /// True while the process that had this pid and start time (ticks since boot; 0 = unknown) runs.

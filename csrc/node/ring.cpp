@@ -18,6 +18,10 @@ void Ring::put(const MessageHead& head, const std::byte* payload) {
   line_->written.store(at + sizeof head + head.piece, std::memory_order_release);
 }
 
+bool Ring::has_news() const {
+  return line_->written.load(std::memory_order_acquire) != line_->taken.load(std::memory_order_relaxed);
+}
+
 bool Ring::peek(MessageHead& head) const {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
   if (line_->written.load(std::memory_order_acquire) == at) return false;

@@ -12,14 +12,16 @@ struct MessageHead {
     kAsk = 2,    ///< a long message is ready; `id` names it
     kGrant = 3,  ///< the receiver has a place for message `id`
     kData = 4,   ///< the next `piece` bytes of message `id`
+    kTaken = 5,  ///< the receiver has copied message `id` out of the sender's memory
   };
   std::uint32_t kind;
   std::uint32_t piece;  ///< bytes that follow this head in its record
   std::int64_t tag;
   std::uint64_t id;
-  std::uint64_t bytes;  ///< of the whole message
+  std::uint64_t bytes;        ///< of the whole message
+  std::uint64_t address = 0;  ///< kAsk: where it lies in the sender's memory
 };
-static_assert(sizeof(MessageHead) == 32);
+static_assert(sizeof(MessageHead) == 40);
 
 /// A first-in first-out queue of records from one rank of a node to another: one writer, one reader.
 /// Positions only grow; a record may wrap around the end.
@@ -31,6 +33,7 @@ class Ring {
   std::size_t space() const;  ///< payload bytes that one record could carry now (0: not even a head)
   void put(const MessageHead& head, const std::byte* payload);  ///< needs space() >= head.piece
 
+  bool has_news() const;                                   ///< whether there is a record; to be asked often
   bool peek(MessageHead& head) const;                      ///< the oldest record, if there is one
   void take(const MessageHead& head, std::byte* payload);  ///< removes it, copying its payload
 

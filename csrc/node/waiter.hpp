@@ -1,5 +1,6 @@
 #pragma once
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,18 +13,16 @@
 
 namespace accdp {
 
-/// How long a waiting rank spins before it sleeps. Spinning pays where the awaited rank runs on another
-/// core; where ranks (or anybody else's work) outnumber the cores it only keeps that rank from running.
-/// No count of cores tells which is the case now, so each wait learns from those before it.
-class Patience {
+/// How long to try one way of waiting before the next: its longest time, or none where it did not help lately.
+class Habit {
  public:
-  explicit Patience(std::chrono::nanoseconds most) : most_(most) {}
+  explicit Habit(std::chrono::nanoseconds most) : most_(most) {}
 
-  std::chrono::nanoseconds spin() {
+  std::chrono::nanoseconds time() {
     if (confidence_ > 0) return most_;
     return ++refrained_ % kTryAgain == 0 ? most_ : most_.zero();
   }
-  void spun(bool answered) {
+  void learn(bool answered) {
     confidence_ = answered ? std::min(confidence_ + 1, kMostConfidence) : std::max(confidence_ - 1, 0);
   }
 
@@ -32,6 +31,14 @@ class Patience {
   std::chrono::nanoseconds most_;
   int confidence_ = kMostConfidence;
   unsigned refrained_ = 0;
+};
+
+/// A waiting rank spins, then yields its core between looks, then sleeps. Spinning answers soonest where the awaited
+/// rank runs on another core; where ranks outnumber the cores it only keeps that rank from running. Yielding lets it
+/// run, at a system call per look, and spares both the sleep and being woken. No count of cores tells what goes on
+/// beside us, so each wait learns from those before it.
+struct Patience {
+  Habit spin, yield;
 };
 
 /// Looks now and then, during a long wait, whether there is still something to wait for.
@@ -52,23 +59,39 @@ inline void pause() noexcept {
 #endif
 }
 
+inline void yield() noexcept { sched_yield(); }
+
+constexpr int kLooksPerClock = 32;
+
+/// Looks, and in between does as little as `rest` does, as long as the habit says; whether `ready()` came true.
+template <class Ready>
+bool look_until(std::chrono::nanoseconds most, int looks_per_clock, void (*rest)(), Ready&& ready) {
+  const auto end = Clock::now() + most;
+  do {
+    for (int i = 0; i < looks_per_clock; ++i) {
+      if (ready()) return true;
+      rest();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+template <class Ready>
+bool try_until(Habit& habit, int looks_per_clock, void (*rest)(), Ready&& ready) {
+  const auto most = habit.time();
+  if (most.count() == 0) return false;
+  const bool answered = look_until(most, looks_per_clock, rest, ready);
+  habit.learn(answered);
+  return answered;
+}
+
 constexpr std::chrono::milliseconds kLongestSleep{50};
 
 /// Returns once `ready()`.
 template <class Ready>
 void wait_until(const Board& board, Channel channel, Patience& patience, Ready&& ready, Watch& watch) {
   if (ready()) return;
-  if (const auto spin = patience.spin(); spin.count() > 0) {
-    constexpr int kLooksPerClock = 32;
-    const auto end = Clock::now() + spin;
-    do {
-      for (int i = 0; i < kLooksPerClock; ++i) {
-        if (ready()) return patience.spun(true);
-        pause();
-      }
-    } while (Clock::now() < end);
-    patience.spun(false);
-  }
+  if (try_until(patience.spin, kLooksPerClock, pause, ready)) return;
+  if (try_until(patience.yield, 1, yield, ready)) return;
   Bell& bell = board.mine().bells[channel];
   struct Announced {
     Bell& bell;

@@ -1,10 +1,14 @@
 // Send and receive: any order of tags, any source, messages of all lengths under way at once, to oneself, too late.
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>
 
 #include "base/settings.hpp"
+#include "node/peer_memory.hpp"
 #include "ranks.hpp"
 
 using namespace accdp;
@@ -206,7 +210,97 @@ void departure(Group& group) {
   CHECK_THROWS(group.post_office().wait(group.receive(data, 1, 2)), PeerDied, "rank 1");
 }
 
+/// From begin to end, one after the other: what is at hand already, what is not, and in which order it was sent.
+void at_once(Group& group) {
+  const int size = group.size(), next = (group.rank() + 1) % size, previous = (group.rank() + size - 1) % size;
+  for (int number = 0; number < 300; ++number) {
+    const std::size_t bytes = number % 5 == 0 ? 0 : number % 7 == 0 ? 1025 + number : number;
+    const Data out = content(group.rank(), next, number, bytes);
+    Data in(bytes);
+    if (group.rank() % 2 == 0) group.send_now(out, next, number % 3);
+    CHECK(group.receive_now(in, number % 11 == 0 ? -1 : previous, number % 3) == previous);
+    if (group.rank() % 2 != 0) group.send_now(out, next, number % 3);
+    CHECK(in == content(previous, group.rank(), number, bytes));
+  }
+  // The second first, and one that another receive has asked for.
+  const Data first = content(group.rank(), next, 1, 10), second = content(group.rank(), next, 2, 10);
+  Data asked(10), in(10);
+  const MessageHandle early = group.receive(asked, previous, 1);
+  group.send_now(first, next, 1);
+  group.send_now(second, next, 2);
+  group.send_now(second, next, 1);
+  group.receive_now(in, previous, 2);
+  CHECK(in == content(previous, group.rank(), 2, 10));
+  group.receive_now(in, previous, 1);
+  CHECK(in == content(previous, group.rank(), 2, 10));
+  group.post_office().wait(early);
+  CHECK(asked == content(previous, group.rank(), 1, 10));
+  group.barrier();
+}
+
+/// Long messages in both directions at once, around the limits of what is copied at a time.
+void long_both_ways(Group& group) {
+  const int other = 1 - group.rank();
+  for (std::size_t bytes : {1025, 8192, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 5}) {
+    const Data out = content(group.rank(), other, 3, bytes);
+    Data in(bytes);
+    const MessageHandle receive = group.receive(in, other, 1), send = group.send(out, other, 1);
+    group.post_office().wait(send);
+    group.post_office().wait(receive);
+    CHECK(in == content(other, group.rank(), 3, bytes));
+  }
+  group.barrier();
+}
+
+/// The sender ends before its message was copied.
+void dead_sender(Group& group) {
+  Data data(100000);
+  if (group.rank() == 1) {
+    group.send(data, 0, 1);
+    std::_Exit(0);
+  }
+  usleep(200'000);
+  CHECK_THROWS(group.receive_now(data, 1, 1), PeerDied, "rank 1");
+  CHECK_THROWS(group.barrier(), PeerDied, "rank 1");
+}
+
+/// The sender's memory goes before its message was copied: its program is wrong, and both sides hear of it.
+void vanished_memory(Group& group) {
+  constexpr std::size_t kBytes = 1 << 20;
+  if (group.rank() == 1) {
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const MessageHandle sent = group.send({static_cast<std::byte*>(memory), kBytes}, 0, 1);
+    munmap(static_cast<std::byte*>(memory) + kBytes / 2, kBytes / 2);
+    group.barrier();
+    CHECK_THROWS(group.post_office().wait(sent), Error, "out of the memory of rank 1");
+    return;
+  }
+  Data data(kBytes);
+  group.barrier();
+  CHECK_THROWS(group.receive_now(data, 1, 1), Error, "out of the memory of rank 1");
+}
+
+/// Ranks whose memory nobody may read, as where the system forbids it.
+bool run_closed_ranks(int size, const Body& body) {
+  return fork_ranks(1, [&](int) {
+    if (geteuid() == 0) CHECK(setuid(65534) == 0);  // root may read everything
+    CHECK(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0);
+    const bool good = run_ranks(size, [&](Group& group) {
+      body(group);
+      std::_Exit(0);  // the sanitizer's leak check wants to read its own memory
+    });
+    std::_Exit(good ? 0 : 1);
+  });
+}
+
+void refused(Group& group) {
+  CHECK(!group.why_no_single_copy().empty());
+  any_order(group);
+  long_both_ways(group);
+}
+
 void everything(Group& group) {
+  at_once(group);
   any_order(group);
   any_source(group);
   to_oneself(group);
@@ -217,7 +311,21 @@ void everything(Group& group) {
 int main() {
   set_setting("ACCDP_EAGER_BYTES", "1k");
   set_setting("ACCDP_RING_BYTES", "8k");
-  for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
+  for (const char* cma : {"off", "auto"}) {
+    set_setting("ACCDP_CMA", cma);
+    for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
+    CHECK(run_ranks(2, long_both_ways));
+    CHECK(run_ranks(2, dead_sender));
+  }
+  CHECK(run_closed_ranks(2, refused));
+  if (why_no_single_copy().empty()) {
+    CHECK(run_ranks(2, vanished_memory));
+    set_setting("ACCDP_CMA", "on");
+    CHECK(run_ranks(2, [](Group& group) { CHECK(group.why_no_single_copy().empty()); }));
+    std::fprintf(stderr, "expected: ranks that cannot do what ACCDP_CMA=on asks for\n");
+    CHECK(!run_closed_ranks(2, [](Group&) {}));
+    set_setting("ACCDP_CMA", "auto");
+  }
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
     run_nodes(nodes, everything);
   CHECK(run_ranks(2, callbacks));

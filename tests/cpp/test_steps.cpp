@@ -13,7 +13,8 @@
 using namespace accdp;
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kSleepAtOnce = 0ns, kUsual = 20us;
+const Patience kSleepAtOnce{Habit(0ns), Habit(0ns)}, kYieldFirst{Habit(0ns), Habit(200us)},
+    kUsual{Habit(20us), Habit(200us)};
 
 /// Throws what the board says, or after a while.
 class Guard : public Watch {
@@ -34,12 +35,11 @@ std::uint32_t pattern(int rank, std::uint64_t step, std::size_t i) {
 }
 
 /// Every rank writes in most steps and reads whatever others wrote, at its own pace.
-void hand_over(int size, std::chrono::nanoseconds spin, std::uint64_t steps_to_do) {
+void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
   Segment segment(size);
   CHECK(fork_ranks(size, [&](int rank) {
     Board board(segment.fd(), size, rank);
     Guard guard(board);
-    Patience patience(spin);
     std::uint64_t counter = 0;
     std::mt19937 pace(rank);
     auto writes = [](int who, std::uint64_t step) { return (step + who) % 4 != 0; };
@@ -72,7 +72,7 @@ void failure_wakes_all() {
   CHECK(fork_ranks(kSize, [&](int rank) {
     Board board(segment.fd(), kSize, rank);
     Guard guard(board);
-    Patience patience(kSleepAtOnce);
+    Patience patience = kSleepAtOnce;
     std::uint64_t counter = 0;
     Steps steps(board, counter, patience, guard);
     if (rank == 0) {
@@ -136,6 +136,7 @@ int main() {
   set_setting("ACCDP_FLAT_BYTES", "1k");
   set_setting("ACCDP_CHUNK_BYTES", "4k");
   for (int size : {2, 3, 4}) hand_over(size, kUsual, 3000);
+  hand_over(3, kYieldFirst, 2000);
   no_wake_up_is_lost();
   failure_wakes_all();
   failure_texts();

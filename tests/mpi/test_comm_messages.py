@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from accdp_comm import MismatchError
+from accdp_comm import Communicator, MismatchError, settings
 
 pytestmark = pytest.mark.mpi
 
@@ -51,6 +51,26 @@ def test_any_source(world, length):
         sources.append(world.recv(got, tag=9))
         assert (got == letter(sources[-1], 0, length)).all()
     assert sorted(sources) == list(range(1, world.size))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("cma", ["auto", "off"])
+def test_both_ways_at_once(comm, cma):
+    """Long messages are copied out of the sender's memory where that is allowed, else through the ring."""
+    with settings.override(cma=cma), Communicator(comm, timeout_s=60) as world:
+        assert world.why_no_single_copy == ("ACCDP_CMA=off" if cma == "off" else world.why_no_single_copy)
+        for length in (1025, 50_000, (4 << 20) + 1):
+            others = [rank for rank in range(world.size) if rank != world.rank]
+            got = {other: np.empty(length, np.uint8) for other in others}
+            threads = [threading.Thread(target=world.recv, args=(got[other], other)) for other in others]
+            threads += [
+                threading.Thread(target=world.send, args=(letter(world.rank, other, length), other)) for other in others
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert all((got[other] == letter(other, world.rank, length)).all() for other in others)
 
 
 @pytest.mark.mpi(min_size=2)

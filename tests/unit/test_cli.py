@@ -75,7 +75,7 @@ def test_info_shows_the_same_as_text_and_json():
         ],
         "bcast_algorithms": [{"name": "chain", "meaning": "node to node"}],
         "settings": [{"env": "ACCDP_X", "value": "", "default": "1", "source": "code", "accepts": "text"}],
-        "topology": {"ranks": 4, "nodes": 2, "node_of_rank": [0, 0, 1, 1]},
+        "topology": {"ranks": 4, "nodes": 2, "node_of_rank": [0, 0, 1, 1], "why_no_single_copy": "ACCDP_CMA=off"},
     }
     assert json.loads(info.as_json(found)) == found
     text = info.as_text(found)
@@ -83,4 +83,5 @@ def test_info_shows_the_same_as_text_and_json():
         assert part in text
     assert "not there" in text and "bcast chain" in text
     assert "4 ranks on 2 nodes, node of rank: [0, 0, 1, 1]" in text
+    assert "single copy       no: ACCDP_CMA=off" in text
     assert "ACCDP_X               -         1         code         text" in text

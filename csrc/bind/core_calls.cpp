@@ -1,0 +1,202 @@
+// Calls that take the arrays themselves. Each does the operation and returns True if its arguments are plain
+// (core_arrays.hpp) and right; else it has done nothing and returns False, and accdp_comm/communicator.py looks at them
+// closely: it knows more kinds of arrays, and says what is wrong. For small messages, Python's part of a call costs
+// more than the message.
+#include "bind/core_calls.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "bind/core_arrays.hpp"
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+constexpr long long kMostTag = (1LL << 31) - 1;
+
+/// A number from 0 to most, else -1.
+long long number(py::handle value, long long most) {
+  if (!PyLong_CheckExact(value.ptr())) return -1;
+  int overflow = 0;
+  const long long n = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  return overflow == 0 && n <= most ? std::max(n, -1LL) : -1;
+}
+int rank_in(const Group& g, py::handle value) { return static_cast<int>(number(value, g.size() - 1)); }
+
+bool is_defined(Datatype type, ReduceOp op) {
+  try {
+    check_reducible(type, op);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+std::optional<ReduceOp> op_for(Datatype type, py::handle text) {
+  Py_ssize_t length = 0;
+  const char* name = PyUnicode_CheckExact(text.ptr()) ? PyUnicode_AsUTF8AndSize(text.ptr(), &length) : nullptr;
+  if (!name) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  for (int op = 0; op <= static_cast<int>(ReduceOp::kBxor); ++op)
+    if (std::string_view(name, length) == name_of(static_cast<ReduceOp>(op)))
+      return is_defined(type, static_cast<ReduceOp>(op)) ? std::optional(static_cast<ReduceOp>(op)) : std::nullopt;
+  return std::nullopt;
+}
+
+/// `out`, or `in` where it is None; nothing if it does not fit.
+std::optional<PlainArray> result_for(const PlainArray& in, py::handle out, std::size_t times = 1) {
+  if (out.is_none()) return times == 1 ? std::optional(in) : std::nullopt;
+  const auto result = plain_array(out, true);
+  return result && result->type == in.type && result->data.size() == times * in.data.size() ? result : std::nullopt;
+}
+
+template <class Span>
+std::vector<Span> equal_parts(Bytes data, int ranks) {
+  std::vector<Span> parts;
+  parts.reserve(ranks);
+  const std::size_t bytes = data.size() / ranks;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(data.subspan(rank * bytes, bytes));
+  return parts;
+}
+
+bool divides(const PlainArray& x, int ranks) { return x.rows >= 0 && x.rows % ranks == 0; }
+
+bool bcast(Group& g, py::handle x, py::handle root) {
+  const int from = rank_in(g, root);
+  if (from < 0) return false;
+  const auto data = plain_array(x, g.rank() != from);
+  if (!data) return false;
+  py::gil_scoped_release nogil;
+  g.bcast(data->data, data->type, from);
+  return true;
+}
+
+bool allreduce(Group& g, py::handle x, py::handle op, py::handle out) {
+  const auto data = plain_array(x, out.is_none());
+  if (!data) return false;
+  const auto how = op_for(data->type, op);
+  const auto result = result_for(*data, out);
+  if (!how || !result) return false;
+  py::gil_scoped_release nogil;
+  g.allreduce(data->data, result->data, data->type, *how);
+  return true;
+}
+
+bool reduce(Group& g, py::handle x, py::handle op, py::handle root, py::handle out) {
+  const int to = rank_in(g, root);
+  if (to < 0) return false;
+  const bool receives = g.rank() == to;
+  const auto data = plain_array(x, receives && out.is_none());
+  if (!data) return false;
+  const auto how = op_for(data->type, op);
+  const auto result = receives ? result_for(*data, out) : PlainArray{{}, data->type, -1};
+  if (!how || !result) return false;
+  py::gil_scoped_release nogil;
+  g.reduce(data->data, result->data, data->type, *how, to);
+  return true;
+}
+
+bool allgather(Group& g, py::handle x, py::handle out) {
+  const auto data = plain_array(x, false);
+  if (!data) return false;
+  const auto result = out.is_none() ? std::nullopt : result_for(*data, out, g.size());
+  if (!result) return false;
+  py::gil_scoped_release nogil;
+  g.allgather(data->data, equal_parts<Bytes>(result->data, g.size()), data->type);
+  return true;
+}
+
+bool gather(Group& g, py::handle x, py::handle root, py::handle out) {
+  const int to = rank_in(g, root);
+  const auto data = plain_array(x, false);
+  if (to < 0 || !data) return false;
+  std::vector<Bytes> blocks;
+  if (g.rank() == to) {
+    const auto result = out.is_none() ? std::nullopt : result_for(*data, out, g.size());
+    if (!result) return false;
+    blocks = equal_parts<Bytes>(result->data, g.size());
+  }
+  py::gil_scoped_release nogil;
+  g.gather(data->data, blocks, data->type, to);
+  return true;
+}
+
+bool scatter(Group& g, py::handle x, py::handle out, py::handle root) {
+  const int from = rank_in(g, root);
+  const auto result = plain_array(out, true);
+  if (from < 0 || !result) return false;
+  std::vector<ConstBytes> blocks;
+  if (g.rank() == from) {
+    const auto data = plain_array(x, false);
+    if (!data || data->type != result->type || data->data.size() != g.size() * result->data.size()) return false;
+    blocks = equal_parts<ConstBytes>(data->data, g.size());
+  }
+  py::gil_scoped_release nogil;
+  g.scatter(blocks, result->data, result->type, from);
+  return true;
+}
+
+bool reduce_scatter(Group& g, py::handle x, py::handle op, py::handle out) {
+  const auto data = plain_array(x, false);
+  const auto result = data ? plain_array(out, true) : std::nullopt;
+  if (!result || !divides(*data, g.size()) || result->type != data->type ||
+      data->data.size() != g.size() * result->data.size())
+    return false;
+  const auto how = op_for(data->type, op);
+  if (!how) return false;
+  py::gil_scoped_release nogil;
+  g.reduce_scatter(equal_parts<ConstBytes>(data->data, g.size()), result->data, data->type, *how);
+  return true;
+}
+
+bool alltoall(Group& g, py::handle x, py::handle out) {
+  const auto data = plain_array(x, false);
+  if (!data || !divides(*data, g.size())) return false;
+  const auto result = out.is_none() ? std::nullopt : result_for(*data, out);
+  if (!result) return false;
+  py::gil_scoped_release nogil;
+  g.alltoall(equal_parts<ConstBytes>(data->data, g.size()), equal_parts<Bytes>(result->data, g.size()), data->type);
+  return true;
+}
+
+bool send(Group& g, py::handle x, py::handle dst, py::handle tag) {
+  const int to = rank_in(g, dst);
+  const long long label = number(tag, kMostTag);
+  const auto data = plain_array(x, false);
+  if (to < 0 || label < 0 || !data) return false;
+  py::gil_scoped_release nogil;
+  g.send_now(data->data, to, label);
+  return true;
+}
+
+/// The rank that sent; -1 for "done nothing".
+int recv(Group& g, py::handle x, py::handle src, py::handle tag) {
+  const int from = rank_in(g, src);
+  const long long label = number(tag, kMostTag);
+  const auto data = plain_array(x, true);
+  if (from < 0 || label < 0 || !data) return -1;
+  py::gil_scoped_release nogil;
+  return g.receive_now(data->data, from, label);
+}
+
+}  // namespace
+
+void bind_calls(py::class_<Group, std::shared_ptr<Group>>& group) {
+  group.def("try_bcast", &bcast)
+      .def("try_allreduce", &allreduce)
+      .def("try_reduce", &reduce)
+      .def("try_allgather", &allgather)
+      .def("try_gather", &gather)
+      .def("try_scatter", &scatter)
+      .def("try_reduce_scatter", &reduce_scatter)
+      .def("try_alltoall", &alltoall)
+      .def("try_send", &send)
+      .def("try_recv", &recv);
+}
+
+}  // namespace accdp::bind

@@ -1,0 +1,95 @@
+// Messages between ranks of a node that need less than the whole post office: short ones that are sent or received on
+// the spot, and long ones that the receiver copies out of the sender's memory.
+//
+// Invariants: a short message overtakes none to the same rank that is still in its outbox; a receive on the spot takes
+// nothing that another receive asked for first. A sender's memory is its message until it hears kTaken, so what was
+// copied counts only if the group still stands after the copy: a sender that gives up fails the group first.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "coll/post_office.hpp"
+#include "node/peer_memory.hpp"
+
+namespace accdp {
+namespace {
+
+// Between two pieces the driver looks at its other messages.
+constexpr std::size_t kTakenBytes = 4 << 20;
+
+}  // namespace
+
+bool PostOffice::is_short_and_near(std::size_t bytes, int peer) const {
+  return is_near(peer) && peer != fabric_.topology().rank() && bytes <= fabric_.eager_bytes;
+}
+
+bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
+  if (!is_short_and_near(data.size(), to)) return false;
+  const auto started = Clock::now();
+  fabric_.throw_if_failed();
+  const Topology& t = fabric_.topology();
+  {
+    std::lock_guard lock(mutex_);
+    Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
+    if (!routes_[to].outbox.empty() || out.space() < std::max<std::size_t>(data.size(), 1)) return false;
+    out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data());
+  }
+  fabric_.board().line(t.local_of(to)).bells[kPointToPoint].ring();
+  count_op(OpKind::kSend, data.size(), Clock::now() - started);
+  return true;
+}
+
+bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
+  if (from < 0 || !is_short_and_near(data.size(), from)) return false;
+  const auto started = Clock::now();
+  fabric_.throw_if_failed();
+  const Topology& t = fabric_.topology();
+  Ring in(fabric_.board(), t.local_of(from), t.local_rank());
+  MessageHead head;
+  std::unique_lock lock(mutex_);
+  if (driving_ || !unexpected_.empty() || !receives_.empty()) return false;
+  if (!in.peek(head)) {
+    const auto most = spin_.time();
+    if (most.count() == 0) return false;
+    lock.unlock();
+    const bool came = look_until(most, kLooksPerClock, pause, [&] { return in.has_news(); });
+    lock.lock();
+    spin_.learn(came);
+    if (driving_ || !unexpected_.empty() || !receives_.empty() || !in.peek(head)) return false;
+  }
+  if (head.kind != MessageHead::kEager || head.tag != tag || head.bytes != data.size()) return false;
+  in.take(head, data.data());
+  lock.unlock();
+  fabric_.board().line(t.local_of(from)).bells[kPointToPoint].ring();  // it may wait for room
+  count_op(OpKind::kRecv, data.size(), Clock::now() - started);
+  return true;
+}
+
+/// Copies the next piece of the oldest message that is to come out of that rank's memory.
+bool PostOffice::take_piece(int peer) {
+  Route& route = routes_[peer];
+  if (route.taking.empty()) return false;
+  const MessageHandle m = route.taking.front();
+  const std::size_t n = std::min(kTakenBytes, m->bytes - m->moved);
+  const int error = read_peer_memory(fabric_.peer(peer).pid, m->address + m->moved, {m->data + m->moved, n});
+  if (error) {
+    const bool gone = error == ESRCH || fabric_.has_gone(peer);
+    fabric_.fail(gone ? FailureKind::kDied : FailureKind::kOther,
+                 gone ? fabric_.how_it_went(peer) + " during " + describe(*m)
+                      : describe(*m) + " by " + fabric_.describe(fabric_.topology().rank()) + " out of the memory of " +
+                            fabric_.describe(peer) + " failed: " + std::strerror(error));
+    fabric_.throw_if_failed();
+  }
+  m->moved += n;
+  if (m->moved < m->bytes) return true;
+  fabric_.throw_if_failed();
+  route.taking.pop_front();
+  route.outbox.push_back({{MessageHead::kTaken, 0, m->tag, m->id, m->bytes}, nullptr});
+  flush_ring(peer);
+  fabric_.board().line(fabric_.topology().local_of(peer)).bells[kPointToPoint].ring();
+  finish(m);
+  return true;
+}
+
+}  // namespace accdp

@@ -1,0 +1,125 @@
+"""The core takes the usual arrays as they are (_core.Group.try_*), and leaves all others alone."""
+
+import numpy as np
+import pytest
+
+from accdp_comm import Communicator
+
+torch = pytest.importorskip("torch")
+
+NAMES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+NUMPY_ONLY = ["bool", "uint16", "uint32", "uint64", "complex64", "complex128"]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    with Communicator() as comm:
+        yield comm
+
+
+@pytest.mark.parametrize("name", NAMES + NUMPY_ONLY)
+def test_numpy_arrays_are_taken(alone, name):
+    x, out = np.ones((2, 3), name), np.zeros((3, 2), name)
+    op = "band" if name == "bool" else "prod"
+    assert alone._core.try_allreduce(x, op, out)
+    assert out.dtype == x.dtype and (out == 1).all()
+    assert alone._core.try_bcast(x, 0)
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch < 2.10 has no such table")
+@pytest.mark.parametrize("name", [*NAMES, "bfloat16"])
+def test_tensors_are_taken(alone, name):
+    x = torch.arange(6, dtype=getattr(torch, name)).reshape(2, 3)
+    out = torch.zeros_like(x)
+    assert alone._core.try_allreduce(x, "sum", out)
+    assert (out == x).all()
+    assert alone._core.try_allreduce(x[1:], "sum", out[:1])
+    assert (out[0] == x[1]).all() and (out[1] == x[1]).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
+def test_scalars_and_empty_arrays_are_taken(alone, shape):
+    for x in (np.ones(shape), torch.ones(shape)):
+        assert alone._core.try_bcast(x, 0) or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def read_only():
+    array = np.ones(3)
+    array.flags.writeable = False
+    return array
+
+
+OTHERS = {
+    "list": [1.0],
+    "nothing": None,
+    "strided": np.ones(6)[::2],
+    "fortran": np.ones((2, 3), order="F"),
+    "byte order": np.ones(3, ">f8"),
+    "objects": np.array([None]),
+    "records": np.zeros(3, [("a", "i4")]),
+    "long double": np.ones(3, np.longdouble),
+    "read-only": read_only(),
+    "strided tensor": torch.ones(3, 4).t(),
+    "expanded tensor": torch.ones(1).expand(4),
+    "sparse tensor": torch.ones(3, 3).to_sparse(),
+    "meta tensor": torch.ones(3, device="meta"),
+    "conjugate": torch.ones(3, dtype=torch.complex64).conj(),
+    "negation": torch._neg_view(torch.ones(3)),
+    "parameter": torch.nn.Parameter(torch.ones(3)),
+    "float8": torch.ones(3).to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_alone(alone, name):
+    before = alone._core.sequence
+    assert not alone._core.try_allreduce(OTHERS[name], "sum", None)
+    assert alone._core.sequence == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group, x: group.try_bcast(x, 1),
+        lambda group, x: group.try_bcast(x, -1),
+        lambda group, x: group.try_bcast(x, "0"),
+        lambda group, x: group.try_bcast(x, True),
+        lambda group, x: group.try_bcast(x, 1 << 70),
+        lambda group, x: group.try_allreduce(x, "add", None),
+        lambda group, x: group.try_allreduce(x, None, None),
+        lambda group, x: group.try_allreduce(x, "band", None),
+        lambda group, x: group.try_allreduce(x, "sum", np.ones(4)),
+        lambda group, x: group.try_allreduce(x, "sum", np.ones(3, "f4")),
+        lambda group, x: group.try_reduce(x, "sum", 0, read_only()),
+        lambda group, x: group.try_allgather(x, None),
+        lambda group, x: group.try_allgather(x, [x]),
+        lambda group, x: group.try_gather(x, 0, np.ones(6)),
+        lambda group, x: group.try_scatter(x, np.ones(2), 0),
+        lambda group, x: group.try_reduce_scatter(np.ones(()), "sum", np.ones(())),
+        lambda group, x: group.try_alltoall(x, None),
+        lambda group, x: group.try_send(x, 0, -1),
+        lambda group, x: group.try_send(x, 0, 1 << 31),
+    ],
+)
+def test_wrong_arguments_are_left_to_who_can_tell(alone, call):
+    before = alone._core.sequence
+    assert call(alone._core, np.ones(3)) is False
+    assert alone._core.sequence == before
+
+
+def test_every_operation_takes_plain_arrays(alone):
+    x, group = np.arange(3.0), alone._core
+    for call in (
+        lambda out: group.try_allreduce(x, "sum", out),
+        lambda out: group.try_reduce(x, "max", 0, out),
+        lambda out: group.try_allgather(x, out),
+        lambda out: group.try_gather(x, 0, out),
+        lambda out: group.try_scatter(x, out, 0),
+        lambda out: group.try_reduce_scatter(x, "sum", out),
+        lambda out: group.try_alltoall(x, out),
+        lambda out: group.try_send(x, 0, 3) and group.try_recv(out, 0, 3) == 0,
+    ):
+        out = np.zeros(3)
+        assert call(out) is True
+        assert (out == x).all()
+    assert group.try_recv(read_only(), 0, 0) == -1

@@ -37,7 +37,5 @@ void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reducti
 /// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.
 void reduce_frames(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver,
                    const FrameGrid& grid, FrameCodec* codec);
-/// How many ranks of each node should speak with other nodes: one or all.
-int lanes_for(const Context& context, std::size_t bytes);
 
 }  // namespace accdp

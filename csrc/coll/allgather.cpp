@@ -40,6 +40,8 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
   if (t.nodes() > 1) c.meet();
   copy(outs[t.rank()], in);
+  if (t.size() == 1) return c.note({"alone"});
+  c.note({t.nodes() > 1 ? "leaders" : "chunks", 1, t.nodes() > 1 ? in.size() : std::min(in.size(), c.slot_bytes())});
   if (t.local_size() > 1) allgather_on_node(c, outs);
   if (t.nodes() == 1) return;
   std::vector<Bytes> remote;

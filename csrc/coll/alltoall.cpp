@@ -73,6 +73,7 @@ void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins,
 
 void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
+  c.note({t.nodes() > 1 ? "pairs" : "chunks", 1, ins[t.rank()].size()});
   alltoall_on_node(c, ins, outs);
   if (t.nodes() == 1) return;
   compare_sizes_between_nodes(c, ins, outs);

@@ -30,6 +30,16 @@ Wire::Health health_after(FailureKind kind) {
   return Wire::kRanksMayBeDead;
 }
 
+Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes) {
+  std::size_t least = t.members(0).size(), most = least;
+  for (int node = 1; node < t.nodes(); ++node) {
+    least = std::min(least, t.members(node).size());
+    most = std::max(most, t.members(node).size());
+  }
+  const int even = least == most ? static_cast<int>(most) : 0;
+  return {t.nodes(), even, t.size(), slot_bytes, flat_bytes, static_cast<int>(most)};
+}
+
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 
@@ -66,6 +76,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),
       board_(segment_fd, topology_.local_size(), topology_.local_rank()),
+      shape_(shape_of(topology_, board_.slot_bytes(), flat_bytes)),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),

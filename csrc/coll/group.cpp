@@ -97,6 +97,8 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   // Sizes of an alltoall differ between ranks; they are compared pair by pair.
   if (kind != OpKind::kAlltoall) signature.count = bytes / element_bytes(signature.type);
   Context context(fabric_, signature, Deadline(seconds(timeout_s)), step_);
+  fabric_.way = {};
+  const std::uint64_t steps = step_, sent = fabric_.wire() ? fabric_.wire()->collective_bytes() : 0;
   try {
     algorithm(context);
   } catch (const Error& error) {
@@ -110,6 +112,7 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
     throw;
   }
   count_op(kind, bytes, Clock::now() - started);
+  last_run_ = {fabric_.way, step_ - steps, fabric_.wire() ? fabric_.wire()->collective_bytes() - sent : 0};
   log_collective(signature);
 }
 

@@ -30,6 +30,15 @@ class Group {
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
   std::uint64_t sequence() const { return sequence_; }  ///< collectives begun
+  /// What the last collective that ended well did on this rank.
+  struct Run {
+    Way way;
+    std::uint64_t steps = 0;       ///< hand-overs on the node
+    std::uint64_t wire_bytes = 0;  ///< to other nodes, signatures included
+  };
+  const Run& last_run() const { return last_run_; }
+  const Shape& shape() const { return fabric_.shape(); }
+  const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }
 
   void barrier(double timeout_s = -1);
@@ -88,6 +97,7 @@ class Group {
   std::mutex collective_mutex_;
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;
+  Run last_run_;
 };
 
 }  // namespace accdp

@@ -2,8 +2,8 @@
 //   1. on the node, up to `flat_bytes`: each rank writes its data into its slot and reduces all slots
 //      itself, in rank order (1 step); above: for each chunk, each rank hands every other rank the slice
 //      that the other one reduces, reduces its own slice, and hands the result round (2 steps);
-//   2. between nodes, up to kSmallWireBytes: every leader sends all of it to every other and reduces itself, and
-//      broadcasts on its node; above: reduce_over_nodes.cpp.
+//   2. between nodes, as cost.hpp chooses: every leader sends all of it to every other and reduces itself, and
+//      broadcasts on its node; or reduce_over_nodes.cpp.
 // All ranks get the same bits: each element is reduced by one rank, or by all in the same order.
 // Cost: 2*ceil(S/c) steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
 #include <cstring>
@@ -12,8 +12,6 @@
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kSmallWireBytes = 4 << 10;
 
 struct Slice {
   std::size_t begin, bytes;
@@ -68,11 +66,16 @@ void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
 
 void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   if (c.local_size() == 1) {
+    c.note({"alone"});
     const void* alone[] = {in.data()};
     if (out.data() != in.data() || how.divisor > 1) reduce(out.data(), alone, in.size() / element_bytes(how.type), how);
     return;
   }
-  if (in.size() <= c.flat_bytes()) return reduce_flat(c, in, out, how, receiver);
+  if (in.size() <= c.flat_bytes()) {
+    c.note({"flat", 1, in.size()});
+    return reduce_flat(c, in, out, how, receiver);
+  }
+  c.note({"slices", 1, std::min(in.size(), c.slot_bytes())});
   for (std::size_t at = 0; at < in.size(); at += c.slot_bytes()) {
     const std::size_t n = std::min(c.slot_bytes(), in.size() - at);
     reduce_chunk(c, in.subspan(at, n), out.empty() ? out : out.subspan(at, n), how, receiver);
@@ -105,7 +108,10 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
   c.meet();
-  if (in.size() > kSmallWireBytes) return reduce_over_nodes(c, in, out, how, receiver);
+  const Choice choice = receiver < 0 ? choose_allreduce(in.size(), c.shape(), c.machine())
+                                     : choose_reduce(in.size(), c.shape(), c.machine());
+  if (choice.algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
+  c.note({name_of(ReduceAlgorithm::kDirect), 1, in.size()});
   // The lowest rank leads on every node, so that the same ranks speak in all phases.
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();

@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::size_t kAhead = 4;                // segments under way at once
 constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
-constexpr std::size_t kFramesPerSlot = 64;       // at most: shorter frames cost more than they gain
 
 /// `bytes` from one rank of the node to another; the others, whose `data` is not looked at, keep step.
 void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int target) {
@@ -143,21 +142,11 @@ class Pipeline {
 
 }  // namespace
 
-int lanes_for(const Context& c, std::size_t bytes) {
-  const Topology& t = c.topology();
-  const int k = t.local_size();
-  for (int node = 0; node < t.nodes(); ++node)
-    if (t.members(node).size() != std::size_t(k)) return 1;
-  const bool fits = std::size_t(k) * t.nodes() <= kFramesPerSlot;
-  return k > 1 && fits && bytes >= c.slot_bytes() / 4 ? k : 1;
-}
-
 void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  const int lanes = receiver < 0 ? lanes_for(c, in.size()) : 1;
-  const int nodes = c.topology().nodes();
-  // A segment fits into a slot, unless that made the frames of many nodes too short.
-  const std::size_t frame = c.slot_bytes() / std::min(std::size_t(nodes) * lanes, kFramesPerSlot);
-  reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, nodes, lanes), nullptr);
+  const int lanes = receiver < 0 ? lanes_for(in.size(), c.shape()) : 1;
+  const std::size_t frame = frame_bytes_for(in.size(), c.shape(), lanes);
+  c.note({name_of(ReduceAlgorithm::kPipeline), lanes, frame});
+  reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, c.shape().nodes, lanes), nullptr);
 }
 
 void reduce_frames(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,

@@ -76,7 +76,11 @@ void scatter_on_node(Context& c, const std::vector<ConstBytes>& blocks, Bytes ou
 
 void reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) {
   const Topology& t = c.topology();
-  if (t.nodes() == 1) return reduce_scatter_on_node(c, ins, out, how);
+  if (t.nodes() == 1) {
+    c.note({"slices", 1, std::min(out.size(), share(c))});
+    return reduce_scatter_on_node(c, ins, out, how);
+  }
+  c.note({"leaders", 1, out.size()});
   c.meet();
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();

@@ -14,6 +14,7 @@ class MpiWire : public Wire {
     MPI_Request raw;
     auto lock = turn();
     ACCDP_MPI(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &raw));
+    count(data.size(), tag);
     return keep(raw, {0, data.size(), to, true, false});
   }
 

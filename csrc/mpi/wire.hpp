@@ -26,6 +26,7 @@ class Wire {
   };
 
   virtual ~Wire() = default;
+  std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
   virtual Request isend(ConstBytes data, int to, Tag tag) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, bool exact = true) = 0;
   /// The MPI library's own broadcast over all ranks of the group.
@@ -42,6 +43,15 @@ class Wire {
   enum Health { kWell, kGroupFailed, kRanksMayBeDead };
   virtual void worsen(Health health) noexcept = 0;
   virtual Health health() const noexcept = 0;
+
+ protected:
+  /// To be called by isend(). One thread at a time is in a collective.
+  void count(std::size_t bytes, Tag tag) {
+    if (tag == kCollective || tag == kResult) collective_bytes_ += bytes;
+  }
+
+ private:
+  std::uint64_t collective_bytes_ = 0;
 };
 
 }  // namespace accdp

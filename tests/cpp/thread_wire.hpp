@@ -44,6 +44,7 @@ class ThreadWire : public accdp::Wire {
     }
     mail_->letters[{rank_, to, tag}].push_back(letter);
     sends_[++last_] = {letter, {rank_, to, tag}};
+    count(data.size(), tag);
     return {last_, data.size(), to, true, false};
   }
 

@@ -87,7 +87,9 @@ class Group {
   void check_root(int root) const;
   void check_codec(const StreamOptions& options) const;
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
-  Collectives& how(Collectives& via) const;
+  Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
+  /// The MPI library's own, where the settings ask for them; else `via`.
+  Collectives& or_baseline(OpKind kind, Collectives& via);
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 

@@ -139,7 +139,7 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
       pieces[i].bound = bounds[i] * divisor / nodes;
       sums[i].bound = bounds[i] / nodes;
     }
-    const int lanes = lanes_for(c, bytes);
+    const int lanes = lanes_for(bytes, c.shape());
     const StreamPlan plan(pieces, chunk_for(c, bytes, options.chunk_bytes, lanes));
     std::vector<std::size_t> frames;
     for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);

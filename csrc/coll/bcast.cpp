@@ -53,10 +53,10 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
 }
 
 void bcast(Context& c, Bytes data, int root) {
-  if (c.topology().nodes() > 1)
-    bcast_between_nodes(c, data, root);
-  else
-    bcast_on_node(c, data, c.topology().local_of(root));
+  if (c.topology().nodes() > 1) return bcast_between_nodes(c, data, root);
+  if (c.local_size() == 1) return c.note({"alone"});
+  c.note({"chunks", 1, std::min(data.size(), c.slot_bytes())});
+  bcast_on_node(c, data, c.topology().local_of(root));
 }
 
 }  // namespace accdp

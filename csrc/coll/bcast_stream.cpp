@@ -15,6 +15,7 @@
 
 #include "base/settings.hpp"
 #include "coll/algorithms.hpp"
+#include "coll/mpi_baselines.hpp"
 
 namespace accdp {
 namespace {
@@ -334,21 +335,10 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
   }
 }
 
-void bcast_by_mpi(Context& c, const std::vector<Piece>& pieces, int root) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are ints
-  c.meet();
-  for (const Piece& piece : pieces)
-    for (std::size_t at = 0; at < piece.data.size(); at += kMost) {
-      Wire::Request request = c.wire().ibcast(piece.data.subspan(at, std::min(kMost, piece.data.size() - at)), root);
-      c.wait(request);
-    }
-}
-
-BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Topology& t, const StreamPlan& plan) {
+BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const StreamPlan& plan) {
   if (asked != BcastAlgorithm::kAuto) return asked;
   // All ranks must choose alike, so not by what one of them measured.
-  const LinkSpeed usual{LinkMeter::kUsualBytesPerS, LinkMeter::kLatencyS};
-  return choose_bcast(t.nodes(), plan.frames().size(), static_cast<double>(plan.bytes()), usual);
+  return choose_bcast(c.shape().nodes, plan.frames().size(), static_cast<double>(plan.bytes()), c.machine().link);
 }
 
 }  // namespace
@@ -357,15 +347,16 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const auto began = Clock::now();
   const Topology& t = c.topology();
   StreamReport report;
-  // Half a slot leaves room for heads; a multiple of 16 keeps elements whole.
-  const StreamPlan plan(pieces, std::min(options.chunk_bytes, c.slot_bytes() / 2 / 16 * 16));
+  const StreamPlan plan(pieces, std::min(options.chunk_bytes, frame_limit(c.slot_bytes())));
   report.logical_bytes = plan.bytes();
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
                     report);
   const bool plain = !options.automatic && !options.codec;
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
-    bcast_by_mpi(c, pieces, root);
+    c.note({name_of(options.algorithm), 1, plan.bytes()});
+    c.meet();
+    for (const Piece& piece : pieces) bcast_by_mpi(c, piece.data, root);
     report.wire_bytes = plan.bytes();
   } else if (t.nodes() == 1 && (plain || options.automatic)) {
     bcast_on_node(c, memory_of(pieces), t.local_of(root));  // memory is faster than any codec
@@ -373,8 +364,9 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   } else if (t.nodes() == 1) {
     bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
   } else {
-    const BcastAlgorithm algorithm = algorithm_for(options.algorithm, t, plan);
+    const BcastAlgorithm algorithm = algorithm_for(options.algorithm, c, plan);
     report.algorithm = name_of(algorithm);
+    c.note({name_of(algorithm), 1, std::min(plan.chunk_bytes(), plan.bytes())});
     const auto meeting = Clock::now();
     c.meet();
     if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count());
@@ -394,10 +386,12 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   return report;
 }
 
-void bcast_between_nodes(Context& c, Bytes data, int root) {
+StreamOptions plain_stream() {
   StreamOptions options = stream_options("none", 0, "");
   if (options.algorithm == BcastAlgorithm::kP2pCompressed) options.algorithm = BcastAlgorithm::kBinomial;
-  bcast_stream(c, {{data}}, root, options);
+  return options;
 }
+
+void bcast_between_nodes(Context& c, Bytes data, int root) { bcast_stream(c, {{data}}, root, plain_stream()); }
 
 }  // namespace accdp

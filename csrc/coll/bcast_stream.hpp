@@ -15,6 +15,11 @@ StreamReport bcast_stream(Context& context, const std::vector<Piece>& pieces, in
 void bcast_p2p_compressed(Context& context, const std::vector<Piece>& pieces, const StreamPlan& plan, int root,
                           const StreamOptions& options, const Journey& journey, StreamReport& report);
 
+/// Options of a broadcast of memory that goes as it is: its algorithm and chunk are those of the settings.
+StreamOptions plain_stream();
+/// The longest frame that goes through a slot: half of it leaves room for heads, a multiple of 16 keeps elements whole.
+inline std::size_t frame_limit(std::size_t slot_bytes) { return slot_bytes / 2 / 16 * 16; }
+
 /// The same way from node to node for memory that goes as it is.
 void bcast_between_nodes(Context& context, Bytes data, int root);
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <span>
+#include <utility>
 
 #include "coll/fabric.hpp"
 #include "device/reduce.hpp"
@@ -29,6 +30,13 @@ class Context : public Lookout {
   int local_size() const { return topology().local_size(); }
   std::size_t slot_bytes() const { return fabric_.board().slot_bytes(); }
   std::size_t flat_bytes() const { return fabric_.flat_bytes; }
+  ReduceAlgorithm allreduce_algorithm() const { return fabric_.allreduce; }
+  const Shape& shape() const { return fabric_.shape(); }
+  const Machine& machine() const { return fabric_.machine; }
+  /// How this operation is done. The first call counts: algorithms use one another.
+  void note(const Way& way) {
+    if (!std::exchange(noted_, true)) fabric_.way = way;
+  }
 
   std::byte* open() { return steps_.open(); }
   void open_unwritten() { steps_.open_unwritten(); }
@@ -90,7 +98,7 @@ class Context : public Lookout {
 
   Signature signature_;
   Steps steps_;
-  bool arrived_ = false;
+  bool arrived_ = false, noted_ = false;
   int wire_peer_ = -1;
 };
 

@@ -31,6 +31,16 @@ Wire::Health health_after(FailureKind kind) {
   return Wire::kRanksMayBeDead;
 }
 
+Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes) {
+  std::size_t least = t.members(0).size(), most = least;
+  for (int node = 1; node < t.nodes(); ++node) {
+    least = std::min(least, t.members(node).size());
+    most = std::max(most, t.members(node).size());
+  }
+  const int even = least == most ? static_cast<int>(most) : 0;
+  return {t.nodes(), even, t.size(), slot_bytes, flat_bytes, static_cast<int>(most)};
+}
+
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 
@@ -40,6 +50,12 @@ std::chrono::nanoseconds microseconds(double us) {
 
 Patience patience_of_settings() {
   return {Habit(microseconds(settings().spin_us)), Habit(microseconds(settings().yield_us))};
+}
+
+ReduceAlgorithm reduce_algorithm_named(const std::string& name) {
+  for (const ReduceAlgorithmRow& row : reduce_algorithm_rows())
+    if (name == row.name) return row.id;
+  throw UsageError("ACCDP_ALLREDUCE=" + name + ": expected a row of `accdp info`");
 }
 
 /// Waits until every rank of the node has mapped the segment.
@@ -67,10 +83,13 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
     : timeout_s(timeout),
       flat_bytes(settings().flat_bytes),
       eager_bytes(settings().eager_bytes),
+      allreduce(reduce_algorithm_named(settings().allreduce)),
+      by_mpi(settings().baseline == "mpi"),
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),
       board_(segment_fd, topology_.local_size(), topology_.local_rank()),
+      shape_(shape_of(topology_, board_.slot_bytes(), flat_bytes)),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),

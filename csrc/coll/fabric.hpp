@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coll/call.hpp"
+#include "coll/cost.hpp"
 #include "coll/link_meter.hpp"
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
@@ -40,15 +41,21 @@ class Fabric {
   double cores_per_node() const;                                    ///< the least of all ranks'
   std::uint32_t lacking_codecs() const { return lacking_codecs_; }  ///< of any rank; bits of CodecIds
   Board& board() { return board_; }
+  const Shape& shape() const { return shape_; }
   Wire* wire() { return wire_.get(); }
   Patience& patience(Channel channel) { return patience_[channel]; }
 
   double timeout_s;  ///< of operations that give none
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
+  const ReduceAlgorithm allreduce;  ///< between nodes
+  const bool by_mpi;                ///< the MPI library's own collectives, where it has them
 
-  LinkMeter link;  ///< to other nodes; used by one collective at a time, as is the next
+  Machine machine;  ///< by which algorithms are chosen: equal on all ranks
+
+  LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
+  Way way;  ///< of the last collective
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
@@ -73,6 +80,7 @@ class Fabric {
   std::uint32_t lacking_codecs_ = 0;
   Topology topology_;
   Board board_;
+  Shape shape_;
   std::shared_ptr<Wire> wire_;
   std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes
   std::vector<std::atomic<bool>> silent_;         // ranks of other nodes that may be dead: nothing is sent to them

@@ -30,6 +30,15 @@ class Group {
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
   std::uint64_t sequence() const { return sequence_; }  ///< collectives begun
+  /// What the last collective that ended well did on this rank.
+  struct Run {
+    Way way;
+    std::uint64_t steps = 0;       ///< hand-overs on the node
+    std::uint64_t wire_bytes = 0;  ///< to other nodes, signatures included
+  };
+  const Run& last_run() const { return last_run_; }
+  const Shape& shape() const { return fabric_.shape(); }
+  const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }
 
   void barrier(double timeout_s = -1);
@@ -84,7 +93,9 @@ class Group {
   void check_peer(const char* name, int rank, int least) const;
   void check_codec(const StreamOptions& options) const;
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
-  Collectives& how(Collectives& via) const;
+  Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
+  /// The MPI library's own, where the settings ask for them; else `via`.
+  Collectives& or_baseline(OpKind kind, Collectives& via);
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 
@@ -94,6 +105,7 @@ class Group {
   std::mutex collective_mutex_;
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;
+  Run last_run_;
 };
 
 }  // namespace accdp

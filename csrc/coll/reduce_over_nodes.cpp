@@ -11,14 +11,10 @@
 #include <optional>
 
 #include "coll/algorithms.hpp"
-#include "coll/wire_reduction.hpp"
+#include "coll/segment_pipeline.hpp"
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kAhead = 4;                // segments under way at once
-constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
-constexpr std::size_t kFramesPerSlot = 64;       // at most: shorter frames cost more than they gain
 
 /// `bytes` from one rank of the node to another; the others, whose `data` is not looked at, keep step.
 void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int target) {
@@ -37,43 +33,26 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
   }
 }
 
-class Pipeline {
+class Pipeline : SegmentPipeline {
  public:
   Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
            FrameCodec* codec)
-      : c_(c),
-        in_(in),
-        out_(out),
-        how_(how),
-        receiver_(receiver),
-        grid_(grid),
-        leader_(c.topology().leader(c.topology().node())),
-        speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
-        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(grid.segment(0).bytes, 1), 2, kAhead)) {
+      : SegmentPipeline(c, grid), in_(in), out_(out), how_(how), receiver_(receiver) {
     const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
     if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
   }
 
   void run() {
-    const std::size_t segments = grid_.segments();
-    for (std::size_t i = 0; i < segments + ahead_ - 1; ++i) {
-      if (i < segments) begin(i);
-      if (i >= ahead_ - 1) end(i - (ahead_ - 1));
-    }
+    SegmentPipeline::run([&](std::size_t i) { begin(i); }, [&](std::size_t i) { end(i); });
   }
 
  private:
-  int lane() const { return grid_.lanes() > 1 ? c_.local_rank() : 0; }
   bool has_result() const { return receiver_ < 0 || receiver_ == c_.topology().rank(); }
 
   /// Where this rank works on the segment; elsewhere than in its result where it has none.
   Bytes place(std::size_t segment) {
     const FrameGrid::Cut cut = grid_.segment(segment);
-    if (has_result()) return out_.subspan(cut.begin, cut.bytes);
-    if (places_.empty()) places_.resize(ahead_);
-    Bytes& place = places_[segment % ahead_];
-    if (place.empty()) place = c_.scratch(grid_.segment(0).bytes);
-    return place.first(cut.bytes);
+    return has_result() ? out_.subspan(cut.begin, cut.bytes) : room(segment);
   }
 
   void begin(std::size_t segment) {
@@ -128,36 +107,20 @@ class Pipeline {
     }
   }
 
-  Context& c_;
   ConstBytes in_;
   Bytes out_;
   const Reduction how_;
   const int receiver_;
-  const FrameGrid& grid_;
-  const int leader_;
-  const bool speaks_;
-  const std::size_t ahead_;
-  std::vector<Bytes> places_;
   std::optional<WireReduction> wire_;
 };
 
 }  // namespace
 
-int lanes_for(const Context& c, std::size_t bytes) {
-  const Topology& t = c.topology();
-  const int k = t.local_size();
-  for (int node = 0; node < t.nodes(); ++node)
-    if (t.members(node).size() != std::size_t(k)) return 1;
-  const bool fits = std::size_t(k) * t.nodes() <= kFramesPerSlot;
-  return k > 1 && fits && bytes >= c.slot_bytes() / 4 ? k : 1;
-}
-
 void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  const int lanes = receiver < 0 ? lanes_for(c, in.size()) : 1;
-  const int nodes = c.topology().nodes();
-  // A segment fits into a slot, unless that made the frames of many nodes too short.
-  const std::size_t frame = c.slot_bytes() / std::min(std::size_t(nodes) * lanes, kFramesPerSlot);
-  reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, nodes, lanes), nullptr);
+  const int lanes = receiver < 0 ? lanes_for(in.size(), c.shape()) : 1;
+  const std::size_t frame = frame_bytes_for(in.size(), c.shape(), lanes);
+  c.note({name_of(ReduceAlgorithm::kPipeline), lanes, frame});
+  reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, c.shape().nodes, lanes), nullptr);
 }
 
 void reduce_frames(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,

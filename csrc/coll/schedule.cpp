@@ -1,7 +1,7 @@
 #include "coll/schedule.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 
 #include "base/error.hpp"
 
@@ -89,7 +89,7 @@ std::vector<Hop> bcast_schedule(BcastAlgorithm algorithm, int places, int place,
 }
 
 double bcast_seconds(BcastAlgorithm algorithm, int places, std::size_t frames, double bytes, const LinkSpeed& link) {
-  const double rounds = std::ceil(std::log2(places));
+  const double rounds = std::bit_width(static_cast<unsigned>(places - 1));
   const double frame = bytes / static_cast<double>(frames);
   const double one = link.latency_s + frame / link.bytes_per_s;  // a frame's way over one link
   const double all = static_cast<double>(frames) * one;

@@ -1,0 +1,189 @@
+#include "coll/plan.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "coll/bcast_stream.hpp"
+#include "coll/block_frames.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+std::size_t at_least_one(std::size_t steps) { return std::max<std::size_t>(steps, 1); }
+
+Plan reduction(std::size_t bytes, const Shape& shape, const Machine& m, bool receiver_only) {
+  Plan plan;
+  if (shape.nodes == 1) {
+    const bool flat = bytes <= shape.flat_bytes;
+    plan.chosen = {shape.ranks == 1 ? "alone"
+                   : flat           ? "flat"
+                                    : "slices",
+                   1, node_reduce(bytes, shape.ranks, shape, m), ""};
+    if (shape.ranks == 1) return plan;
+    Shape other = shape;
+    other.flat_bytes = flat ? 0 : shape.slot_bytes;
+    if (flat && bytes > 0)
+      plan.others.push_back({"slices", 1, node_reduce(bytes, shape.ranks, other, m), "up to ACCDP_FLAT_BYTES: flat"});
+    else if (!flat && bytes <= shape.slot_bytes)
+      plan.others.push_back({"flat", 1, node_reduce(bytes, shape.ranks, other, m), "above ACCDP_FLAT_BYTES"});
+    return plan;
+  }
+  const Choice choice = receiver_only ? choose_reduce(bytes, shape, m) : choose_allreduce(bytes, shape, m);
+  for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
+    if (row.id == ReduceAlgorithm::kAuto || row.id == ReduceAlgorithm::kMpi) continue;
+    const bool possible = may_reduce_by(row.id, bytes, shape, receiver_only);
+    std::vector<int> lanes{1};
+    if (row.id == ReduceAlgorithm::kPipeline && shape.local_size > 1 && !receiver_only) lanes = {1, shape.local_size};
+    for (int each : lanes) {
+      Alternative way{row.name, each, {.seconds = -1}, ""};
+      if (possible) way.estimate = reduce_estimate(row.id, bytes, shape, m, receiver_only, each);
+      if (row.id == choice.algorithm && each == choice.lanes) {
+        plan.chosen = way;
+        continue;
+      }
+      if (!possible)
+        way.remark = receiver_only ? "only where all get the result" : "only up to a slot: ACCDP_CHUNK_BYTES";
+      else if (!row.is_offered)
+        way.remark = "for comparison";
+      else if (each != lanes_for(bytes, shape) && row.id == ReduceAlgorithm::kPipeline)
+        way.remark = "lanes: from a quarter of ACCDP_CHUNK_BYTES, where they leave frames long enough";
+      plan.others.push_back(way);
+    }
+  }
+  return plan;
+}
+
+Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t chunk, const Shape& shape,
+                     const Machine& m) {
+  const std::size_t frames = at_least_one(ceil_div(bytes, chunk));
+  Alternative way{name_of(algorithm), 1, meeting(shape, m), ""};
+  Estimate& e = way.estimate;
+  e.chunk_bytes = std::min(bytes, chunk);
+  if (algorithm == BcastAlgorithm::kMpi) {
+    e.seconds = -1;
+    e.chunk_bytes = bytes;
+    return way;
+  }
+  // The node's part runs beside the wire but for the last frame.
+  Estimate last = node_bcast(e.chunk_bytes, shape.node_ranks(), shape, m);
+  const double wire = bcast_seconds(algorithm, shape.nodes, frames, static_cast<double>(bytes), m.link);
+  e.seconds += std::max(wire, last.seconds * static_cast<double>(frames)) + last.seconds;
+  e.steps += last.steps * frames;
+  for (const Hop& hop : bcast_schedule(algorithm, shape.nodes, 0, frames))
+    e.wire_bytes += hop.to.size() * std::min(chunk, bytes - std::min(bytes, hop.frame * chunk));
+  return way;
+}
+
+Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
+  if (shape.nodes == 1)
+    return {{shape.ranks == 1 ? "alone" : "chunks", 1, node_bcast(bytes, shape.ranks, shape, m), ""}, {}};
+  const StreamOptions options = plain_stream();
+  const std::size_t chunk = std::min(options.chunk_bytes, frame_limit(shape.slot_bytes));
+  BcastAlgorithm chosen = options.algorithm;
+  if (chosen == BcastAlgorithm::kAuto)
+    chosen = choose_bcast(shape.nodes, at_least_one(ceil_div(bytes, chunk)), static_cast<double>(bytes), m.link);
+  Plan plan{bcast_by(chosen, bytes, chunk, shape, m), {}};
+  for (BcastAlgorithm other : {BcastAlgorithm::kChain, BcastAlgorithm::kBinomial, BcastAlgorithm::kScatterAllgather}) {
+    if (other == chosen) continue;
+    plan.others.push_back(bcast_by(other, bytes, chunk, shape, m));
+    if (options.algorithm != BcastAlgorithm::kAuto) plan.others.back().remark = "ACCDP_BCAST_ALGORITHM says which";
+  }
+  return plan;
+}
+
+/// Pieces of all ranks go round in one step: `bytes` each way of a slot, `steps` times.
+Estimate rounds(std::size_t steps, double bytes_in, double bytes_out, const Machine& m) {
+  return {steps * m.step_s + (bytes_in + bytes_out) / m.node_bytes_per_s, steps, 0, 0};
+}
+
+/// allgather (gathers) or reduce_scatter over nodes, on node 0: the fullest; the others are taken to be alike.
+Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers) {
+  const int n = shape.nodes, k = shape.node_ranks();
+  std::vector<int> node_of(k, 0);
+  for (int rank = k; rank < shape.ranks; ++rank) node_of.push_back(1 + (rank - k) % (n - 1));
+  const BlockFrames frames = cut_blocks(Topology(0, node_of), std::vector<std::size_t>(shape.ranks, block), shape);
+  const FrameGrid& grid = frames.grid();
+  Estimate e = meeting(shape, m);
+  if (grid.lanes() > 1) e += {m.step_s, 1, 0, 0};
+  double link_s = 0, own_s = 0;  // a segment's, and what this node does for it
+  for (std::size_t i = 0; i < grid.segments(); ++i) {
+    const std::size_t segment = grid.segment(i).bytes, own = frames.stream(i, 0).bytes;
+    std::size_t longest = 0;
+    for (int lane = 0; lane < grid.lanes(); ++lane)
+      if (const std::size_t frame = grid.frame(i, lane, 0); frame != FrameGrid::kNone)
+        longest = std::max(longest, grid.cut(frame).bytes);
+    const std::size_t steps =
+        k == 1 ? 0 : ceil_div(segment, shape.slot_bytes) + ceil_div(gathers ? own : longest, shape.slot_bytes);
+    e.steps += steps;
+    const double all = static_cast<double>(segment), mine = static_cast<double>(own);
+    link_s = (gathers ? mine * (n - 1) : all - mine) / m.link.bytes_per_s;
+    own_s = static_cast<double>(steps) * m.step_s + 2 * (all + mine) / m.node_bytes_per_s + 2 * (n - 2) * m.message_s +
+            (gathers ? 0 : (all * k / grid.lanes() + mine * n) / m.reduce_bytes_per_s);
+    e.seconds += i == 0 ? m.link.latency_s + link_s + own_s : std::max(link_s, own_s);
+  }
+  e.wire_bytes = gathers ? block * k * (n - 1) : block * (shape.ranks - k);
+  e.chunk_bytes = grid.largest();
+  return {{grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), e, ""}, {}};
+}
+
+Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
+  if (shape.nodes > 1) return block_pipeline(block, shape, m, true);
+  if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
+  const double bytes = static_cast<double>(block);
+  Estimate e = rounds(at_least_one(ceil_div(block, shape.slot_bytes)), bytes, bytes * (shape.ranks - 1), m);
+  e.chunk_bytes = std::min(block, shape.slot_bytes);
+  return {{"chunks", 1, e, ""}, {}};
+}
+
+Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
+  const std::size_t block = all / shape.ranks;
+  if (shape.nodes > 1) return block_pipeline(block, shape, m, false);
+  const int k = shape.ranks;
+  const std::size_t share = shape.slot_bytes / k / kLine * kLine;
+  const double bytes = static_cast<double>(block);
+  Estimate e = rounds(at_least_one(ceil_div(block, share)), bytes * (k - 1), 0, m);
+  e.seconds += bytes * k / m.reduce_bytes_per_s;
+  e.chunk_bytes = std::min(block, share);
+  return {{"slices", 1, e, ""}, {}};
+}
+
+Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
+  const int k = shape.node_ranks();
+  const std::size_t block = all / shape.ranks, others = shape.ranks - k;
+  const std::size_t table = ceil_div(k * sizeof(std::uint64_t), kLine) * kLine;
+  const std::size_t most = (shape.slot_bytes - table) / k / kLine * kLine;
+  const double bytes = static_cast<double>(block);
+  Estimate e = rounds(k == 1 ? 1 : at_least_one(ceil_div(block, most)), bytes * (k - 1), bytes * (k - 1), m);
+  e.chunk_bytes = block;
+  if (shape.nodes == 1) return {{"chunks", 1, e, ""}, {}};
+  // The sizes first; the node's ranks share its link.
+  e.seconds +=
+      meeting(shape, m).seconds + exchange_seconds(others, 8.0 * k, m) + exchange_seconds(others, bytes * k, m);
+  e.wire_bytes = k * others * (block + sizeof(std::uint64_t));
+  return {{"pairs", 1, e, ""}, {}};
+}
+
+}  // namespace
+
+const std::vector<OpKind>& planned_ops() {
+  static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
+                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
+  return ops;
+}
+
+Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
+  switch (op) {
+    case OpKind::kAllreduce: return reduction(bytes, shape, machine, false);
+    case OpKind::kReduce: return reduction(bytes, shape, machine, true);
+    case OpKind::kBcast: return bcast(bytes, shape, machine);
+    case OpKind::kAllgather: return allgather(bytes, shape, machine);
+    case OpKind::kReduceScatter: return reduce_scatter(bytes, shape, machine);
+    case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
+    default: throw UsageError(std::string("op=") + name_of(op) + ": there is no plan of it");
+  }
+}
+
+}  // namespace accdp

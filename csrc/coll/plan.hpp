@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "coll/call.hpp"
+#include "coll/cost.hpp"
+
+namespace accdp {
+
+/// One way to do an operation.
+struct Alternative {
+  std::string algorithm;  ///< as Way names it
+  int lanes = 1;
+  Estimate estimate;   ///< seconds < 0: no model of it
+  std::string remark;  ///< why it is not the one; empty: it was only slower
+};
+
+/// What a group would do, and what else it could: the answers of the functions by which the algorithms choose.
+struct Plan {
+  Alternative chosen;
+  std::vector<Alternative> others;
+};
+
+/// bytes: of the array that one rank hands in: for allreduce, reduce, bcast all of it, for allgather its block, for
+/// reduce_scatter and alltoall all blocks, which are of one size. A root is the lowest rank of its node. Throws
+/// UsageError for other operations. Reads the settings of bcast; else pure.
+Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine);
+
+/// Operations that plan_of() takes.
+const std::vector<OpKind>& planned_ops();
+
+}  // namespace accdp

@@ -70,7 +70,7 @@ def test_all_ranks_agree_on_what_was_measured(world):
     ran = run(world, "allreduce", 1 << 20)
     assert (ran["algorithm"], ran["lanes"]) == (after.algorithm, after.chosen.lanes)
     if world.size > 1:
-        assert after.machine.step_s != _core.Machine().step_s and after.seconds != before.seconds
+        assert after.seconds != before.seconds
 
 
 def test_arguments(world):

@@ -12,7 +12,7 @@ from real_tensors import LEARNING_RATES, MIB
 from accdp_comm import _core, nvcomp
 
 PARTS = ("figures", "reference", "curve", "grid", "training")
-PLACEMENTS = {"4x1": (4, 1), "2x2": (2, 2), "2x1": (2, 1), "1x2": (1, 2)}  # hosts, ranks on each
+PLACEMENTS = {"4x1": (4, 1), "2x2": (2, 2), "2x1": (2, 1), "1x2": (1, 2), "4x2": (4, 2)}  # hosts, ranks on each
 LINKS = (1000, 10000)  # Mbit/s
 FOR_FLOATS = ("fpk", "zhuff", "zstd")
 LOSSLESS = (*FOR_FLOATS, "lz4", "bitcomp")

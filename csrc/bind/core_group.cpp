@@ -82,6 +82,16 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
   return report_of(report);
 }
 
+py::dict last_run(const Group& group) {
+  py::dict entry;
+  entry["algorithm"] = group.last_run().way.algorithm;
+  entry["lanes"] = group.last_run().way.lanes;
+  entry["chunk_bytes"] = group.last_run().way.chunk_bytes;
+  entry["steps"] = group.last_run().steps;
+  entry["wire_bytes"] = group.last_run().wire_bytes;
+  return entry;
+}
+
 std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
                                   const std::vector<int>& nodes, int segment_fd, double timeout_s,
@@ -125,6 +135,10 @@ void bind_group(py::module_& m) {
                                for (int rank = 0; rank < g.size(); ++rank) nodes.push_back(g.topology().node_of(rank));
                                return nodes;
                              })
+      .def_property_readonly("shape", &Group::shape, py::return_value_policy::copy)
+      .def_property_readonly("machine", &Group::machine, py::return_value_policy::copy)
+      .def_property_readonly("last_run", &last_run)
+      .def("measure", &Group::measure, timeout, nogil())
       .def("barrier", &Group::barrier, timeout, nogil())
       .def(
           "bcast",

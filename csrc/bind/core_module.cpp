@@ -8,6 +8,7 @@
 #include "base/settings.hpp"
 #include "bind/core_device.hpp"
 #include "bind/core_group.hpp"
+#include "bind/core_plan.hpp"
 #include "codec/codec.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/nvcomp_api.hpp"
@@ -245,5 +246,6 @@ PYBIND11_MODULE(_core, m) {
   m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
         "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
   bind_device(m);
+  bind_plan(m);
   bind_group(m);
 }

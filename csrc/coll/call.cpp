@@ -9,6 +9,7 @@ namespace {
 constexpr const char* kNames[kOpKinds] = {
     "barrier", "bcast",    "allreduce", "reduce", "allgather",         "reduce_scatter",   "gather",
     "scatter", "alltoall", "send",      "recv",   "monitored_barrier", "bcast_compressed", "allreduce_compressed",
+    "measure",
 };
 
 struct Counters {

@@ -23,8 +23,9 @@ enum class OpKind : std::uint8_t {
   kMonitoredBarrier,
   kBcastCompressed,
   kAllreduceCompressed,
+  kMeasure,
 };
-constexpr int kOpKinds = 14;
+constexpr int kOpKinds = 15;
 const char* name_of(OpKind kind) noexcept;
 
 /// "bcast of 1024 float32 from root 0": what a rank did, for the message when ranks disagree.

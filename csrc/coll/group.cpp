@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "coll/event_log.hpp"
+#include "coll/measure.hpp"
 #include "coll/mpi_baselines.hpp"
 
 namespace accdp {
@@ -134,6 +135,14 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
 
 void Group::barrier(double timeout_s) {
   collective(OpKind::kBarrier, {}, 0, timeout_s, [](Context& c) { accdp::barrier(c); });
+}
+
+void Group::measure(double timeout_s) {
+  collective(OpKind::kMeasure, {}, 0, timeout_s, [&](Context& c) {
+    const Machine found = measure_machine(c);
+    fabric_.machine = found;
+    fabric_.link.told(found.link.bytes_per_s, found.link.latency_s);
+  });
 }
 
 void Group::bcast(Bytes data, Datatype type, int root, double timeout_s, Collectives& via) {

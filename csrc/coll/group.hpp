@@ -42,6 +42,8 @@ class Group {
   const Topology& topology() const { return fabric_.topology(); }
 
   void barrier(double timeout_s = -1);
+  /// Measures alpha and beta of wire and node (measure.hpp); from then on algorithms are chosen by them.
+  void measure(double timeout_s = -1);
   // `via`: how, for the kind of memory that the buffers are in.
   void bcast(Bytes data, Datatype type, int root, double timeout_s = -1, Collectives& via = host_collectives());
   /// Broadcast of a list of tensors as one stream, compressed as the options say. A bound there lets float tensors

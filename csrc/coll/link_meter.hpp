@@ -21,6 +21,13 @@ class LinkMeter {
   double bytes_per_s() const { return bytes_per_s_ > 0 ? bytes_per_s_ : guess_ > 0 ? guess_ : kUsualBytesPerS; }
   double latency_s() const { return latency_s_; }
 
+  /// What was measured otherwise (measure.hpp) counts where nothing else is known.
+  void told(double bytes_per_s, double latency_s) {
+    if (is_known()) return;
+    bytes_per_s_ = bytes_per_s;
+    latency_s_ = std::clamp(latency_s, kLeastLatencyS, kMostLatencyS);
+  }
+
   /// Whether a stream should be measured. A receipt at the end costs a message's way, so short streams are measured
   /// only while nothing is known.
   bool wants_receipts(std::size_t frames, std::size_t bytes) const {

@@ -48,8 +48,9 @@ Plan reduction(std::size_t bytes, const Shape& shape, const Machine& m, bool rec
         way.remark = receiver_only ? "only where all get the result" : "only up to a slot: ACCDP_CHUNK_BYTES";
       else if (!row.is_offered)
         way.remark = "for comparison";
-      else if (each != lanes_for(bytes, shape) && row.id == ReduceAlgorithm::kPipeline)
-        way.remark = "lanes: from a quarter of ACCDP_CHUNK_BYTES, where they leave frames long enough";
+      else if (row.id == ReduceAlgorithm::kPipeline && each != lanes_for(bytes, shape))
+        way.remark = each == 1 ? "leaders: below a quarter of ACCDP_CHUNK_BYTES"
+                               : "lanes: from a quarter of ACCDP_CHUNK_BYTES, on few nodes";
       plan.others.push_back(way);
     }
   }

@@ -1,0 +1,184 @@
+"""What an operation would do and take: the choice of algorithm with its alternatives (csrc/coll/plan.hpp)."""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _core, settings
+from .buffers import describe
+
+_BYTES = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_BITS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to do an operation."""
+
+    algorithm: str
+    lanes: int  # ranks of each node that speak with other nodes; 1: its leader
+    chunk_bytes: int  # between nodes: of one message; on one node: of one step
+    steps: int  # hand-overs between the ranks of a node
+    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the 40 bytes to each other node before
+    seconds: float | None  # predicted; None: there is no model of it
+    remark: str  # why it is not the one, where it is not only slower
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a communicator would do for one operation, and what else it could."""
+
+    op: str
+    nbytes: int
+    shape: _core.Shape
+    machine: _core.Machine
+    source: str  # of the machine's numbers: "measured", "usual" (constants), "given"
+    chosen: Alternative
+    others: tuple[Alternative, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the way that is chosen."""
+        return self.chosen.algorithm
+
+    @property
+    def seconds(self) -> float | None:
+        """Predicted time of the way that is chosen."""
+        return self.chosen.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "op": self.op,
+            "nbytes": self.nbytes,
+            "ranks": self.shape.ranks,
+            "nodes": self.shape.nodes,
+            "machine": {name: getattr(self.machine, name) for name in _MACHINE} | {"source": self.source},
+            "chosen": vars(self.chosen),
+            "others": [vars(other) for other in self.others],
+        }
+
+    def __str__(self) -> str:
+        shape, machine = self.shape, self.machine
+        place = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
+        if shape.nodes > 1 and shape.local_size:
+            place += f" of {shape.local_size}"
+        lines = [
+            f"{self.op} of {_size(self.nbytes)} by {shape.ranks} ranks on {place}; alpha and beta: {self.source}",
+            f"node: {_time(machine.step_s)} a step, {machine.node_bytes_per_s / 1e9:.3g} GB/s copied, "
+            f"{machine.reduce_bytes_per_s / 1e9:.3g} GB/s reduced",
+        ]
+        if shape.nodes > 1:
+            lines.append(
+                f"wire: {_time(machine.latency_s)} a message, {_time(machine.message_s)} each further one, "
+                f"{machine.link_bytes_per_s / 1e9:.3g} GB/s"
+            )
+        lines += ["", f"  {'way':<20}{'lanes':>5}{'chunk':>11}{'steps':>8}{'wire':>11}{'predicted':>11}"]
+        for mark, way in [("*", self.chosen), *((" ", other) for other in sorted(self.others, key=_by_time))]:
+            time = "-" if way.seconds is None else _time(way.seconds)
+            figures = f"{way.lanes:>5}{_size(way.chunk_bytes):>11}{way.steps:>8}{_size(way.wire_bytes):>11}{time:>11}"
+            lines.append(f"{mark} {way.algorithm:<20}{figures}  {way.remark}".rstrip())
+        return "\n".join(lines)
+
+
+_MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
+
+
+def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, source: str) -> Plan:
+    """Return the plan of an operation.
+
+    Args:
+        op: One of ``_core.planned_ops()``.
+        nbytes: Of the array that one rank hands in: for allgather its block, for reduce_scatter, alltoall all blocks.
+        shape: Where the ranks are.
+        machine: What steps, copies and messages take.
+        source: Where the machine's numbers come from.
+    Raises:
+        UsageError: There is no plan of that operation.
+    """
+    chosen, *others = (Alternative(**entry) for entry in _core.plan(op, nbytes, shape, machine))
+    return Plan(op, nbytes, shape, machine, source, chosen, tuple(others))
+
+
+def bytes_of(x: Any, dtype: Any) -> int:
+    """Return the bytes of an array, or of ``x`` elements of a datatype, or ``x`` itself."""
+    try:
+        count = operator.index(x)
+    except TypeError:
+        data = describe(x, "x", writable=False, device=True)
+        if data.device is not None:
+            raise _core.UsageError("x: expected host memory; there are no plans of device memory") from None
+        return data.count * data.itemsize
+    if count < 0:
+        raise _core.UsageError(f"x: expected an array or a number >= 0, got {count}")
+    try:
+        return count * (1 if dtype is None else np.dtype(dtype).itemsize)
+    except TypeError:
+        raise _core.UsageError(f"dtype: expected a NumPy datatype or its name, got {dtype!r}") from None
+
+
+def declared_shape(text: str) -> _core.Shape:
+    """Return the shape of ``NODESxRANKS``, such as 2x4, with the settings in force.
+
+    Raises:
+        UsageError: Not of that form.
+    """
+    match = re.fullmatch(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})", text)
+    if match is None:
+        raise _core.UsageError(f"topology: expected NODESxRANKS, such as 2x4, got {text!r}")
+    nodes, local = map(int, match.groups())
+    sizes = {name: size_of(settings.value_of(name)) for name in ("chunk_bytes", "flat_bytes")}
+    return _core.Shape(
+        nodes=nodes,
+        local_size=local,
+        ranks=nodes * local,
+        slot_bytes=sizes["chunk_bytes"],
+        flat_bytes=sizes["flat_bytes"],
+    )
+
+
+def size_of(text: str) -> int:
+    """Read bytes such as 4096, 64k, 64M or 64MiB.
+
+    Raises:
+        UsageError: Not of that form.
+    """
+    match = re.fullmatch(r"([0-9]+)(?:([kKMG]?)|([KMG])iB)", text)
+    if match is None:
+        raise _core.UsageError(f"size: expected bytes, with k, M, G or KiB, MiB, GiB if wanted, got {text!r}")
+    return int(match[1]) * _BYTES[match[2] or match[3] or ""]
+
+
+def rate_of(text: str) -> float:
+    """Read bytes per second from a rate such as 1Gbit, 100Mbit (per second) or 1.2GB (per second); decimal units.
+
+    Raises:
+        UsageError: Not of that form.
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([kKMG])(bit|B)(?:/s)?", text)
+    if match is None or float(match[1]) <= 0:
+        raise _core.UsageError(f"link: expected a rate such as 1Gbit, 100Mbit or 1.2GB, got {text!r}")
+    return float(match[1]) * _BITS[match[2]] / (8 if match[3] == "bit" else 1)
+
+
+def _by_time(way: Alternative) -> float:
+    return float("inf") if way.seconds is None else way.seconds
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.4g} {name}"
+    return f"{nbytes} B"
+
+
+def _time(seconds: float) -> str:
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e9:.3g} ns"

@@ -1,0 +1,116 @@
+"""Measure what the library keeps in memory beside a program's buffers, and time per byte, of long operations.
+
+    python bench/memory.py                         16 MiB to 256 MiB, on one node and on two declared ones
+    python bench/memory.py --sizes 16M,256M,1G     what fits: a rank holds up to three buffers of the size
+
+Each rank touches its buffers first; what an operation adds to its largest resident set (VmHWM, shared pages counted in
+every rank that touched them) is the library's, MPI's buffers between nodes included. Fails if any is above 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+LIMIT_BYTES = 64 << 20
+PLACEMENTS = {"1x2": "", "2x1": "2x1", "2x2": "2x2"}  # nodes x ranks, as declared
+OPS = ("allreduce", "reduce", "bcast", "allgather", "reduce_scatter", "alltoall")
+
+
+def resident(name: str) -> int:
+    """A figure of /proc/self/status in bytes: VmRSS now, VmHWM the most since it was reset."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError(f"/proc/self/status has no {name}")
+
+
+def forget_peak() -> None:
+    """Let VmHWM begin again from what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def calls(comm: Any, nbytes: int) -> dict[str, Callable[[], Any]]:
+    """The operations on buffers of so many bytes in all, touched."""
+    x, out = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
+    share = x[: x.size // comm.size]
+    return {
+        "allreduce": lambda: comm.allreduce(x, out=out),
+        "reduce": lambda: comm.reduce(x, out=out),
+        "bcast": lambda: comm.bcast(x),
+        "allgather": lambda: comm.allgather(share, out[: share.size * comm.size]),
+        "reduce_scatter": lambda: comm.reduce_scatter(x[: share.size * comm.size], out=out[: share.size]),
+        "alltoall": lambda: comm.alltoall(x[: share.size * comm.size], out[: share.size * comm.size]),
+    }
+
+
+def rank_main(sizes: list[int], ops: list[str], placement: str) -> None:
+    """Measure every operation and size; rank 0 prints one JSON line each."""
+    from accdp_comm import Communicator
+
+    with Communicator() as comm:
+        comm.barrier()
+        for nbytes in sizes:
+            for name, call in calls(comm, nbytes).items():
+                if name not in ops:
+                    continue
+                forget_peak()
+                before, seconds = resident("VmRSS"), []
+                for _ in range(3):
+                    comm.barrier()
+                    began = perf_counter()
+                    call()
+                    seconds.append(perf_counter() - began)
+                extra = np.array([resident("VmHWM") - before, min(seconds)], np.float64)
+                most, slowest = comm.allreduce(extra, "max")
+                row = {"op": name, "placement": placement, "bytes": nbytes, "extra_bytes": int(most)}
+                if comm.rank == 0:
+                    print(json.dumps(row | {"seconds": slowest, "ns_per_byte": slowest / nbytes * 1e9}), flush=True)
+
+
+def main() -> None:
+    import jobs
+
+    from accdp_comm.bench.options import size_list
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--sizes", type=size_list, default="16M,64M,256M", help="bytes, comma separated, k, M or G suffix"
+    )
+    parser.add_argument("--ops", default=",".join(OPS), help="some of " + ", ".join(OPS))
+    parser.add_argument("--placements", default=",".join(PLACEMENTS), help="some of " + ", ".join(PLACEMENTS))
+    parser.add_argument("--rank-of", metavar="PLACEMENT", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank_of:
+        rank_main(args.sizes, args.ops.split(","), args.rank_of)
+        return
+    rows: list[dict[str, Any]] = []
+    for placement in args.placements.split(","):
+        nodes, ranks = map(int, placement.split("x"))
+        words = ["--sizes", ",".join(map(str, args.sizes)), "--ops", args.ops, "--rank-of", placement]
+        command = [*jobs.mpiexec_command(nodes * ranks), sys.executable, os.path.abspath(__file__), *words]
+        done = jobs.run(command, env={"ACCDP_TOPOLOGY": PLACEMENTS[placement]}, timeout=1800)
+        if done.returncode:
+            sys.exit(f"memory.py: the job {placement} failed: {done}")
+        rows += done.reports
+    print(f"{'operation':<16}{'placement':>10}{'MiB':>8}{'added MiB':>11}{'ns/byte':>9}")
+    for row in rows:
+        figures = f"{row['bytes'] >> 20:>8}{row['extra_bytes'] / 2**20:>11.1f}{row['ns_per_byte']:>9.3f}"
+        print(f"{row['op']:<16}{row['placement']:>10}{figures}")
+    over = [row for row in rows if row["extra_bytes"] > LIMIT_BYTES]
+    if over:
+        sys.exit(f"memory.py: {len(over)} of {len(rows)} above {LIMIT_BYTES >> 20} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""A small simulator of allreduce over many nodes: messages in the order in which the algorithms send them.
+
+A node has one full-duplex link and one processor that speaks with other nodes (of several lanes, one each: they work
+alike, so one stands for all, and their messages share the link). A message occupies the sender's link for its bytes,
+arrives a latency later, and occupies the receiver's link as long; either processor spends ``message_s`` on it. All
+nodes are arrays of NumPy, and one round, in which each node sends at most one message, is a few operations on them: so
+4096 nodes take seconds. What happens on a node (csrc/coll/cost.hpp tells its time) is added between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accdp_comm import _core
+
+Times = NDArray[np.float64]  # seconds, one per node
+Nodes = NDArray[np.int64]
+
+SIGNATURE_BYTES = 40
+AHEAD, MOST_IN_FLIGHT = 4, 16 << 20  # segments under way at once, and their bytes: csrc/coll/reduce_over_nodes.cpp
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Messages to every node, as many to each: when a processor that did nothing else would have taken them."""
+
+    taken: Times
+    count: int
+
+
+class Network:
+    """Clocks of all nodes: when each processor and each direction of each link is free."""
+
+    def __init__(self, shape: _core.Shape, machine: _core.Machine):
+        self.shape, self.machine, self.nodes = shape, machine, shape.nodes
+        self.ids = np.arange(self.nodes)
+        self.processor, self.out, self.into = (np.zeros(self.nodes) for _ in range(3))
+
+    def work(self, seconds: float) -> None:
+        """Let every processor compute for so long."""
+        self.processor += seconds
+
+    def post(self, senders: Nodes, receivers: Nodes, nbytes: float) -> Times:
+        """Send one message from each of some nodes to another; return when they arrive."""
+        link_s, overhead = nbytes / self.machine.link_bytes_per_s, self.machine.message_s
+        self.processor[senders] += overhead
+        start = np.maximum(self.processor[senders], self.out[senders])
+        self.out[senders] = start + link_s
+        flight = max(self.machine.latency_s - 2 * overhead, 0.0)
+        self.into[receivers] = np.maximum(start + flight, self.into[receivers]) + link_s
+        return self.into[receivers]
+
+    def pass_on(self, senders: Nodes, receivers: Nodes, nbytes: float) -> None:
+        """Send one message from each of some nodes to another, which waits for it and takes it."""
+        arrived = self.post(senders, receivers, nbytes)
+        self.processor[receivers] = np.maximum(self.processor[receivers], arrived) + self.machine.message_s
+
+    def post_to_all(self, nbytes: float) -> Burst:
+        """Every node sends to every other, the next one first."""
+        taken = np.zeros(self.nodes)
+        for step in range(1, self.nodes):
+            receivers = (self.ids + step) % self.nodes
+            arrived = self.post(self.ids, receivers, nbytes)
+            taken[receivers] = np.maximum(taken[receivers], arrived) + self.machine.message_s
+        return Burst(taken, self.nodes - 1)
+
+    def take(self, burst: Burst) -> None:
+        """Let every processor wait for its messages and take them."""
+        self.processor = np.maximum(self.processor + burst.count * self.machine.message_s, burst.taken)
+
+    def fold(self, nbytes: float, nodes: Nodes | slice = slice(None)) -> None:
+        """Reduce so many bytes of sources."""
+        self.processor[nodes] += nbytes / self.machine.reduce_bytes_per_s
+
+    @property
+    def end(self) -> float:
+        """When the last node is done."""
+        return float(self.processor.max())
+
+
+def on_node(op: str, nbytes: float, network: Network, *, flat: bool = True) -> float:
+    """Return the seconds of an operation among the ranks of one node, by the library's own cost functions."""
+    shape = network.shape
+    if shape.local_size == 1:
+        return 0.0
+    sizes = {"slot_bytes": shape.slot_bytes, "flat_bytes": shape.flat_bytes if flat else 0}
+    alone = _core.Shape(nodes=1, local_size=shape.local_size, ranks=shape.local_size, **sizes)
+    return float(_core.plan(op, int(nbytes), alone, network.machine)[0]["seconds"])
+
+
+def ring(network: Network, nbytes: int) -> None:
+    """Reduce-scatter, then allgather, round a ring of leaders."""
+    share = nbytes / network.nodes
+    for step in range(2 * (network.nodes - 1)):
+        network.pass_on(network.ids, (network.ids + 1) % network.nodes, share)
+        if step < network.nodes - 1:
+            network.fold(2 * share)
+
+
+def binomial_tree(network: Network, nbytes: int) -> None:
+    """Reduce up a binomial tree of leaders, then broadcast down it."""
+    distances = [1 << bit for bit in range((network.nodes - 1).bit_length())]
+    for distance in distances:
+        senders = np.arange(distance, network.nodes, 2 * distance)
+        network.pass_on(senders, senders - distance, nbytes)
+        network.fold(2 * nbytes, senders - distance)
+    for distance in reversed(distances):
+        receivers = np.arange(distance, network.nodes, 2 * distance)
+        network.pass_on(receivers - distance, receivers, nbytes)
+
+
+def recursive_doubling(network: Network, nbytes: int) -> None:
+    """Leaders exchange all of it in pairs; those above a power of two come in before, and get the result after."""
+    whole = 1 << (network.nodes.bit_length() - 1)
+    extra, among = np.arange(whole, network.nodes), np.arange(whole)
+    network.pass_on(extra, extra - whole, nbytes)
+    network.fold(2 * nbytes, extra - whole)
+    for bit in range(whole.bit_length() - 1):
+        network.pass_on(among, among ^ (1 << bit), nbytes)
+        network.fold(2 * nbytes, among)
+    network.pass_on(extra - whole, extra, nbytes)
+
+
+def direct(network: Network, nbytes: int) -> None:
+    """Every leader sends all of it to every other, and reduces by itself."""
+    network.take(network.post_to_all(nbytes))
+    network.fold(network.nodes * nbytes)
+
+
+def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> None:
+    """Frames to their nodes and back, several segments under way (csrc/coll/reduce_over_nodes.cpp)."""
+    nodes = network.nodes
+    segment = min(nbytes, frame_bytes * nodes * lanes)
+    segments = -(-nbytes // max(segment, 1))
+    ahead = min(max(MOST_IN_FLIGHT // max(segment, 1), 2), AHEAD)
+    begin_s = on_node("allreduce", segment, network, flat=lanes == 1)
+    end_s = begin_s / 2 if lanes > 1 else on_node("bcast", segment, network)
+    begin_s -= end_s if lanes > 1 else 0.0  # with lanes, its two steps are before and after the wire
+    contributions: dict[int, Burst] = {}
+    for turn in range(segments + ahead - 1):
+        if turn < segments:
+            network.work(begin_s)
+            contributions[turn] = network.post_to_all(frame_bytes * lanes)
+        if (done := turn - (ahead - 1)) >= 0:
+            network.take(contributions.pop(done))
+            network.fold(nodes * frame_bytes)
+            network.take(network.post_to_all(frame_bytes * lanes))
+            network.work(end_s)
+
+
+def meet(network: Network) -> None:
+    """Compare signatures, leader by leader, as every operation of accdp does first."""
+    network.work(network.machine.step_s if network.shape.local_size > 1 else 0.0)
+    network.take(network.post_to_all(SIGNATURE_BYTES))
+
+
+def between_leaders(algorithm: Callable[[Network, int], None]) -> Callable[[Network, int], None]:
+    """Wrap an algorithm of leaders into a reduction on each node before it and a broadcast after it."""
+
+    def whole(network: Network, nbytes: int) -> None:
+        network.work(on_node("reduce", nbytes, network))
+        algorithm(network, nbytes)
+        network.work(on_node("bcast", nbytes, network))
+
+    return whole
+
+
+_LEADERS = {"direct": direct, "recursive_doubling": recursive_doubling, "ring": ring}
+
+
+def hierarchy(network: Network, nbytes: int) -> None:
+    """Play what accdp's own plan says."""
+    chosen = _core.plan("allreduce", nbytes, network.shape, network.machine)[0]
+    meet(network)
+    if chosen["algorithm"] == "pipeline":
+        pipeline(network, nbytes, chosen["lanes"], chosen["chunk_bytes"])
+    else:
+        between_leaders(_LEADERS[chosen["algorithm"]])(network, nbytes)
+
+
+ALGORITHMS = {
+    "ring": between_leaders(ring),
+    "binomial tree": between_leaders(binomial_tree),
+    "recursive doubling": between_leaders(recursive_doubling),
+    "accdp": hierarchy,
+}
+
+
+def seconds_of(name: str, nbytes: int, shape: _core.Shape, machine: _core.Machine) -> float:
+    """Simulate one allreduce; return the time until the last node is done."""
+    network = Network(shape, machine)
+    ALGORITHMS[name](network, nbytes)
+    return network.end

@@ -1,0 +1,60 @@
+"""One rank of a job of bench/model.py --check: what allreduce takes here, and alpha and beta as measured here."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from time import perf_counter
+
+import numpy as np
+
+from accdp_comm import Communicator
+
+_LEAST, _MOST = 5, 40  # samples of a size
+_SIZE_SECONDS = 1.5
+_MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
+
+
+def slowest(comm: Communicator, seconds: float) -> float:
+    return float(comm.allreduce(np.array([seconds]), "max")[0])
+
+
+def sample(comm: Communicator, data: np.ndarray) -> float:
+    comm.barrier()
+    began = perf_counter()
+    comm.allreduce(data)
+    return slowest(comm, perf_counter() - began)
+
+
+def main(sizes: str, out: str) -> None:
+    with Communicator() as comm:
+        for _ in range(2):  # connections are made on the way
+            comm.allreduce(np.zeros(1 << 18, np.float32))
+        machine = comm.measure()
+        rows = []
+        for nbytes in map(int, sizes.split(",")):
+            data = np.zeros(nbytes // 4, np.float32)
+            once = min(sample(comm, data) for _ in range(3))
+            seconds = [sample(comm, data) for _ in range(int(np.clip(_SIZE_SECONDS / once, _LEAST, _MOST)))]
+            found = comm.plan("allreduce", data)
+            rows.append(
+                {
+                    "bytes": nbytes,
+                    "samples": len(seconds),
+                    "measured_s": statistics.median(seconds),
+                    "p10_s": statistics.quantiles(seconds, n=10)[0],
+                    "p90_s": statistics.quantiles(seconds, n=10)[-1],
+                    "plan_s": found.seconds,
+                    "algorithm": found.algorithm,
+                    "lanes": found.chosen.lanes,
+                    "machine_measured": {name: getattr(machine, name) for name in _MACHINE},
+                }
+            )
+        if comm.rank == 0:
+            with open(out, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,84 @@
+// Costs and plans: pure functions of a size, a shape and a machine (coll/cost.hpp, coll/plan.hpp).
+#include "bind/core_plan.hpp"
+
+#include <pybind11/stl.h>
+
+#include "base/error.hpp"
+#include "coll/plan.hpp"
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+OpKind op_named(const std::string& name) {
+  std::string known;
+  for (OpKind op : planned_ops()) {
+    if (name == name_of(op)) return op;
+    known += (known.empty() ? "" : ", ") + std::string(name_of(op));
+  }
+  throw UsageError("op=" + name + ": expected one of " + known);
+}
+
+py::dict entry_of(const Alternative& way) {
+  py::dict entry;
+  entry["algorithm"] = way.algorithm;
+  entry["lanes"] = way.lanes;
+  entry["chunk_bytes"] = way.estimate.chunk_bytes;
+  entry["steps"] = way.estimate.steps;
+  entry["wire_bytes"] = way.estimate.wire_bytes;
+  entry["seconds"] = way.estimate.seconds < 0 ? py::object(py::none()) : py::float_(way.estimate.seconds);
+  entry["remark"] = way.remark;
+  return entry;
+}
+
+py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine) {
+  if (shape.nodes < 1 || shape.node_ranks() < 1 || shape.ranks < shape.nodes)
+    throw UsageError("shape: expected at least one node and one rank on each");
+  const Plan found = plan_of(op_named(op), nbytes, shape, machine);
+  py::list entries;
+  entries.append(entry_of(found.chosen));
+  for (const Alternative& other : found.others) entries.append(entry_of(other));
+  return entries;
+}
+
+}  // namespace
+
+void bind_plan(py::module_& m) {
+  using namespace py::literals;
+  py::class_<Shape>(m, "Shape", "Where the ranks of a group are, and how its shared memory is cut.")
+      .def(py::init([](int nodes, int local_size, int ranks, std::size_t slot_bytes, std::size_t flat_bytes) {
+             return Shape{nodes, local_size, ranks, slot_bytes, flat_bytes, 0};
+           }),
+           py::kw_only(), "nodes"_a, "local_size"_a, "ranks"_a, "slot_bytes"_a, "flat_bytes"_a)
+      .def_readonly("nodes", &Shape::nodes)
+      .def_readonly("local_size", &Shape::local_size, "Ranks on each node; 0 where nodes differ.")
+      .def_readonly("ranks", &Shape::ranks)
+      .def_readonly("slot_bytes", &Shape::slot_bytes)
+      .def_readonly("flat_bytes", &Shape::flat_bytes);
+  py::class_<Machine>(m, "Machine", "Alpha and beta of wire and node; where nothing was measured, the usual ones.")
+      .def(py::init<>())
+      .def_property(
+          "link_bytes_per_s", [](const Machine& it) { return it.link.bytes_per_s; },
+          [](Machine& it, double value) { it.link.bytes_per_s = value; })
+      .def_property(
+          "latency_s", [](const Machine& it) { return it.link.latency_s; },
+          [](Machine& it, double value) { it.link.latency_s = value; })
+      .def_readwrite("message_s", &Machine::message_s)
+      .def_readwrite("step_s", &Machine::step_s)
+      .def_readwrite("node_bytes_per_s", &Machine::node_bytes_per_s)
+      .def_readwrite("reduce_bytes_per_s", &Machine::reduce_bytes_per_s);
+  m.def("plan", plan, "op"_a, "nbytes"_a, "shape"_a, "machine"_a,
+        "The ways to do an operation, the one that is chosen first: algorithm, lanes, chunk_bytes, steps, wire_bytes, "
+        "seconds (None: no model), remark.");
+  m.def(
+      "planned_ops",
+      [] {
+        std::vector<std::string> names;
+        for (OpKind op : planned_ops()) names.push_back(name_of(op));
+        return names;
+      },
+      "Operations that plan() takes.");
+}
+
+}  // namespace accdp::bind

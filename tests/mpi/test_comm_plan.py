@@ -1,0 +1,89 @@
+"""plan() tells what happens: algorithm, lanes, chunks, steps and bytes between nodes of operations that then run."""
+
+import numpy as np
+import pytest
+
+from accdp_comm import UsageError, _core, settings
+
+SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test have chunks of 4 KiB
+SIGNATURE_BYTES = 40  # from each leader to each other
+
+
+def run(world, op: str, nbytes: int) -> dict:
+    """Do an operation on so many bytes per rank; return what it says of itself."""
+    x = np.zeros(nbytes // 4, np.float32)
+    if op == "bcast":
+        world.bcast(x)
+    elif op == "allgather":
+        world.allgather(x, np.empty(world.size * x.size, np.float32))
+    else:
+        getattr(world, op)(x)
+    return world._core.last_run
+
+
+def sent_by_node(world, wire_bytes: int) -> int:
+    """Sum over the ranks of node 0."""
+    sent = world.allgather(np.array([wire_bytes]))[:, 0]
+    return int(sum(count for count, node in zip(sent, world.nodes, strict=True) if node == 0))
+
+
+@pytest.mark.parametrize("op", _core.planned_ops())
+def test_what_ran_is_what_was_planned(world, op):
+    nodes = len(set(world.nodes))
+    for size in SIZES:
+        nbytes = size // (4 * world.size) * 4 * world.size  # whole blocks
+        plan = world.plan(op, nbytes)
+        ran = run(world, op, nbytes)
+        sent = sent_by_node(world, ran["wire_bytes"])
+        where = f"{op} of {nbytes} bytes: ran {ran}\n{plan}"
+        chosen = plan.chosen
+        assert [ran[name] for name in ("algorithm", "lanes", "chunk_bytes")] == [
+            chosen.algorithm,
+            chosen.lanes,
+            chosen.chunk_bytes,
+        ], where
+        assert sent == (chosen.wire_bytes + SIGNATURE_BYTES * (nodes - 1) if nodes > 1 else 0), where
+        if world.nodes[world.rank] == 0:
+            assert ran["steps"] == chosen.steps, where
+
+
+@pytest.mark.parametrize("algorithm", [name for name, _ in _core.bcast_algorithms() if name != "mpi"])
+def test_a_bcast_that_the_settings_choose(world, algorithm):
+    if len(set(world.nodes)) == 1:
+        pytest.skip("one node: there is no choice")
+    with settings.override(bcast_algorithm=algorithm):
+        plan = world.plan("bcast", 40_000)
+        ran = run(world, "bcast", 40_000)
+    assert (ran["algorithm"], ran["steps"]) == (plan.algorithm, plan.chosen.steps)
+    assert sent_by_node(world, ran["wire_bytes"]) >= plan.chosen.wire_bytes
+
+
+def test_all_ranks_agree_on_what_was_measured(world):
+    before = world.plan("allreduce", 1 << 20)
+    machine = world.measure()
+    names = [name for name in vars(_core.Machine) if not name.startswith("_")]
+    numbers = np.array([getattr(machine, name) for name in names])
+    assert np.all(numbers >= 0) and machine.node_bytes_per_s > 1e6 and len(names) == 6
+    assert np.array_equal(world.allgather(numbers), np.tile(numbers, (world.size, 1)))
+    after = world.plan("allreduce", 1 << 20)
+    assert (before.source, after.source) == ("usual", "measured")
+    ran = run(world, "allreduce", 1 << 20)
+    assert (ran["algorithm"], ran["lanes"]) == (after.algorithm, after.chosen.lanes)
+    if world.size > 1:
+        assert after.seconds != before.seconds
+
+
+def test_arguments(world):
+    assert world.plan("bcast", np.zeros((3, 5), np.float64)).nbytes == 120
+    assert world.plan("bcast", 10, dtype="float32").nbytes == 40
+    with pytest.raises(UsageError, match="op=gather: expected one of allreduce, "):
+        world.plan("gather", 4)
+    with pytest.raises(UsageError, match="x: expected an array or a number >= 0, got -1"):
+        world.plan("bcast", -1)
+    with pytest.raises(UsageError, match="dtype: expected a NumPy datatype"):
+        world.plan("bcast", 1, dtype="floats")
+    world._core.deterministic = True
+    if len(set(world.nodes)) > 1:
+        with pytest.raises(UsageError, match="op=reduce: there is no plan of deterministic reductions"):
+            world.plan("reduce", 4)
+    assert world.plan("bcast", 4).nbytes == 4

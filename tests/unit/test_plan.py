@@ -1,0 +1,118 @@
+"""Plans of shapes that are only imagined: the choice is the cheapest, and costs grow as they must."""
+
+import json
+
+import pytest
+
+from accdp_comm import UsageError, _core, cli, plan
+
+SIZES = [0, 8, 4 << 10, 64 << 10, 1 << 20, 64 << 20, 1 << 30]
+SHAPES = ["1x1", "1x4", "2x1", "2x2", "4x1", "3x5", "64x8", "4096x4"]
+
+
+def found(op: str, nbytes: int, shape: str, link: float = 1.25e8) -> plan.Plan:
+    machine = _core.Machine()
+    machine.link_bytes_per_s = link
+    return plan.plan_of(op, nbytes, plan.declared_shape(shape), machine, "given")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("op", _core.planned_ops())
+def test_the_choice_is_the_cheapest(op, shape):
+    for nbytes in SIZES:
+        it = found(op, nbytes, shape)
+        assert it.seconds is not None and it.seconds >= 0, it
+        rivals = [way for way in it.others if not way.remark]
+        assert all(way.seconds >= it.seconds for way in rivals), it
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "1x1"])
+@pytest.mark.parametrize("op", _core.planned_ops())
+def test_more_bytes_never_take_less_time(op, shape):
+    seconds = [found(op, nbytes, shape).seconds for nbytes in SIZES]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize("shape", ["2x1", "2x2", "4x1", "4x2", "16x2"])
+def test_long_reductions_keep_the_link_busy(shape):
+    """2 S (n-1)/n bytes, and within 10 % the time that they take on the link."""
+    it = found("allreduce", 64 << 20, shape)
+    nodes = it.shape.nodes
+    least = 2 * (64 << 20) * (nodes - 1) // nodes
+    assert it.algorithm == "pipeline" and it.chosen.wire_bytes == pytest.approx(least, rel=0.01)
+    assert 1 <= it.seconds / (least / 1.25e8) < 1.1
+
+
+def test_time_per_byte_is_constant():
+    for op in _core.planned_ops():
+        per_byte = [found(op, nbytes, "2x2").seconds / nbytes for nbytes in (16 << 20, 256 << 20, 1 << 30)]
+        assert max(per_byte) / min(per_byte) < 1.1, op
+
+
+def test_alternatives_say_why_not():
+    it = found("allreduce", 64 << 20, "2x2")
+    remarks = {way.algorithm: way.remark for way in it.others}
+    assert "ACCDP_CHUNK_BYTES" in remarks["direct"] and "* pipeline" in str(it)
+    short = found("allreduce", 1024, "2x2")
+    assert short.algorithm == "direct"
+    assert all(way.remark for way in short.others if way.seconds < short.seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("0", 0), ("4096", 4096), ("64k", 65536), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1G", 1 << 30)],
+)
+def test_sizes(text, nbytes):
+    assert plan.size_of(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "64MB", "64 MiB", "1kiB"])
+def test_wrong_sizes(text):
+    with pytest.raises(UsageError, match="size: expected bytes, with k, M, G"):
+        plan.size_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1Gbit", 1.25e8), ("100Mbit", 1.25e7), ("1.2GB", 1.2e9), ("2.5Gbit/s", 3.125e8)]
+)
+def test_rates(text, rate):
+    assert plan.rate_of(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("text", ["1", "1Gb", "0Gbit", "-1Gbit", "fast"])
+def test_wrong_rates(text):
+    with pytest.raises(UsageError, match="link: expected a rate such as 1Gbit"):
+        plan.rate_of(text)
+
+
+def test_command(capsys):
+    words = ["info", "--plan", "allreduce", "64MiB", "--topology", "2x2", "--link", "1Gbit"]
+    assert cli.main(words) == 0
+    text = capsys.readouterr().out
+    assert "allreduce of 64 MiB by 4 ranks on 2 nodes of 2" in text and "* pipeline" in text and "0.125 GB/s" in text
+    assert cli.main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["algorithm"] == "pipeline"
+    assert cli.main(["info", "--plan", "allreduce", "1k"]) == 0
+    assert "1 rank" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--plan", "allreduce", "64X"], "accdp info: size: expected bytes"),
+        (["--plan", "gather", "64"], "accdp info: op=gather: expected one of allreduce, "),
+        (["--plan", "bcast", "64", "--topology", "2"], "topology: expected NODESxRANKS, such as 2x4, got '2'"),
+        (["--plan", "bcast", "64", "--link", "1"], "link: expected a rate"),
+        (["--link", "1Gbit"], "--link: expected --plan too"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, words, said):
+    assert cli.main(["info", *words]) == 2
+    text = capsys.readouterr().err
+    assert said in text and text.count("\n") == 1
+
+
+def test_an_impossible_shape():
+    with pytest.raises(UsageError, match="shape: expected at least one node"):
+        shape = _core.Shape(nodes=0, local_size=1, ranks=1, slot_bytes=4096, flat_bytes=64)
+        _core.plan("allreduce", 4, shape, _core.Machine())

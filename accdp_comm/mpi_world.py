@@ -32,6 +32,8 @@ class _World:
         self.universe = ""
         self.pid = 0
         self.service: subprocess.Popen[str] | None = None  # on the rank that started it
+        self.group_pid = 0  # the process that has formed groups
+        self.is_ours = False  # this module initialised MPI, and leaves it
         self.has_launcher = True
         self.minds_deaths = True  # something ends all ranks when one dies or leaves without MPI_Finalize
         self.lock = threading.RLock()
@@ -214,6 +216,7 @@ def _initialise(module: ModuleType, timeout_s: float) -> None:
     watch = threading.Timer(timeout_s, give_up)
     watch.daemon = True
     watch.start()
+    _world.is_ours = not module.is_initialized()
     try:
         with _relay_to_srun(module):
             module.init()
@@ -268,6 +271,7 @@ def _unlink_segments_of_mpich() -> None:
 
 def keep_until_exit(group: _core.Group) -> None:
     """Close this group at interpreter exit, before MPI, if it is then still open."""
+    _world.group_pid = os.getpid()
     _groups.add(group)
 
 
@@ -290,6 +294,8 @@ def _leave() -> None:
         if ends_by_exception():
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
         _attempt(group.close)
+    if ends_by_exception() and _world.group_pid == os.getpid():
+        _abort_mpi4py()
     if _world.pid != os.getpid():
         return
     module = load()
@@ -303,6 +309,21 @@ def _leave() -> None:
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
     _attempt(lambda: module.finalize(seconds, leave_open))
+
+
+def _abort_mpi4py() -> None:
+    """End the job where mpi4py would wait for the other ranks in MPI_Finalize, and they for this one, without end.
+
+    It does so where it initialised MPI, after everything that Python itself runs at exit.
+    """
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    if mpi4py is None or _world.is_ours or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
+        return
+    if mpi4py.COMM_WORLD.Get_size() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            _attempt(stream.flush)
+        _attempt(_unlink_segments_of_mpich)
+        mpi4py.COMM_WORLD.Abort(1)
 
 
 # A forked child must not close what belongs to its parent when it exits.

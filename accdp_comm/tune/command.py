@@ -126,6 +126,7 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     """The job, whose batch sizes are tried, the points, and the number of GPUs. Settles what was left open."""
     from .. import _core
     from ..launch import gpus as devices
+    from ..launch import programs
     from . import load
     from .measure import Plan
     from .space import Batches, points
@@ -153,6 +154,8 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     )
     if not made:
         raise _core.UsageError("no point is left: no --global-batch can be divided evenly among any number of ranks")
+    is_module = bool({"-m", "--module"} & set(options.run))
+    programs.rank_command([options.script], module=is_module)  # one that is not there would fail at every point
     script = (options.script, *options.arguments)
     if unset := open_places(script, made[0]):
         needed = "--workers" if unset[0] == "{workers}" else "--global-batch or --batch-size"

@@ -32,6 +32,13 @@ def no_gpu(monkeypatch):
     have(monkeypatch, 0)
 
 
+@pytest.fixture(autouse=True)
+def scripts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.py", "train.py"):
+        (tmp_path / name).touch()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -48,6 +55,8 @@ def no_gpu(monkeypatch):
         (["--ranks-per-gpu", "2", "x.py"], "--ranks-per-gpu: no GPUs here: nvidia-smi lists none; use --ranks"),
         (["--gpus", "0", "x.py"], "--gpus 0: no GPUs here: nvidia-smi lists none"),
         (["--ranks", "2", "--global-batch", "3", "x.py"], "no point is left"),
+        (["--ranks", "1", "none.py"], "none.py: no such file"),
+        (["--ranks", "1", "no-such-program"], "no-such-program: neither a Python script (*.py) nor a program"),
         (["--ranks", "1", "x.py", "{workers}"], "{workers} in the command: expected --workers"),
         (["--ranks", "1", "x.py", "--b={batch_size}"], "expected --global-batch or --batch-size"),
     ],
@@ -76,6 +85,10 @@ def test_ranks_per_gpu(monkeypatch):
     job, _, points, gpus = plan("--gpus", "0,1,2", "--ranks-per-gpu", "2", "--run", "--mps off", "train.py")
     assert (gpus, points) == (3, [Point(6, 2)])
     assert job.run_options == ("--gpus", "0,1,2", "--mps", "off")
+
+
+def test_modules_are_looked_for_when_they_run(no_gpu):
+    assert plan("--ranks", "1", "--run=-m", "pkg.train")[0].script == ("pkg.train",)
 
 
 def test_what_follows_the_script_is_its_own(no_gpu):

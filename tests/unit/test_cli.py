@@ -86,3 +86,18 @@ def test_info_shows_the_same_as_text_and_json():
     assert "4 ranks on 2 nodes, node of rank: [0, 0, 1, 1]" in text
     assert "single copy       no: ACCDP_CMA=off" in text
     assert "ACCDP_X               -         1         code         text" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mps", "terminate", "x"], "accdp mps terminate: argument PID: invalid int value: 'x'"),
+        (["mps", "nonsense"], "accdp mps: argument VERB: invalid choice: 'nonsense'"),
+        (["doctor", "-n", "0"], "accdp doctor: argument -n/--ranks: expected a number of ranks >= 1, got '0'"),
+    ],
+)
+def test_mistakes_name_the_command(words, said, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(words)
+    text = capsys.readouterr().err
+    assert leaving.value.code == 2 and text.startswith(said) and text.count("\n") == 1

@@ -19,7 +19,7 @@ _USAGE = "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] 
 def add_parser(commands: Any) -> None:
     """Add `accdp mps` to the commands."""
     mps = commands.add_parser("mps", help="daemons of NVIDIA MPS that accdp owns", usage=_USAGE)
-    verbs = mps.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(mps))
+    verbs = mps.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(mps), prog="accdp mps")
     status = verbs.add_parser("status", help="show daemons, owners and clients")
     status.add_argument("--json", action="store_true", help="as JSON")
     for verb, text in (("start", "start a daemon per GPU that stays until accdp mps stop"), ("stop", "stop those")):

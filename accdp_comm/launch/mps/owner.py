@@ -33,7 +33,7 @@ def main() -> int:
     try:
         control, wish = (json.loads(os.environ.pop(name)) for name in (CONTROL_VARIABLE, OWNER_VARIABLE))
     except KeyError as error:
-        raise _core.UsageError("accdp mps own: only accdp run starts this, on the hosts of --hosts") from error
+        raise _core.UsageError("own: only accdp run starts this, on the hosts of a job") from error
     for number in STOPPING:
         # Its clients go first. Not SIG_IGN, which daemons would inherit.
         signal.signal(number, lambda *_: None)

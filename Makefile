@@ -13,6 +13,7 @@ VENV_FLAGS ?=
 WHEELS ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 RANKS ?= 1 2 3 4
+MORE_RANKS ?= 5 8
 
 BIN := $(abspath $(VENV))/bin
 STAMPS := $(VENV)/stamps
@@ -93,6 +94,10 @@ test-mpi: build $(STAMPS)/test
 	  echo "$(MPIEXEC) -n $$ranks pytest $$tests"; \
 	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
 	done; done
+	@for ranks in $(MORE_RANKS); do \
+	  echo "$(MPIEXEC) -n $$ranks pytest tests/mpi/test_comm_algorithms.py"; \
+	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi tests/mpi/test_comm_algorithms.py || exit 1; \
+	done
 
 # -- checks -------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ def collect() -> dict[str, Any]:
         "nvcomp": _nvcomp(),
         "codecs": _codecs(),
         "bcast_algorithms": [{"name": name, "meaning": meaning} for name, meaning in _core.bcast_algorithms()],
+        "allreduce_algorithms": [{"name": name, "meaning": meaning} for name, meaning in _core.reduce_algorithms()],
         "settings": [asdict(row) for row in settings.table()],
     }
 
@@ -71,7 +72,8 @@ def as_text(found: dict[str, Any]) -> str:
     lines += ["", f"{'codec':<15}{'from':<22}{'exactness':<46}datatypes"]
     for row in found["codecs"]:
         lines.append(f"{row['name']:<15}{row['home']:<22}{row['exactness']:<46}{row['why_not'] or row['datatypes']}")
-    lines += ["", *(f"bcast {row['name']:<19}{row['meaning']}" for row in found["bcast_algorithms"])]
+    for op in ("bcast", "allreduce"):
+        lines += ["", *(f"{op} {row['name']:<19}{row['meaning']}" for row in found[f"{op}_algorithms"])]
     lines += ["", f"{'setting':<22}{'value':<10}{'default':<10}{'set by':<13}accepts"]
     for row in found["settings"]:
         lines.append(

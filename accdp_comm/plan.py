@@ -101,7 +101,18 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
     Raises:
         UsageError: There is no plan of that operation.
     """
-    chosen, *others = (Alternative(**entry) for entry in _core.plan(op, nbytes, shape, machine))
+    return _plan(op, nbytes, shape, machine, source, _core.plan(op, nbytes, shape, machine))
+
+
+def plan_in(group: _core.Group, op: str, nbytes: int, source: str) -> Plan:
+    """Return what a group would do, settings that ask for an algorithm included; as plan_of()."""
+    return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes))
+
+
+def _plan(
+    op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, source: str, entries: list[dict[str, Any]]
+) -> Plan:
+    chosen, *others = (Alternative(**entry) for entry in entries)
     return Plan(op, nbytes, shape, machine, source, chosen, tuple(others))
 
 

@@ -36,6 +36,14 @@ constexpr Setting kRows[] = {
     {&Settings::bcast_algorithm, "ACCDP_BCAST_ALGORITHM",
      "auto, chain, binomial, scatter_allgather, mpi or p2p_compressed",
      "How a broadcast goes from node to node; the last two are for comparison.", true},
+    {&Settings::allreduce, "ACCDP_ALLREDUCE", "auto, direct, recursive_doubling, ring, pipeline or mpi",
+     "How allreduce goes from node to node; auto takes the cheapest. mpi, for comparison, is the MPI library's own "
+     "over "
+     "all ranks.",
+     true},
+    {&Settings::baseline, "ACCDP_BASELINE", "off or mpi",
+     "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison.",
+     true},
     {&Settings::codec, "ACCDP_CODEC", "none, auto or a codec of `accdp info`",
      "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only.",
      true},
@@ -109,6 +117,10 @@ void check(const Settings& values, const Setting& row) {
   constexpr const char* kWays[] = {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"};
   if (is(&Settings::bcast_algorithm) && std::count(std::begin(kWays), std::end(kWays), values.bcast_algorithm) == 0)
     fail();
+  constexpr const char* kReductions[] = {"auto", "direct", "recursive_doubling", "ring", "pipeline", "mpi"};
+  if (is(&Settings::allreduce) && std::count(std::begin(kReductions), std::end(kReductions), values.allreduce) == 0)
+    fail();
+  if (is(&Settings::baseline) && values.baseline != "off" && values.baseline != "mpi") fail();
   if (is(&Settings::codec) && values.codec.empty()) fail();
   if (is(&Settings::deterministic) && values.deterministic != "off" && values.deterministic != "on") fail();
   const bool bad_slot =

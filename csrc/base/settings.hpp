@@ -18,6 +18,8 @@ struct Settings {
   std::string mpi = "auto";
   std::string topology = "";
   std::string bcast_algorithm = "auto";
+  std::string allreduce = "auto";
+  std::string baseline = "off";
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
   std::string deterministic = "off";

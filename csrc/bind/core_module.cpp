@@ -14,6 +14,7 @@
 #include "codec/nvcomp_api.hpp"
 #include "codec/spread.hpp"
 #include "coll/call.hpp"
+#include "coll/cost.hpp"
 #include "coll/event_log.hpp"
 #include "coll/stream_codec.hpp"
 #include "device/reduce.hpp"
@@ -127,9 +128,10 @@ py::list codec_list() {
   return rows;
 }
 
-py::list algorithm_list() {
+template <class Row>
+py::list algorithm_list(const std::vector<Row>& table) {
   py::list rows;
-  for (const BcastAlgorithmRow& row : bcast_algorithm_rows()) rows.append(py::make_tuple(row.name, row.meaning));
+  for (const Row& row : table) rows.append(py::make_tuple(row.name, row.meaning));
   return rows;
 }
 
@@ -209,7 +211,12 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "codecs", codec_list,
       "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works).");
-  m.def("bcast_algorithms", algorithm_list, "(name, meaning) of each way a broadcast may go between nodes.");
+  m.def(
+      "bcast_algorithms", [] { return algorithm_list(bcast_algorithm_rows()); },
+      "(name, meaning) of each way a broadcast may go between nodes.");
+  m.def(
+      "reduce_algorithms", [] { return algorithm_list(reduce_algorithm_rows()); },
+      "(name, meaning) of each way an allreduce may go between nodes.");
   m.def(
       "check_stream",
       [](const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm) {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "coll/context.hpp"
+#include "coll/cost.hpp"
 #include "coll/wire_reduction.hpp"
 
 namespace accdp {
@@ -23,6 +24,8 @@ void reduce_scatter_in_rank_order(Context& context, const std::vector<ConstBytes
 void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root);
 void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root);
 void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs);
+/// What alltoall does before it moves anything: fails where a rank sends another number of bytes than is expected.
+void compare_sizes(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs);
 
 // Parts that several of them use.
 
@@ -32,6 +35,20 @@ void copy(Bytes to, ConstBytes from);
 void bcast_on_node(Context& context, const std::vector<Bytes>& spans, int source_local_rank);
 /// Reduces over the ranks of the node; receiver: local rank, or -1 for all. Divides if `how` says so.
 void reduce_on_node(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// Reduces over the leaders of all nodes, called by them only, messages of at most `most_bytes` one after the other.
+/// Memory for it is taken once. algorithm: direct, recursive_doubling or ring.
+class LeaderReduction {
+ public:
+  LeaderReduction(Context& context, const Reduction& how, ReduceAlgorithm algorithm, std::size_t most_bytes);
+  /// `data`: the node's sum, then the result. receiver: the node that gets it, -1 for all; one node only by direct.
+  void run(Bytes data, int receiver = -1);
+
+ private:
+  Context& c_;
+  const Reduction how_;
+  const ReduceAlgorithm algorithm_;
+  Bytes room_, wide_;
+};
 /// Reduces a long message over several nodes; receiver: group rank, or -1 for all.
 void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 /// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.

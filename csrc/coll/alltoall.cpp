@@ -71,6 +71,21 @@ void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins,
 
 }  // namespace
 
+void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  const int ranks = c.topology().size();
+  std::vector<std::uint64_t> mine(ranks), theirs(ranks);
+  std::vector<ConstBytes> sent;
+  std::vector<Bytes> received;
+  for (int rank = 0; rank < ranks; ++rank) {
+    mine[rank] = ins[rank].size();
+    sent.push_back(std::as_bytes(std::span(&mine[rank], 1)));
+    received.push_back(std::as_writable_bytes(std::span(&theirs[rank], 1)));
+  }
+  alltoall(c, sent, received);
+  for (int rank = 0; rank < ranks; ++rank)
+    if (theirs[rank] != outs[rank].size()) fail_sizes(c, rank, theirs[rank], c.topology().rank(), outs[rank].size());
+}
+
 void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
   c.note({t.nodes() > 1 ? "pairs" : "chunks", 1, ins[t.rank()].size()});

@@ -15,6 +15,7 @@
 
 #include "base/settings.hpp"
 #include "coll/algorithms.hpp"
+#include "coll/mpi_baselines.hpp"
 
 namespace accdp {
 namespace {
@@ -334,16 +335,6 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
   }
 }
 
-void bcast_by_mpi(Context& c, const std::vector<Piece>& pieces, int root) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are ints
-  c.meet();
-  for (const Piece& piece : pieces)
-    for (std::size_t at = 0; at < piece.data.size(); at += kMost) {
-      Wire::Request request = c.wire().ibcast(piece.data.subspan(at, std::min(kMost, piece.data.size() - at)), root);
-      c.wait(request);
-    }
-}
-
 BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const StreamPlan& plan) {
   if (asked != BcastAlgorithm::kAuto) return asked;
   // All ranks must choose alike, so not by what one of them measured.
@@ -364,7 +355,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
     c.note({name_of(options.algorithm), 1, plan.bytes()});
-    bcast_by_mpi(c, pieces, root);
+    c.meet();
+    for (const Piece& piece : pieces) bcast_by_mpi(c, piece.data, root);
     report.wire_bytes = plan.bytes();
   } else if (t.nodes() == 1 && (plain || options.automatic)) {
     bcast_on_node(c, memory_of(pieces), t.local_of(root));  // memory is faster than any codec

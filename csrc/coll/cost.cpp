@@ -80,7 +80,7 @@ const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows() {
       {kAuto, "auto", "the cheapest of those that are offered", false},
       {kDirect, "direct", "every leader sends all of it to every other and reduces by itself", true},
       {kRecursiveDoubling, "recursive_doubling",
-       "leaders exchange all of it in pairs, at twice the distance each round", false},
+       "leaders exchange all of it in pairs, at twice the distance each round", true},
       {kRing, "ring", "reduce-scatter, then allgather, on a ring of leaders", false},
       {kPipeline, "pipeline", "frames to their nodes and back, by leaders or by all ranks, several segments at once",
        true},

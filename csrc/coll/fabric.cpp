@@ -47,6 +47,12 @@ std::chrono::nanoseconds microseconds(double us) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
 }
 
+ReduceAlgorithm reduce_algorithm_named(const std::string& name) {
+  for (const ReduceAlgorithmRow& row : reduce_algorithm_rows())
+    if (name == row.name) return row.id;
+  throw UsageError("ACCDP_ALLREDUCE=" + name + ": expected a row of `accdp info`");
+}
+
 /// Waits until every rank of the node has mapped the segment.
 class Mapped : public Lookout {
  public:
@@ -72,6 +78,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
     : timeout_s(timeout),
       flat_bytes(settings().flat_bytes),
       eager_bytes(settings().eager_bytes),
+      allreduce(reduce_algorithm_named(settings().allreduce)),
+      by_mpi(settings().baseline == "mpi"),
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),

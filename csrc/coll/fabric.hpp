@@ -47,6 +47,8 @@ class Fabric {
   double timeout_s;  ///< of operations that give none
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
+  const ReduceAlgorithm allreduce;  ///< between nodes
+  const bool by_mpi;                ///< the MPI library's own collectives, where it has them
 
   Machine machine;  ///< by which algorithms are chosen: equal on all ranks
 

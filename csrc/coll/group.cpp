@@ -6,6 +6,7 @@
 #include "base/settings.hpp"
 #include "coll/event_log.hpp"
 #include "coll/measure.hpp"
+#include "coll/mpi_baselines.hpp"
 
 namespace accdp {
 namespace {
@@ -81,8 +82,23 @@ void Group::check_codec(const StreamOptions& options) const {
     usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
 }
 
-Collectives& Group::how(Collectives& via) const {
-  if (!deterministic_) return via;
+Collectives& Group::or_baseline(OpKind kind, Collectives& via) {
+  const bool by_mpi = fabric_.by_mpi || (kind == OpKind::kAllreduce && fabric_.allreduce == ReduceAlgorithm::kMpi);
+  if (!by_mpi || &via != &host_collectives()) return via;
+  if (!fabric_.wire())
+    usage(std::string(name_of(kind)) + (fabric_.by_mpi ? " by ACCDP_BASELINE" : " by ACCDP_ALLREDUCE") +
+          "=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
+  return mpi_collectives();
+}
+
+Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp op) {
+  if (!deterministic_) {
+    Collectives& chosen = or_baseline(kind, via);
+    if (&chosen == &mpi_collectives() && !fabric_.wire()->has_native(type, op))
+      usage(std::string(name_of(kind)) + " by the MPI library: expected another datatype than " + name_of(type) +
+            ", for which MPI has no reductions");
+    return chosen;
+  }
   if (&via != &host_collectives())
     usage("deterministic: expected host memory; on a device the order of a reduction follows the placement");
   return ordered_collectives();
@@ -131,8 +147,9 @@ void Group::measure(double timeout_s) {
 
 void Group::bcast(Bytes data, Datatype type, int root, double timeout_s, Collectives& via) {
   check_root(root);
+  Collectives& carrier = or_baseline(OpKind::kBcast, via);
   collective(OpKind::kBcast, {.root = root, .type = type, .memory = via.memory()}, data.size(), timeout_s,
-             [&](Context& c) { via.bcast(c, data, root); });
+             [&](Context& c) { carrier.bcast(c, data, root); });
 }
 
 StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s) {
@@ -162,7 +179,7 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
   check_op(type, op);
   if (out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  Collectives& reducing = how(via);
+  Collectives& reducing = how(OpKind::kAllreduce, via, type, op);
   collective(OpKind::kAllreduce,
              {.layout = deterministic_, .type = type, .op = static_cast<std::uint8_t>(op), .memory = via.memory()},
              in.size(), timeout_s, [&](Context& c) { reducing.reduce_to(c, in, out, {type, op, size()}, -1); });
@@ -200,7 +217,7 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
   check_op(type, op);
   if (rank() == root && out.size() != in.size())
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
-  Collectives& reducing = how(via);
+  Collectives& reducing = how(OpKind::kReduce, via, type, op);
   collective(OpKind::kReduce,
              {.layout = deterministic_,
               .root = root,
@@ -214,8 +231,9 @@ void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype ty
                       Collectives& via) {
   if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
     usage("outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
+  Collectives& carrier = or_baseline(OpKind::kAllgather, via);
   collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type, .memory = via.memory()}, total_bytes(outs),
-             timeout_s, [&](Context& c) { via.allgather(c, in, outs); });
+             timeout_s, [&](Context& c) { carrier.allgather(c, in, outs); });
 }
 
 void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s,
@@ -223,7 +241,7 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
   check_op(type, op);
   if (ins.size() != std::size_t(size()) || ins[rank()].size() != out.size())
     usage("ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
-  Collectives& reducing = how(via);
+  Collectives& reducing = how(OpKind::kReduceScatter, via, type, op);
   collective(OpKind::kReduceScatter,
              {.layout = layout_of(ins) + deterministic_,
               .type = type,
@@ -266,8 +284,9 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
   if (ins[rank()].size() != outs[rank()].size())
     usage("the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
           std::to_string(outs[rank()].size()) + " out");
+  Collectives& carrier = or_baseline(OpKind::kAlltoall, via);
   collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s,
-             [&](Context& c) { via.alltoall(c, ins, outs); });
+             [&](Context& c) { carrier.alltoall(c, ins, outs); });
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {

@@ -8,6 +8,7 @@
 #include "coll/allreduce_stream.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/collectives.hpp"
+#include "coll/plan.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -37,6 +38,10 @@ class Group {
     std::uint64_t wire_bytes = 0;  ///< to other nodes, signatures included
   };
   const Run& last_run() const { return last_run_; }
+  /// What a collective of so many bytes would do: plan.hpp.
+  Plan plan(OpKind op, std::size_t bytes) const {
+    return plan_of(op, bytes, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
+  }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }
@@ -89,7 +94,9 @@ class Group {
   void check_root(int root) const;
   void check_codec(const StreamOptions& options) const;
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
-  Collectives& how(Collectives& via) const;
+  Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
+  /// The MPI library's own, where the settings ask for them; else `via`.
+  Collectives& or_baseline(OpKind kind, Collectives& via);
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 

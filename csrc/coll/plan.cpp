@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "coll/bcast_stream.hpp"
+#include "coll/block_frames.hpp"
 
 namespace accdp {
 namespace {
@@ -99,40 +100,55 @@ Estimate rounds(std::size_t steps, double bytes_in, double bytes_out, const Mach
   return {steps * m.step_s + (bytes_in + bytes_out) / m.node_bytes_per_s, steps, 0, 0};
 }
 
-Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
+/// allgather (gathers) or reduce_scatter over nodes, on node 0: the fullest; the others are taken to be alike.
+Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers) {
   const int n = shape.nodes, k = shape.node_ranks();
-  const double bytes = static_cast<double>(block);
+  std::vector<int> node_of(k, 0);
+  for (int rank = k; rank < shape.ranks; ++rank) node_of.push_back(1 + (rank - k) % (n - 1));
+  const BlockFrames frames = cut_blocks(Topology(0, node_of), std::vector<std::size_t>(shape.ranks, block), shape);
+  const FrameGrid& grid = frames.grid();
+  Estimate e = meeting(shape, m);
+  if (grid.lanes() > 1) e += {m.step_s, 1, 0, 0};
+  double link_s = 0, own_s = 0;  // a segment's, and what this node does for it
+  for (std::size_t i = 0; i < grid.segments(); ++i) {
+    const std::size_t segment = grid.segment(i).bytes, own = frames.stream(i, 0).bytes;
+    std::size_t longest = 0;
+    for (int lane = 0; lane < grid.lanes(); ++lane)
+      if (const std::size_t frame = grid.frame(i, lane, 0); frame != FrameGrid::kNone)
+        longest = std::max(longest, grid.cut(frame).bytes);
+    const std::size_t steps =
+        k == 1 ? 0 : ceil_div(segment, shape.slot_bytes) + ceil_div(gathers ? own : longest, shape.slot_bytes);
+    e.steps += steps;
+    const double all = static_cast<double>(segment), mine = static_cast<double>(own);
+    link_s = (gathers ? mine * (n - 1) : all - mine) / m.link.bytes_per_s;
+    own_s = static_cast<double>(steps) * m.step_s + 2 * (all + mine) / m.node_bytes_per_s + 2 * (n - 2) * m.message_s +
+            (gathers ? 0 : (all * k / grid.lanes() + mine * n) / m.reduce_bytes_per_s);
+    e.seconds += i == 0 ? m.link.latency_s + link_s + own_s : std::max(link_s, own_s);
+  }
+  e.wire_bytes = gathers ? block * k * (n - 1) : block * (shape.ranks - k);
+  e.chunk_bytes = grid.largest();
+  return {{grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), e, ""}, {}};
+}
+
+Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
+  if (shape.nodes > 1) return block_pipeline(block, shape, m, true);
   if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
-  Estimate e;
-  if (k > 1) e = rounds(at_least_one(ceil_div(block, shape.slot_bytes)), bytes, bytes * (k - 1), m);
+  const double bytes = static_cast<double>(block);
+  Estimate e = rounds(at_least_one(ceil_div(block, shape.slot_bytes)), bytes, bytes * (shape.ranks - 1), m);
   e.chunk_bytes = std::min(block, shape.slot_bytes);
-  if (n == 1) return {{"chunks", 1, e, ""}, {}};
-  e += meeting(shape, m);
-  e += node_bcast(block * (shape.ranks - k), k, shape, m);
-  e.seconds += exchange_seconds(std::size_t(k) * (n - 1), bytes, m);
-  e.wire_bytes = block * k * (n - 1);
-  e.chunk_bytes = block;
-  return {{"leaders", 1, e, ""}, {}};
+  return {{"chunks", 1, e, ""}, {}};
 }
 
 Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
-  const int k = shape.node_ranks();
-  const std::size_t block = all / shape.ranks, share = shape.slot_bytes / k / kLine * kLine;
+  const std::size_t block = all / shape.ranks;
+  if (shape.nodes > 1) return block_pipeline(block, shape, m, false);
+  const int k = shape.ranks;
+  const std::size_t share = shape.slot_bytes / k / kLine * kLine;
   const double bytes = static_cast<double>(block);
-  if (shape.nodes == 1) {
-    Estimate e = rounds(at_least_one(ceil_div(block, share)), bytes * (k - 1), 0, m);
-    e.seconds += bytes * k / m.reduce_bytes_per_s;
-    e.chunk_bytes = std::min(block, share);
-    return {{"slices", 1, e, ""}, {}};
-  }
-  Estimate e = meeting(shape, m);
-  for (int rank = 0; rank < shape.ranks; ++rank) e += node_reduce(block, k, shape, m);
-  const std::size_t others = shape.ranks - k;
-  e.seconds += exchange_seconds(others, bytes, m) + bytes * shape.nodes * k / m.reduce_bytes_per_s;
-  if (k > 1) e += rounds(ceil_div(block, share), bytes * (k - 1), bytes, m);
-  e.wire_bytes = block * others;
-  e.chunk_bytes = block;
-  return {{"leaders", 1, e, ""}, {}};
+  Estimate e = rounds(at_least_one(ceil_div(block, share)), bytes * (k - 1), 0, m);
+  e.seconds += bytes * k / m.reduce_bytes_per_s;
+  e.chunk_bytes = std::min(block, share);
+  return {{"slices", 1, e, ""}, {}};
 }
 
 Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
@@ -151,15 +167,17 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   return {{"pairs", 1, e, ""}, {}};
 }
 
-}  // namespace
-
-const std::vector<OpKind>& planned_ops() {
-  static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
-                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
-  return ops;
+/// Puts the named way in the place of the chosen one.
+void take(Plan& plan, const std::string& name, const char* remark) {
+  if (plan.chosen.algorithm == name) return;
+  auto asked = std::find_if(plan.others.begin(), plan.others.end(), [&](auto& way) { return way.algorithm == name; });
+  plan.chosen.remark = remark;
+  if (asked == plan.others.end()) asked = plan.others.insert(asked, {name, 1, {.seconds = -1}, ""});
+  std::swap(plan.chosen, *asked);
+  plan.chosen.remark.clear();
 }
 
-Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
+Plan automatic(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
   switch (op) {
     case OpKind::kAllreduce: return reduction(bytes, shape, machine, false);
     case OpKind::kReduce: return reduction(bytes, shape, machine, true);
@@ -169,6 +187,26 @@ Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& ma
     case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
     default: throw UsageError(std::string("op=") + name_of(op) + ": there is no plan of it");
   }
+}
+
+}  // namespace
+
+const std::vector<OpKind>& planned_ops() {
+  static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
+                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
+  return ops;
+}
+
+Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine, const Asked& asked) {
+  Plan plan = automatic(op, bytes, shape, machine);
+  const bool is_allreduce = op == OpKind::kAllreduce;
+  if (asked.by_mpi)
+    take(plan, "mpi", "ACCDP_BASELINE says mpi");
+  else if (is_allreduce && asked.allreduce == ReduceAlgorithm::kMpi)
+    take(plan, "mpi", "ACCDP_ALLREDUCE says mpi");
+  else if (is_allreduce && shape.nodes > 1 && asked.allreduce != ReduceAlgorithm::kAuto)
+    take(plan, name_of(asked.allreduce), "ACCDP_ALLREDUCE says which");
+  return plan;
 }
 
 }  // namespace accdp

@@ -2,16 +2,20 @@
 //   1. on the node, up to `flat_bytes`: each rank writes its data into its slot and reduces all slots
 //      itself, in rank order (1 step); above: for each chunk, each rank hands every other rank the slice
 //      that the other one reduces, reduces its own slice, and hands the result round (2 steps);
-//   2. between nodes, as cost.hpp chooses: every leader sends all of it to every other and reduces itself, and
-//      broadcasts on its node; or reduce_over_nodes.cpp.
+//   2. between nodes, as cost.hpp chooses: reduce_between_leaders.cpp, and a broadcast on each node; or
+//      reduce_over_nodes.cpp.
 // All ranks get the same bits: each element is reduced by one rank, or by all in the same order.
 // Cost: 2*ceil(S/c) steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
 #include <cstring>
+#include <optional>
 
 #include "coll/algorithms.hpp"
 
 namespace accdp {
 namespace {
+
+constexpr std::size_t kHeldBytes = 4 << 20;  // by a leader, of what other leaders sent
+constexpr std::size_t kLine = 64;
 
 struct Slice {
   std::size_t begin, bytes;
@@ -19,7 +23,6 @@ struct Slice {
 
 /// Slice i of k nearly equal ones of `bytes`, cut at multiples of a cache line.
 Slice slice(std::size_t bytes, int i, int k) {
-  constexpr std::size_t kLine = 64;
   const std::size_t each = (bytes / k + kLine - 1) / kLine * kLine;
   const std::size_t begin = std::min(bytes, i * each);
   return {begin, std::min(bytes - begin, i + 1 == k ? bytes : each)};
@@ -84,22 +87,32 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
 
 namespace {
 
-/// Short messages: every leader sends all of its own to every other, and reduces itself.
-void reduce_between_leaders(Context& c, Bytes data, const Reduction& how, int receiver) {
+/// The way to go between nodes where all ranks get the result: as asked for, or the cheapest.
+ReduceAlgorithm algorithm_for(const Context& c, std::size_t bytes) {
+  const ReduceAlgorithm asked = c.allreduce_algorithm();
+  // Where MPI's own was asked for, this is a part of another operation.
+  if (asked != ReduceAlgorithm::kAuto && asked != ReduceAlgorithm::kMpi) return asked;
+  // All ranks must choose alike, so not by what one of them measured.
+  return choose_allreduce(bytes, c.shape(), c.machine()).algorithm;
+}
+
+/// Piece by piece, so that little memory is needed also for long messages, for which auto goes another way.
+void allreduce_by_leaders(Context& c, ConstBytes in, Bytes out, const Reduction& how, ReduceAlgorithm algorithm) {
   const Topology& t = c.topology();
-  const Bytes scratch = c.scratch(t.nodes() * data.size());
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  std::vector<const void*> sources;
-  for (int node = 0; node < t.nodes(); ++node) {
-    const Bytes place = node == t.node() ? data : scratch.subspan(node * data.size(), data.size());
-    sources.push_back(place.data());
-    if (node == t.node()) continue;
-    if (receiver < 0 || receiver == t.node()) incoming.push_back({t.leader(node), place});
-    if (receiver < 0 || receiver == node) outgoing.push_back({t.leader(node), data});
-  }
-  c.exchange(incoming, outgoing);
-  if (receiver < 0 || receiver == t.node()) reduce(data.data(), sources, data.size() / element_bytes(how.type), how);
+  const int leader = t.local_of(t.leader(t.node()));
+  const std::size_t most =
+      std::max(kHeldBytes / (algorithm == ReduceAlgorithm::kDirect ? t.nodes() : 1) / kLine * kLine, kLine);
+  std::optional<LeaderReduction> between;
+  if (t.is_leader()) between.emplace(c, how, algorithm, std::min(in.size(), most));
+  std::size_t done = 0;
+  do {
+    const std::size_t n = std::min(most, in.size() - done);
+    const Bytes part = out.subspan(done, n);
+    reduce_on_node(c, in.subspan(done, n), part, how.partial(), leader);
+    if (between) between->run(part);
+    bcast_on_node(c, {part}, leader);
+    done += n;
+  } while (done < in.size());
 }
 
 }  // namespace
@@ -108,19 +121,18 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
   c.meet();
-  const Choice choice = receiver < 0 ? choose_allreduce(in.size(), c.shape(), c.machine())
-                                     : choose_reduce(in.size(), c.shape(), c.machine());
-  if (choice.algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
-  c.note({name_of(ReduceAlgorithm::kDirect), 1, in.size()});
+  const ReduceAlgorithm algorithm =
+      receiver < 0 ? algorithm_for(c, in.size()) : choose_reduce(in.size(), c.shape(), c.machine()).algorithm;
+  if (algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
+  c.note({name_of(algorithm), 1, in.size()});
+  if (receiver < 0) return allreduce_by_leaders(c, in, out, how, algorithm);
   // The lowest rank leads on every node, so that the same ranks speak in all phases.
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();
   Bytes sum = out;
-  if (leads && receiver >= 0 && receiver != t.rank())
-    sum = c.scratch(in.size());  // its caller gave no place for a result
+  if (leads && receiver != t.rank()) sum = c.scratch(in.size());  // its caller gave no place for a result
   reduce_on_node(c, in, sum, how.partial(), t.local_of(leader));
-  if (leads) reduce_between_leaders(c, sum, how, receiver < 0 ? -1 : t.node_of(receiver));
-  if (receiver < 0) return bcast_on_node(c, {out}, t.local_of(leader));
+  if (leads) LeaderReduction(c, how, algorithm, in.size()).run(sum, t.node_of(receiver));
   if (!t.is_near(receiver) || receiver == leader) return;
   // The result stands at the leader of the receiver's node; the node's other ranks only keep step.
   if (!leads && receiver != t.rank()) sum = c.scratch(in.size());

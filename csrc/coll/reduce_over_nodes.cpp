@@ -11,13 +11,10 @@
 #include <optional>
 
 #include "coll/algorithms.hpp"
-#include "coll/wire_reduction.hpp"
+#include "coll/segment_pipeline.hpp"
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kAhead = 4;                // segments under way at once
-constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
 
 /// `bytes` from one rank of the node to another; the others, whose `data` is not looked at, keep step.
 void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int target) {
@@ -36,43 +33,26 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
   }
 }
 
-class Pipeline {
+class Pipeline : SegmentPipeline {
  public:
   Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
            FrameCodec* codec)
-      : c_(c),
-        in_(in),
-        out_(out),
-        how_(how),
-        receiver_(receiver),
-        grid_(grid),
-        leader_(c.topology().leader(c.topology().node())),
-        speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
-        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(grid.segment(0).bytes, 1), 2, kAhead)) {
+      : SegmentPipeline(c, grid), in_(in), out_(out), how_(how), receiver_(receiver) {
     const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
     if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
   }
 
   void run() {
-    const std::size_t segments = grid_.segments();
-    for (std::size_t i = 0; i < segments + ahead_ - 1; ++i) {
-      if (i < segments) begin(i);
-      if (i >= ahead_ - 1) end(i - (ahead_ - 1));
-    }
+    SegmentPipeline::run([&](std::size_t i) { begin(i); }, [&](std::size_t i) { end(i); });
   }
 
  private:
-  int lane() const { return grid_.lanes() > 1 ? c_.local_rank() : 0; }
   bool has_result() const { return receiver_ < 0 || receiver_ == c_.topology().rank(); }
 
   /// Where this rank works on the segment; elsewhere than in its result where it has none.
   Bytes place(std::size_t segment) {
     const FrameGrid::Cut cut = grid_.segment(segment);
-    if (has_result()) return out_.subspan(cut.begin, cut.bytes);
-    if (places_.empty()) places_.resize(ahead_);
-    Bytes& place = places_[segment % ahead_];
-    if (place.empty()) place = c_.scratch(grid_.segment(0).bytes);
-    return place.first(cut.bytes);
+    return has_result() ? out_.subspan(cut.begin, cut.bytes) : room(segment);
   }
 
   void begin(std::size_t segment) {
@@ -127,16 +107,10 @@ class Pipeline {
     }
   }
 
-  Context& c_;
   ConstBytes in_;
   Bytes out_;
   const Reduction how_;
   const int receiver_;
-  const FrameGrid& grid_;
-  const int leader_;
-  const bool speaks_;
-  const std::size_t ahead_;
-  std::vector<Bytes> places_;
   std::optional<WireReduction> wire_;
 };
 

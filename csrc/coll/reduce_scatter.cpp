@@ -1,14 +1,17 @@
 // Reduce-scatter, blocks of any size. On one node: in each step every rank hands every other rank a
-// piece of that rank's block; the owner reduces the pieces in rank order. On several nodes:
-//   1. on each node every block is reduced to the leader;
-//   2. each leader sends the blocks of the other nodes' ranks to those nodes' leaders and reduces what
-//      it receives with its own, in node order;
-//   3. on the node the leader hands each rank its block.
-// Cost: ceil(largest block * k / c) steps on one node. On several, 2*ceil(S/c) steps per block, each
-// block leaves every node but its own once; the leader holds all blocks once and its own nodes times.
+// piece of that rank's block; the owner reduces the pieces in rank order. On several nodes a pipeline of segments, each
+// of which has a frame of every node's blocks:
+//   1. on the node every rank shows its contribution to the segment; who speaks for a lane reduces that lane (1 step);
+//   2. between nodes: wire_reduction.hpp, its first half; leaders, or all ranks, each for its lane;
+//   3. who speaks shows this node's sums, and each rank takes those of its block (1 step).
+// Cost: ceil(largest block * k / c) steps on one node; on several 2*ceil(sum of blocks / c), and every block leaves
+// every node but its own once.
 #include <cstring>
+#include <optional>
 
 #include "coll/algorithms.hpp"
+#include "coll/block_frames.hpp"
+#include "coll/segment_pipeline.hpp"
 
 namespace accdp {
 namespace {
@@ -49,28 +52,105 @@ void reduce_scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Byte
   } while (done < total);
 }
 
-/// The leader's `blocks` (by group rank, this node's only) go to their ranks.
-void scatter_on_node(Context& c, const std::vector<ConstBytes>& blocks, Bytes out, std::size_t total) {
-  const Topology& t = c.topology();
-  const std::size_t most = share(c);
-  const int leader = t.leader(t.node());
-  for (std::size_t done = 0; done < total; done += most) {
-    if (t.rank() == leader) {
-      std::byte* slot = c.open();
-      for (int rank : t.neighbours()) {
-        const ConstBytes part = piece(blocks[rank], done, most);
-        if (rank != leader && !part.empty()) std::memcpy(slot + t.local_of(rank) * most, part.data(), part.size());
+/// Over nodes. A block that is `out` may change while later segments are read: they have none of it that was written.
+class ScatterPipeline : SegmentPipeline {
+ public:
+  ScatterPipeline(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how,
+                  const BlockFrames& frames)
+      : SegmentPipeline(c, frames.grid()),
+        ins_(ins),
+        out_(out),
+        how_(how),
+        frames_(frames),
+        node_(c.topology().node()) {
+    if (speaks_) wire_.emplace(c, grid_, lane(), how, -1, ahead_, nullptr, WireReduction::Part::kScatter);
+  }
+
+  void run() {
+    SegmentPipeline::run([&](std::size_t i) { begin(i); }, [&](std::size_t i) { end(i); });
+  }
+
+ private:
+  void begin(std::size_t segment) {
+    const FrameGrid::Cut all = grid_.segment(segment);
+    if (c_.local_size() == 1)
+      collect(segment, all, room(segment).data());
+    else
+      for (std::size_t at = 0; at < all.bytes; at += c_.slot_bytes())
+        reduce_lanes(segment, {all.begin + at, std::min(c_.slot_bytes(), all.bytes - at)});
+    if (speaks_) wire_->start(segment, room(segment));
+  }
+
+  /// This rank's contribution to a range of the grid.
+  void collect(std::size_t segment, const FrameGrid::Cut& range, std::byte* to) {
+    frames_.visit(segment, range, [&](const BlockFrames::Part& part) {
+      std::memcpy(to + part.at, ins_[part.rank].data() + part.offset, part.bytes);
+    });
+  }
+
+  /// Every rank shows its contribution; who speaks for a lane reduces that.
+  void reduce_lanes(std::size_t segment, const FrameGrid::Cut& range) {
+    collect(segment, range, c_.open());
+    c_.publish();
+    if (!speaks_) return;
+    c_.await_all();
+    const FrameGrid::Cut mine = BlockFrames::overlap(grid_.lane(segment, lane()), range);
+    if (mine.bytes == 0) return;
+    std::vector<const void*> sources;
+    for (int rank = 0; rank < c_.local_size(); ++rank) sources.push_back(c_.slot(rank) + (mine.begin - range.begin));
+    reduce(room(segment).data() + (mine.begin - grid_.segment(segment).begin), sources,
+           mine.bytes / element_bytes(how_.type), how_.partial());
+  }
+
+  void end(std::size_t segment) {
+    if (speaks_) wire_->finish(segment);
+    if (c_.local_size() == 1)
+      return hand_out(segment, 0, 0, grid_.largest(), room(segment).data() + own_at(segment, 0));
+    std::size_t longest = 0;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) longest = std::max(longest, own(segment, lane).bytes);
+    for (std::size_t at = 0; at < longest; at += c_.slot_bytes()) {
+      if (speaks_) {
+        const std::size_t bytes = own(segment, lane()).bytes,
+                          n = std::min(c_.slot_bytes(), bytes - std::min(bytes, at));
+        std::byte* slot = c_.open();
+        if (n) std::memcpy(slot, room(segment).data() + own_at(segment, lane()) + at, n);
+      } else {
+        c_.open_unwritten();
       }
-      c.publish();
-    } else {
-      c.open_unwritten();
-      c.publish();
-      const Bytes part = piece(out, done, most);
-      c.await(t.local_of(leader));
-      if (!part.empty()) std::memcpy(part.data(), c.slot(t.local_of(leader)) + t.local_rank() * most, part.size());
+      c_.publish();
+      for (int lane = 0; lane < grid_.lanes(); ++lane)
+        hand_out(segment, lane, at, c_.slot_bytes(), c_.slot(speaker(lane)), speaker(lane));
     }
   }
-}
+
+  /// This node's frame in a lane, and where it is in the segment.
+  FrameGrid::Cut own(std::size_t segment, int lane) const {
+    const std::size_t frame = grid_.frame(segment, lane, node_);
+    return frame == FrameGrid::kNone ? FrameGrid::Cut{grid_.segment(segment).begin, 0} : grid_.cut(frame);
+  }
+  std::size_t own_at(std::size_t segment, int lane) const {
+    return own(segment, lane).begin - grid_.segment(segment).begin;
+  }
+
+  /// Copies what this rank's block has of up to `most` bytes of the node's frame, which `source` shows at `from`.
+  void hand_out(std::size_t segment, int lane, std::size_t at, std::size_t most, const std::byte* from,
+                int source = -1) {
+    const FrameGrid::Cut frame = own(segment, lane);
+    if (at >= frame.bytes) return;
+    frames_.visit(segment, {frame.begin + at, std::min(most, frame.bytes - at)}, [&](const BlockFrames::Part& part) {
+      if (part.rank != c_.topology().rank()) return;
+      if (source >= 0) c_.await(source);
+      std::memcpy(out_.data() + part.offset, from + part.at, part.bytes);
+    });
+  }
+
+  const std::vector<ConstBytes>& ins_;
+  Bytes out_;
+  const Reduction how_;
+  const BlockFrames& frames_;
+  const int node_;
+  std::optional<WireReduction> wire_;
+};
 
 }  // namespace
 
@@ -80,38 +160,12 @@ void reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, c
     c.note({"slices", 1, std::min(out.size(), share(c))});
     return reduce_scatter_on_node(c, ins, out, how);
   }
-  c.note({"leaders", 1, out.size()});
   c.meet();
-  const int leader = t.leader(t.node());
-  const bool leads = t.is_leader();
-  std::vector<Bytes> sums(t.size());  // of this node
-  for (int rank = 0; rank < t.size(); ++rank) {
-    if (leads) sums[rank] = c.scratch(ins[rank].size());
-    reduce_on_node(c, ins[rank], sums[rank], how.partial(), t.local_of(leader));
-  }
-  std::vector<ConstBytes> results(t.size());
-  if (leads) {
-    std::vector<Incoming> incoming;
-    std::vector<Outgoing> outgoing;
-    std::vector<std::vector<const void*>> sources(t.size());
-    for (int node = 0; node < t.nodes(); ++node) {
-      const bool here = node == t.node();
-      for (int rank : t.members(node))
-        if (!here) outgoing.push_back({t.leader(node), sums[rank]});
-      for (int rank : t.neighbours()) {
-        const Bytes place = here ? sums[rank] : c.scratch(ins[rank].size());
-        sources[rank].push_back(place.data());
-        if (!here) incoming.push_back({t.leader(node), place});
-      }
-    }
-    c.exchange(incoming, outgoing);
-    for (int rank : t.neighbours()) {
-      const Bytes result = rank == t.rank() ? out : sums[rank];
-      reduce(result.data(), sources[rank], result.size() / element_bytes(how.type), how);
-      results[rank] = result;
-    }
-  }
-  if (t.local_size() > 1) scatter_on_node(c, results, out, largest(ins, t.neighbours()));
+  const BlockFrames frames = frames_of(c, ins);
+  const FrameGrid& grid = frames.grid();
+  c.note({grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), grid.largest()});
+  if (grid.lanes() > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
+  ScatterPipeline(c, ins, out, how, frames).run();
 }
 
 }  // namespace accdp

@@ -26,7 +26,7 @@ FrameGrid FrameGrid::even(std::size_t bytes, std::size_t frame_bytes, int nodes,
 
 std::size_t FrameGrid::frame(std::size_t segment, int lane, int node) const {
   const std::size_t number = segment * per_segment() + std::size_t(lane) * nodes_ + node;
-  return number < frames() ? number : kNone;
+  return number < frames() && cut(number).bytes ? number : kNone;
 }
 
 FrameGrid::Cut FrameGrid::between(std::size_t first, std::size_t end) const {
@@ -41,8 +41,14 @@ std::size_t FrameGrid::largest() const {
   return most;
 }
 
+std::size_t FrameGrid::longest_segment() const {
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < segments(); ++i) most = std::max(most, segment(i).bytes);
+  return most;
+}
+
 WireReduction::WireReduction(Context& c, const FrameGrid& grid, int lane, const Reduction& how, int receiver,
-                             std::size_t ahead, FrameCodec* codec)
+                             std::size_t ahead, FrameCodec* codec, Part part)
     : c_(c),
       grid_(grid),
       lane_(lane),
@@ -50,6 +56,7 @@ WireReduction::WireReduction(Context& c, const FrameGrid& grid, int lane, const 
       receiver_(receiver),
       how_(how),
       codec_(codec),
+      part_(part),
       flights_(ahead),
       decoded_(codec ? grid.nodes() : 0) {
   for (Flight& f : flights_)
@@ -84,6 +91,13 @@ void WireReduction::start(std::size_t segment, Bytes memory) {
   Flight& f = flight(segment);
   f.segment = segment;
   f.memory = memory;
+  if (part_ != Part::kGather) contribute(f);
+  ++started_;
+  advance();
+}
+
+void WireReduction::contribute(Flight& f) {
+  const std::size_t segment = f.segment;
   const std::size_t mine = grid_.frame(segment, lane_, me_);
   for (int node = 0; node < grid_.nodes(); ++node)
     if (node != me_ && mine != FrameGrid::kNone)
@@ -99,8 +113,6 @@ void WireReduction::start(std::size_t segment, Bytes memory) {
     }
     f.offers[node] = c_.wire().isend(message, speaker(node), Wire::kCollective);
   }
-  ++started_;
-  advance();
 }
 
 int WireReduction::pending(std::vector<Wire::Request>& requests) {
@@ -119,6 +131,19 @@ void WireReduction::fold(Flight& f) {
   const std::size_t frame = grid_.frame(f.segment, lane_, me_);
   if (frame == FrameGrid::kNone) return;
   const Bytes place = memory_of(f, frame);
+  if (part_ != Part::kGather) reduce_frame(f, frame, place);
+  ConstBytes message = place;
+  if (codec_) {
+    if (f.answer.empty()) f.answer = c_.scratch(codec_->room());
+    message = codec_->encode_sum(frame, f.answer);
+  }
+  for (int step = 1; step < grid_.nodes(); ++step) {
+    const int node = (me_ + step) % grid_.nodes();
+    if (is_wanted(node)) f.answers[node] = c_.wire().isend(message, speaker(node), Wire::kResult);
+  }
+}
+
+void WireReduction::reduce_frame(Flight& f, std::size_t frame, Bytes place) {
   std::vector<const void*> sources;
   for (int node = 0; node < grid_.nodes(); ++node) {
     if (node == me_) {
@@ -132,15 +157,6 @@ void WireReduction::fold(Flight& f) {
     }
   }
   reduce(place.data(), sources, place.size() / element_bytes(how_.type), how_);
-  ConstBytes message = place;
-  if (codec_) {
-    if (f.answer.empty()) f.answer = c_.scratch(codec_->room());
-    message = codec_->encode_sum(frame, f.answer);
-  }
-  for (int step = 1; step < grid_.nodes(); ++step) {
-    const int node = (me_ + step) % grid_.nodes();
-    if (is_wanted(node)) f.answers[node] = c_.wire().isend(message, speaker(node), Wire::kResult);
-  }
 }
 
 void WireReduction::expect_results(Flight& f) {

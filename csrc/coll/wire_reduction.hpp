@@ -20,7 +20,7 @@ class FrameGrid {
   static FrameGrid even(std::size_t bytes, std::size_t frame_bytes, int nodes, int lanes);
 
   std::size_t segments() const { return (frames() + per_segment() - 1) / per_segment(); }
-  std::size_t frame(std::size_t segment, int lane, int node) const;  ///< its number; kNone past the end
+  std::size_t frame(std::size_t segment, int lane, int node) const;  ///< its number; kNone where it has no bytes
   Cut cut(std::size_t frame) const { return {begins_[frame], begins_[frame + 1] - begins_[frame]}; }
   Cut segment(std::size_t segment) const { return between(segment * per_segment(), (segment + 1) * per_segment()); }
   Cut lane(std::size_t segment, int lane) const {
@@ -29,7 +29,8 @@ class FrameGrid {
   }
   int nodes() const { return nodes_; }
   int lanes() const { return lanes_; }
-  std::size_t largest() const;  ///< bytes of a frame
+  std::size_t largest() const;          ///< bytes of a frame
+  std::size_t longest_segment() const;  ///< its bytes
 
  private:
   std::size_t frames() const { return begins_.size() - 1; }
@@ -58,9 +59,11 @@ class FrameCodec {
 /// Cost: bytes out of and into a node: 2 * S * (nodes - 1) / nodes.
 class WireReduction {
  public:
+  /// All of it, or only half: sums stay with their nodes, or each node's own frames go to the others as they are.
+  enum class Part { kBoth, kScatter, kGather };
   /// receiver: the node that gets results, -1 for all. codec: null where frames go as they are.
   WireReduction(Context& c, const FrameGrid& grid, int lane, const Reduction& how, int receiver, std::size_t ahead,
-                FrameCodec* codec);
+                FrameCodec* codec, Part part = Part::kBoth);
   ~WireReduction();
 
   /// `memory` holds this node's contribution to the segment until the result replaces it.
@@ -78,11 +81,13 @@ class WireReduction {
   };
   Flight& flight(std::size_t segment) { return flights_[segment % flights_.size()]; }
   int speaker(int node) const;
-  bool is_wanted(int node) const { return receiver_ < 0 || receiver_ == node; }
+  bool is_wanted(int node) const { return part_ != Part::kScatter && (receiver_ < 0 || receiver_ == node); }
   Bytes memory_of(const Flight& f, std::size_t frame) const;
   /// A message from `node`: as long as the frame, or up to a codec's room.
   Wire::Request expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag);
+  void contribute(Flight& f);
   void fold(Flight& f);
+  void reduce_frame(Flight& f, std::size_t frame, Bytes place);
   void expect_results(Flight& f);
   int pending(std::vector<Wire::Request>& requests);  ///< peer of one that is not complete; -1: all are
   int missing(std::size_t segment);
@@ -92,6 +97,7 @@ class WireReduction {
   const int lane_, me_, receiver_;
   const Reduction how_;
   FrameCodec* codec_;
+  const Part part_;
   std::vector<Flight> flights_;
   std::vector<std::vector<std::byte>> decoded_;
   std::size_t started_ = 0, folded_ = 0, expected_ = 0;

@@ -42,4 +42,28 @@ void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, con
   choose(how.type, how.op)(dst, srcs, count, how.op == ReduceOp::kAvg ? how.divisor : 0);
 }
 
+namespace {
+
+// Loads and stores of the reduction loops; the operation does not matter.
+using HalfBlock = portable::Block<portable::Half, portable::Sum>;
+using BFloat16Block = portable::Block<portable::BFloat16, portable::Sum>;
+
+}  // namespace
+
+void widen(void* to, const void* from, std::size_t count, Datatype type) {
+  float* out = static_cast<float*>(to);
+  if (type == Datatype::kF16)
+    HalfBlock::load(out, static_cast<const HalfBlock::T*>(from), count);
+  else
+    BFloat16Block::load(out, static_cast<const BFloat16Block::T*>(from), count);
+}
+
+void narrow(void* to, const void* from, std::size_t count, Datatype type) {
+  const float* in = static_cast<const float*>(from);
+  if (type == Datatype::kF16)
+    HalfBlock::store(static_cast<HalfBlock::T*>(to), in, count);
+  else
+    BFloat16Block::store(static_cast<BFloat16Block::T*>(to), in, count);
+}
+
 }  // namespace accdp

@@ -24,6 +24,10 @@ void check_reducible(Datatype type, ReduceOp op);
 /// float16 and bfloat16 accumulate in float32 and round once. Buffers may have any alignment.
 void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how);
 
+/// 16-bit floats to float32 and, rounded to nearest even, back.
+void widen(void* to_float32, const void* from, std::size_t count, Datatype from_type);
+void narrow(void* to, const void* from_float32, std::size_t count, Datatype to_type);
+
 const char* reduce_isa();  ///< instruction set chosen for this processor
 
 }  // namespace accdp

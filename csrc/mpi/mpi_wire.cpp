@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstring>
 
+#include "mpi/native.hpp"
 #include "mpi/world.hpp"
 
 namespace accdp::mpi {
@@ -25,11 +27,15 @@ class MpiWire : public Wire {
     return keep(raw, {0, data.size(), from, true, true, exact});
   }
 
-  Request ibcast(Bytes data, int root) override {
+  Request start(const NativeCall& call) override {
     MPI_Request raw;
     auto lock = turn();
-    ACCDP_MPI(MPI_Ibcast(data.data(), static_cast<int>(data.size()), MPI_BYTE, root, comm_, &raw));
-    return keep(raw, {0, data.size(), root, true, false});
+    start_native(call, comm_, raw);
+    return keep(raw, {0, call.out.size(), std::max(call.root, 0), true, false});
+  }
+
+  bool has_native(Datatype type, ReduceOp op) const override {
+    return native_type(type) != MPI_DATATYPE_NULL && native_op(type, op) != MPI_OP_NULL;
   }
 
   bool test(Request& request) override {

@@ -29,8 +29,20 @@ class Wire {
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
   virtual Request isend(ConstBytes data, int to, Tag tag) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, bool exact = true) = 0;
-  /// The MPI library's own broadcast over all ranks of the group.
-  virtual Request ibcast(Bytes data, int root) = 0;
+  /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has
+  /// a use for, until it is complete.
+  struct NativeCall {
+    enum Kind { kBcast, kAllreduce, kReduce, kReduceScatter, kAllgather, kAlltoall } kind;
+    ConstBytes in = {};  ///< of allreduce, reduce and allgather also where `out` is: in place
+    Bytes out = {};
+    int root = -1;
+    Datatype type = Datatype::kBytes;  ///< of a reduction; everything else is bytes
+    ReduceOp op = ReduceOp::kSum;      ///< kAvg: the sum, which the caller divides
+    std::span<const int> in_counts = {}, in_offsets = {}, out_counts = {}, out_offsets = {};  ///< of ranks' blocks
+  };
+  virtual Request start(const NativeCall& call) = 0;
+  /// Whether the MPI library has the reduction.
+  virtual bool has_native(Datatype type, ReduceOp op) const = 0;
   /// True once it is complete. Throws MismatchError when a message of another size came.
   virtual bool test(Request& request) = 0;
   /// Takes one whole message of unknown size and sender, if there is one.

@@ -55,7 +55,8 @@ class ThreadWire : public accdp::Wire {
     return {last_, data.size(), from, true, true, exact};
   }
 
-  Request ibcast(accdp::Bytes, int) override { throw accdp::UsageError("threads have no broadcast of their own"); }
+  Request start(const NativeCall&) override { throw accdp::UsageError("threads have no collectives of their own"); }
+  bool has_native(accdp::Datatype, accdp::ReduceOp) const override { return false; }
 
   bool test(Request& request) override {
     if (!request.pending) return true;

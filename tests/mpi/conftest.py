@@ -17,7 +17,14 @@ from accdp_comm import Communicator, settings
 # Small pieces, so that small tests send many of them.
 SIZES = {"flat_bytes": "1k", "eager_bytes": "1k", "chunk_bytes": "4k", "ring_bytes": "4k"}
 # Where the ranks are declared to be, by number of ranks; "" is where they are: on one node.
-TOPOLOGIES = {1: [""], 2: ["", "2x1"], 3: ["", "0,1,0", "3x1"], 4: ["", "2x2", "4x1", "0,0,0,1"]}
+TOPOLOGIES = {
+    1: [""],
+    2: ["", "2x1"],
+    3: ["", "0,1,0", "3x1"],
+    4: ["", "2x2", "4x1", "0,0,0,1"],
+    5: ["0,1,0,2,1", "5x1"],
+    8: ["", "2x4", "4x2", "8x1", "0,1,0,2,2,2,1,3"],
+}
 
 _ALL_PASSED = pytest.StashKey[bool]()
 _control = None  # carries the verdicts; never handed to a test

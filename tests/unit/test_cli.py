@@ -74,6 +74,7 @@ def test_info_shows_the_same_as_text_and_json():
             {"name": "lz4", "home": "nvCOMP", "exactness": "exact", "datatypes": "all", "why_not": "not there"},
         ],
         "bcast_algorithms": [{"name": "chain", "meaning": "node to node"}],
+        "allreduce_algorithms": [{"name": "ring", "meaning": "round and round"}],
         "settings": [{"env": "ACCDP_X", "value": "", "default": "1", "source": "code", "accepts": "text"}],
         "topology": {"ranks": 4, "nodes": 2, "node_of_rank": [0, 0, 1, 1]},
     }
@@ -81,6 +82,6 @@ def test_info_shows_the_same_as_text_and_json():
     text = info.as_text(found)
     for part in ("1.2.3", "not installed", "MPI thread_level  multiple", "no: no NVIDIA driver", "libnvcomp-cu13 6.0"):
         assert part in text
-    assert "not there" in text and "bcast chain" in text
+    assert "not there" in text and "bcast chain" in text and "allreduce ring" in text
     assert "4 ranks on 2 nodes, node of rank: [0, 0, 1, 1]" in text
     assert "ACCDP_X               -         1         code         text" in text

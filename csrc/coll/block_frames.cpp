@@ -1,0 +1,65 @@
+#include "coll/block_frames.hpp"
+
+#include <cstdint>
+#include <numeric>
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::vector<BlockFrames::Stream> BlockFrames::streams_of(const Topology& t, const std::vector<std::size_t>& block_bytes,
+                                                         std::size_t segment_bytes, int lanes) {
+  std::vector<Stream> streams(t.nodes());
+  std::size_t total = 0;
+  for (int node = 0; node < t.nodes(); ++node) {
+    Stream& stream = streams[node];
+    stream.ranks = t.members(node);
+    stream.begins.push_back(0);
+    for (int rank : stream.ranks) stream.begins.push_back(stream.begins.back() + block_bytes[rank]);
+    total += stream.begins.back();
+  }
+  // Frames are whole lines, which makes segments longer by up to a line per frame.
+  const std::size_t rounding = kLine * t.nodes() * lanes;
+  const std::size_t most = segment_bytes > 2 * rounding ? segment_bytes - rounding : segment_bytes;
+  const std::size_t pieces = lanes * std::max<std::size_t>(ceil_div(total, most), 1);
+  for (Stream& stream : streams) stream.frame_bytes = (ceil_div(stream.begins.back(), pieces) / kLine + 1) * kLine;
+  return streams;
+}
+
+FrameGrid BlockFrames::grid_of(const std::vector<Stream>& streams, int lanes) {
+  std::size_t pieces = 0;
+  for (const Stream& stream : streams) pieces = std::max(pieces, ceil_div(stream.begins.back(), stream.frame_bytes));
+  std::vector<std::size_t> frames;
+  frames.reserve(pieces * streams.size());
+  for (std::size_t piece = 0; piece < pieces; ++piece)
+    for (const Stream& stream : streams) {
+      const std::size_t begin = std::min(stream.begins.back(), piece * stream.frame_bytes);
+      frames.push_back(std::min(stream.frame_bytes, stream.begins.back() - begin));
+    }
+  return FrameGrid(std::move(frames), static_cast<int>(streams.size()), lanes);
+}
+
+BlockFrames::BlockFrames(const Topology& topology, const std::vector<std::size_t>& block_bytes,
+                         std::size_t segment_bytes, int lanes)
+    : streams_(streams_of(topology, block_bytes, segment_bytes, lanes)), grid_(grid_of(streams_, lanes)) {}
+
+FrameGrid::Cut BlockFrames::stream(std::size_t segment, int node) const {
+  const std::size_t end = streams_[node].begins.back();
+  const std::size_t from = std::min(end, stream_at(segment, 0, node));
+  return {from, std::min(end, stream_at(segment + 1, 0, node)) - from};
+}
+
+BlockFrames cut_blocks(const Topology& topology, const std::vector<std::size_t>& block_bytes, const Shape& shape) {
+  const std::size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), std::size_t{0});
+  const int lanes = lanes_for(total, shape);
+  // As long as a slot, unless that made the frames of many nodes too short.
+  const std::size_t segment = frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes;
+  return BlockFrames(topology, block_bytes, segment, lanes);
+}
+
+}  // namespace accdp

@@ -1,0 +1,55 @@
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "coll/context.hpp"
+#include "coll/wire_reduction.hpp"
+
+namespace accdp {
+
+/// What pipelines over nodes have in common: who speaks for which lane, how many segments are under way, and memory for
+/// them. While the wire carries some segments the node works on others.
+class SegmentPipeline {
+ protected:
+  SegmentPipeline(Context& c, const FrameGrid& grid)
+      : c_(c),
+        grid_(grid),
+        leader_(c.topology().leader(c.topology().node())),
+        speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
+        longest_(grid.longest_segment()),
+        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(longest_, 1), 2, kAhead)) {}
+
+  /// begin(i) and, once no more may be under way, end(i), for all segments in order.
+  template <class Begin, class End>
+  void run(Begin begin, End end) {
+    const std::size_t segments = grid_.segments();
+    for (std::size_t i = 0; i < segments + ahead_ - 1; ++i) {
+      if (i < segments) begin(i);
+      if (i >= ahead_ - 1) end(i - (ahead_ - 1));
+    }
+  }
+
+  int lane() const { return grid_.lanes() > 1 ? c_.local_rank() : 0; }
+  /// Local rank that speaks for a lane.
+  int speaker(int lane) const { return grid_.lanes() > 1 ? lane : c_.topology().local_of(leader_); }
+  /// Memory for a segment until it has ended.
+  Bytes room(std::size_t segment) {
+    if (rooms_.empty()) rooms_.resize(ahead_);
+    Bytes& room = rooms_[segment % ahead_];
+    if (room.empty()) room = c_.scratch(longest_);
+    return room.first(grid_.segment(segment).bytes);
+  }
+
+  Context& c_;
+  const FrameGrid& grid_;
+  const int leader_;
+  const bool speaks_;
+  const std::size_t longest_, ahead_;
+
+ private:
+  static constexpr std::size_t kAhead = 4;                // segments under way at once
+  static constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
+  std::vector<Bytes> rooms_;
+};
+
+}  // namespace accdp

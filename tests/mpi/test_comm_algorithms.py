@@ -1,0 +1,206 @@
+"""Every way of an allreduce between nodes, the MPI library's own collectives, and blocks over nodes: 1 to 8 ranks.
+
+A group serves many calls, because forming one costs more than they do.
+"""
+
+import itertools
+import re
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from cases import Case, plain_of
+from reference import assert_same, combined
+
+from accdp_comm import Communicator, UsageError, _core, settings
+
+pytestmark = pytest.mark.mpi
+
+ROWS = [name for name, _ in _core.reduce_algorithms()]
+# One of each kind of arithmetic; what differs between ways is how bytes are cut and in which order they meet.
+DATATYPES = ["bool", "int16", "uint64", "float16", "bfloat16", "float32", "complex128"]
+SHORT_FLOATS = ("float16", "bfloat16")
+
+
+def formed(comm, topology: str, **values: str) -> Communicator:
+    with settings.override(topology=topology, **values):
+        return Communicator(comm, timeout_s=60)
+
+
+def has_mpi(topology: str) -> bool:
+    """Whether a group has a way to MPI by itself: one node has none."""
+    return topology != ""
+
+
+def everybody(case: Case, part: int = 0, count: int | None = None) -> list[np.ndarray]:
+    return [case.plain(rank, part, count) for rank in range(case.size)]
+
+
+def check_allreduce(world: Communicator, case: Case) -> None:
+    wanted = combined(case.op, everybody(case))
+    x, out = case.given(world.rank), case.blank(case.count)
+    world.allreduce(x, case.op, out=out)
+    assert_same(plain_of(out), wanted, f"allreduce, {case}, out")
+    assert_same(plain_of(x), case.plain(world.rank), f"allreduce, {case}, x with out given")
+    world.allreduce(x, case.op)
+    assert_same(plain_of(x), wanted, f"allreduce, {case}, in place")
+
+
+@pytest.mark.parametrize("algorithm", ROWS)
+def test_allreduce(comm, topology, algorithm):
+    if algorithm == "mpi" and not has_mpi(topology):
+        pytest.skip("one node has no MPI unless ACCDP_MPI=on")
+    with formed(comm, topology, allreduce=algorithm) as world:
+        for datatype in DATATYPES:
+            for case in cases.reductions(world.size, datatype):
+                if algorithm == "mpi" and datatype in SHORT_FLOATS:
+                    with pytest.raises(UsageError, match=f"expected another datatype than {datatype}"):
+                        world.allreduce(case.given(world.rank), case.op)
+                else:
+                    check_allreduce(world, case)
+
+
+@pytest.mark.parametrize("algorithm", ROWS)
+def test_same_bits_everywhere(comm, topology, algorithm):
+    """Sums that are rounded, around the sizes at which messages are cut; twice the same on every rank."""
+    if algorithm == "mpi" and not has_mpi(topology):
+        pytest.skip("one node has no MPI unless ACCDP_MPI=on")
+    with formed(comm, topology, allreduce=algorithm) as world:
+        for count in (1, 17, 1025, 40_000):
+            x = np.random.default_rng(world.rank).standard_normal(count).astype(np.float32)
+            total = world.allreduce(x, "avg", out=np.empty_like(x))
+            rows = world.allgather(total.view(np.uint32))
+            assert (rows == rows[0]).all(), f"{algorithm}, {count}"
+            np.testing.assert_allclose(total, world.allreduce(x.astype(np.float64), "avg"), atol=1e-5)
+            again = world.allreduce(x, "avg", out=np.empty_like(x))
+            assert (again.view(np.uint32) == total.view(np.uint32)).all()
+
+
+def test_no_mpi(comm):
+    """Where a group has no way to MPI the row says so, and nothing was sent."""
+    with formed(comm, "", allreduce="mpi") as world:
+        with pytest.raises(UsageError, match="expected a group that has MPI"):
+            world.allreduce(np.ones(3))
+        assert (world.allgather(np.array([world.rank])).ravel() == np.arange(world.size)).all()
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "reduce", "reduce_scatter", "allgather", "alltoall", "bcast"])
+def test_baselines(comm, topology, operation):
+    """The MPI library's own collectives give what ours give."""
+    with formed(comm, topology, baseline="mpi", mpi="on") as world:
+        for datatype in ("bool", "int32", "float64", "complex64"):
+            for count in (0, 1, 1500):
+                case = Case(world.size, datatype, count, "prod" if datatype == "bool" else "avg")
+                BASELINES[operation](world, case)
+        case = Case(world.size, "float16", 5, "sum")
+        if operation in ("allreduce", "reduce", "reduce_scatter"):
+            with pytest.raises(UsageError, match=f"{operation} by the MPI library: expected another datatype"):
+                BASELINES[operation](world, case)
+        else:
+            BASELINES[operation](world, case)
+
+
+def check_reduce(world: Communicator, case: Case) -> None:
+    for root in range(world.size):
+        x, out = case.given(world.rank), case.blank(case.count)
+        world.reduce(x, case.op, root, out=out)
+        wanted = combined(case.op, everybody(case)) if world.rank == root else plain_of(case.blank(case.count))
+        assert_same(plain_of(out), wanted, f"reduce to {root}, {case}")
+        world.reduce(x, case.op, root)
+        wanted = wanted if world.rank == root else case.plain(world.rank)
+        assert_same(plain_of(x), wanted, f"reduce to {root}, {case}, in place")
+
+
+def check_reduce_scatter(world: Communicator, case: Case) -> None:
+    count = case.count * world.size
+    total = combined(case.op, everybody(case, count=count))
+    mine = slice(world.rank * case.count, (world.rank + 1) * case.count)
+    x = case.given(world.rank, count=count)
+    assert_same(plain_of(world.reduce_scatter(x, case.op)), total[mine], f"reduce_scatter, {case}")
+    if isinstance(x, np.ndarray):
+        world.reduce_scatter(x, case.op, out=x[mine])
+        assert_same(x[mine], total[mine], f"reduce_scatter in place, {case}")
+    parts = [case.given(world.rank, part, case.count * (part % 3)) for part in range(world.size)]
+    wanted = combined(case.op, everybody(case, world.rank, case.count * (world.rank % 3)))
+    assert_same(plain_of(world.reduce_scatter(parts, case.op)), wanted, f"reduce_scatter of a list, {case}")
+
+
+def check_allgather(world: Communicator, case: Case) -> None:
+    rows = np.stack(everybody(case))
+    assert_same(plain_of(world.allgather(case.given(world.rank))), rows, f"allgather, {case}")
+    counts = [case.count * (rank % 3) for rank in range(world.size)]
+    blocks = [case.blank(count) for count in counts]
+    world.allgather(case.given(world.rank, count=counts[world.rank]), out=blocks)
+    for rank, block in enumerate(blocks):
+        assert_same(plain_of(block), case.plain(rank, count=counts[rank]), f"allgather, block {rank}, {case}")
+    # In place: a rank's block stands where it belongs.
+    whole = case.blank(world.size * case.count)
+    if isinstance(whole, np.ndarray):
+        own = whole[world.rank * case.count : (world.rank + 1) * case.count]
+        own[:] = case.plain(world.rank)
+        world.allgather(own, out=whole)
+        assert_same(whole, rows.reshape(-1), f"allgather in place, {case}")
+
+
+def check_alltoall(world: Communicator, case: Case) -> None:
+    sent = [(world.rank + rank) % 3 * case.count for rank in range(world.size)]
+    x = np.concatenate([case.plain(world.rank, rank, count) for rank, count in enumerate(sent)])
+    wanted = np.concatenate([case.plain(rank, world.rank, count) for rank, count in enumerate(sent)])
+    got = world.alltoall(cases.array_of(x, case.datatype), send_counts=sent)
+    assert_same(plain_of(got), wanted, f"alltoall, {case}")
+
+
+def check_bcast(world: Communicator, case: Case) -> None:
+    for root in range(world.size):
+        x = case.given(root) if world.rank == root else case.blank(case.count)
+        assert_same(plain_of(world.bcast(x, root)), case.plain(root), f"bcast from {root}, {case}")
+
+
+BASELINES = {
+    "allreduce": check_allreduce,
+    "reduce": check_reduce,
+    "reduce_scatter": check_reduce_scatter,
+    "allgather": check_allgather,
+    "alltoall": check_alltoall,
+    "bcast": check_bcast,
+}
+
+
+@pytest.mark.parametrize("datatype", ["float16", "int64"])
+def test_blocks(comm, topology, datatype):
+    """Blocks of one size and of several, around a slot and of many segments, with one lane and with several."""
+    with formed(comm, topology) as world:
+        for count, op in itertools.product((0, 1, 200, 3001), ("sum", "avg")):
+            case = Case(world.size, datatype, count, op)
+            check_reduce_scatter(world, case)
+            check_allgather(world, case)
+
+
+def peak_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("operation", ["allreduce", "reduce_scatter", "allgather"])
+def test_memory_is_bounded(comm, topology, operation):
+    """At any size a call takes less than 64 MiB: here 80 MiB between all ranks, in the sizes that users have."""
+    if comm.size > 4:
+        pytest.skip("up to 4 ranks show it, more take long")
+    sizes = {"chunk_bytes": "1M", "flat_bytes": "16k", "ring_bytes": "256k", "eager_bytes": "8k"}
+    with formed(comm, topology, **sizes) as world:
+        block = (80 << 20) // 4 // world.size
+        x = np.full(block * world.size, 1.0, np.float32)
+        out = np.zeros(block * (1 if operation == "reduce_scatter" else world.size), np.float32)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        before = peak_mib()
+        if operation == "allreduce":
+            world.allreduce(x, out=out)
+        elif operation == "reduce_scatter":
+            world.reduce_scatter(x, out=out)
+        else:
+            world.allgather(x[:block], out=out)
+        grown = peak_mib() - before
+        assert (out == (1.0 if operation == "allgather" else world.size)).all()
+        assert grown < 64, f"{operation}: {grown:.0f} MiB"

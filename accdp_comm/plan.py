@@ -80,8 +80,10 @@ class Plan:
             )
         lines += ["", f"  {'way':<20}{'lanes':>5}{'chunk':>11}{'steps':>8}{'wire':>11}{'predicted':>11}"]
         for mark, way in [("*", self.chosen), *((" ", other) for other in sorted(self.others, key=_by_time))]:
-            time = "-" if way.seconds is None else _time(way.seconds)
-            figures = f"{way.lanes:>5}{_size(way.chunk_bytes):>11}{way.steps:>8}{_size(way.wire_bytes):>11}{time:>11}"
+            cells = [str(way.lanes), "-", "-", "-", "-"]
+            if way.seconds is not None:
+                cells[1:] = _size(way.chunk_bytes), str(way.steps), _size(way.wire_bytes), _time(way.seconds)
+            figures = "".join(f"{cell:>{width}}" for cell, width in zip(cells, (5, 11, 8, 11, 11), strict=True))
             lines.append(f"{mark} {way.algorithm:<20}{figures}  {way.remark}".rstrip())
         return "\n".join(lines)
 

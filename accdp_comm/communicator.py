@@ -347,8 +347,8 @@ class Communicator:
     def measure(self) -> _core.Machine:
         """Measure this communicator's alpha and beta, of node and wire; all ranks agree on the worst of each.
 
-        From then on algorithms are chosen by them; before, by constants. Takes about a millisecond on a node, and
-        over nodes some 0.6 MiB on every link.
+        From then on algorithms are chosen by them; before, by constants. Takes some milliseconds on a node,
+        and over nodes 3.5 MiB on every link.
 
         Returns:
             link_bytes_per_s, latency_s (of a message), message_s (of a further one at the same time), step_s (a

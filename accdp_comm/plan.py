@@ -80,8 +80,10 @@ class Plan:
             )
         lines += ["", f"  {'way':<20}{'lanes':>5}{'chunk':>11}{'steps':>8}{'wire':>11}{'predicted':>11}"]
         for mark, way in [("*", self.chosen), *((" ", other) for other in sorted(self.others, key=_by_time))]:
-            time = "-" if way.seconds is None else _time(way.seconds)
-            figures = f"{way.lanes:>5}{_size(way.chunk_bytes):>11}{way.steps:>8}{_size(way.wire_bytes):>11}{time:>11}"
+            cells = [str(way.lanes), "-", "-", "-", "-"]
+            if way.seconds is not None:
+                cells[1:] = _size(way.chunk_bytes), str(way.steps), _size(way.wire_bytes), _time(way.seconds)
+            figures = "".join(f"{cell:>{width}}" for cell, width in zip(cells, (5, 11, 8, 11, 11), strict=True))
             lines.append(f"{mark} {way.algorithm:<20}{figures}  {way.remark}".rstrip())
         return "\n".join(lines)
 
@@ -101,7 +103,18 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
     Raises:
         UsageError: There is no plan of that operation.
     """
-    chosen, *others = (Alternative(**entry) for entry in _core.plan(op, nbytes, shape, machine))
+    return _plan(op, nbytes, shape, machine, source, _core.plan(op, nbytes, shape, machine))
+
+
+def plan_in(group: _core.Group, op: str, nbytes: int, source: str) -> Plan:
+    """Return what a group would do, settings that ask for an algorithm included; as plan_of()."""
+    return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes))
+
+
+def _plan(
+    op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, source: str, entries: list[dict[str, Any]]
+) -> Plan:
+    chosen, *others = (Alternative(**entry) for entry in entries)
     return Plan(op, nbytes, shape, machine, source, chosen, tuple(others))
 
 

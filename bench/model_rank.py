@@ -13,6 +13,7 @@ from accdp_comm import Communicator
 
 _LEAST, _MOST = 5, 40  # samples of a size
 _SIZE_SECONDS = 1.5
+_CALLS = 8  # in a sample, up to 1 MiB
 _MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 
@@ -20,11 +21,13 @@ def slowest(comm: Communicator, seconds: float) -> float:
     return float(comm.allreduce(np.array([seconds]), "max")[0])
 
 
-def sample(comm: Communicator, data: np.ndarray) -> float:
+def sample(comm: Communicator, data: np.ndarray, calls: int) -> float:
+    """Seconds of a call, of several one after the other."""
     comm.barrier()
     began = perf_counter()
-    comm.allreduce(data)
-    return slowest(comm, perf_counter() - began)
+    for _ in range(calls):
+        comm.allreduce(data)
+    return slowest(comm, (perf_counter() - began) / calls)
 
 
 def main(sizes: str, out: str) -> None:
@@ -35,8 +38,9 @@ def main(sizes: str, out: str) -> None:
         rows = []
         for nbytes in map(int, sizes.split(",")):
             data = np.zeros(nbytes // 4, np.float32)
-            once = min(sample(comm, data) for _ in range(3))
-            seconds = [sample(comm, data) for _ in range(int(np.clip(_SIZE_SECONDS / once, _LEAST, _MOST)))]
+            calls = _CALLS if nbytes <= 1 << 20 else 1
+            once = min(sample(comm, data, calls) for _ in range(3)) * calls
+            seconds = [sample(comm, data, calls) for _ in range(int(np.clip(_SIZE_SECONDS / once, _LEAST, _MOST)))]
             found = comm.plan("allreduce", data)
             rows.append(
                 {

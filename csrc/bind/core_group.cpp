@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
 #include "bind/core_calls.hpp"
+#include "bind/core_plan.hpp"
 #include "bind/stream_report.hpp"
 #include "coll/group.hpp"
 
@@ -138,6 +139,12 @@ void bind_group(py::module_& m) {
       .def_property_readonly("shape", &Group::shape, py::return_value_policy::copy)
       .def_property_readonly("machine", &Group::machine, py::return_value_policy::copy)
       .def_property_readonly("last_run", &last_run)
+      .def(
+          "plan",
+          [](const Group& g, const std::string& op, std::size_t nbytes) {
+            return entries_of(g.plan(planned_op_named(op), nbytes));
+          },
+          "op"_a, "nbytes"_a)
       .def("measure", &Group::measure, timeout, nogil())
       .def("barrier", &Group::barrier, timeout, nogil())
       .def(

@@ -9,9 +9,9 @@
 namespace py = pybind11;
 
 namespace accdp::bind {
-namespace {
+namespace {}  // namespace
 
-OpKind op_named(const std::string& name) {
+OpKind planned_op_named(const std::string& name) {
   std::string known;
   for (OpKind op : planned_ops()) {
     if (name == name_of(op)) return op;
@@ -19,6 +19,8 @@ OpKind op_named(const std::string& name) {
   }
   throw UsageError("op=" + name + ": expected one of " + known);
 }
+
+namespace {
 
 py::dict entry_of(const Alternative& way) {
   py::dict entry;
@@ -32,14 +34,21 @@ py::dict entry_of(const Alternative& way) {
   return entry;
 }
 
+}  // namespace
+
+py::list entries_of(const Plan& plan) {
+  py::list entries;
+  entries.append(entry_of(plan.chosen));
+  for (const Alternative& other : plan.others) entries.append(entry_of(other));
+  return entries;
+}
+
+namespace {
+
 py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine) {
   if (shape.nodes < 1 || shape.node_ranks() < 1 || shape.ranks < shape.nodes)
     throw UsageError("shape: expected at least one node and one rank on each");
-  const Plan found = plan_of(op_named(op), nbytes, shape, machine);
-  py::list entries;
-  entries.append(entry_of(found.chosen));
-  for (const Alternative& other : found.others) entries.append(entry_of(other));
-  return entries;
+  return entries_of(plan_of(planned_op_named(op), nbytes, shape, machine));
 }
 
 }  // namespace

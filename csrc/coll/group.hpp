@@ -8,6 +8,7 @@
 #include "coll/allreduce_stream.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/collectives.hpp"
+#include "coll/plan.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -37,6 +38,10 @@ class Group {
     std::uint64_t wire_bytes = 0;  ///< to other nodes, signatures included
   };
   const Run& last_run() const { return last_run_; }
+  /// What a collective of so many bytes would do: plan.hpp.
+  Plan plan(OpKind op, std::size_t bytes) const {
+    return plan_of(op, bytes, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
+  }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }

@@ -3,7 +3,7 @@
 //   2. between nodes, leaders only: each sends to the next and receives from the one before, small messages one by one,
 //      several at once, and a long one;
 //   3. the worst of all ranks, by an allreduce.
-// Of each the best of a few turns counts: others are those of something else that ran.
+// Of each the median of a few turns counts: on a busy machine neither the best nor the worst one comes again.
 #include "coll/measure.hpp"
 
 #include <algorithm>
@@ -15,44 +15,40 @@
 namespace accdp {
 namespace {
 
-constexpr int kTurns = 4, kSteps = 8, kBurst = 8;
-constexpr std::size_t kBlock = 512 << 10, kSmall = 8;
+constexpr int kTurns = 5, kRepeats = 8;
+constexpr std::size_t kMessage = 1 << 20, kSmall = 8;
 
-double seconds_since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
-
+/// Median of some turns, seconds for one of the repetitions of a turn.
 template <class Body>
-double best_of(int turns, Body body) {
-  double best = 1e9;
+double usual(int turns, int repeats, Body body) {
+  std::vector<double> seconds;
   for (int turn = 0; turn < turns; ++turn) {
     const auto began = Clock::now();
-    body();
-    best = std::min(best, seconds_since(began));
+    for (int i = 0; i < repeats; ++i) body();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count() / repeats);
   }
-  return std::max(best, 1e-9);
+  std::nth_element(seconds.begin(), seconds.begin() + turns / 2, seconds.end());
+  return std::max(seconds[turns / 2], 1e-9);
 }
 
-/// Seconds per step, per byte copied, per byte reduced; 0 where there is nothing to measure.
+/// Seconds per step (0: there is nobody to step with), per byte copied, per byte reduced.
 std::array<double, 3> measure_node(Context& c) {
-  const std::size_t bytes = std::min(kBlock, c.slot_bytes());
-  const Bytes mine = c.scratch(bytes);
+  const std::size_t bytes = std::min(kMessage, c.slot_bytes());
+  const Bytes memory = c.scratch(kTurns * bytes);  // other bytes each turn, as a long message has
   const int neighbour = (c.local_rank() + 1) % c.local_size();
-  double step = 0, in = 1e9, out = 1e9, folded = 1e9;
-  if (c.local_size() > 1)
-    step = best_of(kTurns,
-                   [&] {
-                     for (int i = 0; i < kSteps; ++i) c.meet();
-                   }) /
-           kSteps;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    std::byte* slot = c.open();
-    in = std::min(in, best_of(1, [&] { std::memcpy(slot, mine.data(), bytes); }));
-    c.publish();
-    c.await_all();
-    out = std::min(out, best_of(1, [&] { std::memcpy(mine.data(), c.slot(neighbour), bytes); }));
-    const void* sources[] = {mine.data(), c.slot(neighbour)};
-    const Reduction how{Datatype::kF32, ReduceOp::kSum};
-    folded = std::min(folded, best_of(1, [&] { reduce(mine.data(), sources, bytes / sizeof(float), how); }));
-  }
+  const double step = c.local_size() > 1 ? usual(kTurns, kRepeats, [&] { c.meet(); }) : 0;
+  std::byte* slot = c.open();
+  std::size_t at = 0;
+  auto next = [&] { return memory.data() + bytes * (at++ % kTurns); };
+  const double in = usual(kTurns, 1, [&] { std::memcpy(slot, next(), bytes); });
+  c.publish();
+  c.await_all();
+  const double out = usual(kTurns, 1, [&] { std::memcpy(next(), c.slot(neighbour), bytes); });
+  const double folded = usual(kTurns, 1, [&] {
+    std::byte* mine = next();
+    const void* sources[] = {mine, c.slot(neighbour)};
+    reduce(mine, sources, bytes / sizeof(float), {Datatype::kF32, ReduceOp::kSum});
+  });
   return {step, std::max(in, out) / static_cast<double>(bytes), folded / (2 * static_cast<double>(bytes))};
 }
 
@@ -60,7 +56,7 @@ std::array<double, 3> measure_node(Context& c) {
 std::array<double, 3> measure_wire(Context& c) {
   const Topology& t = c.topology();
   const int next = t.leader((t.node() + 1) % t.nodes()), before = t.leader((t.node() + t.nodes() - 1) % t.nodes());
-  const Bytes out = c.scratch(kBlock), in = c.scratch(kBlock);
+  const Bytes out = c.scratch(kMessage), in = c.scratch(kMessage);
   auto turn = [&](std::size_t bytes, int messages) {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
@@ -70,13 +66,13 @@ std::array<double, 3> measure_wire(Context& c) {
     }
     c.exchange(incoming, outgoing);
   };
-  const double one = best_of(4 * kTurns, [&] { turn(kSmall, 1); });
-  const double burst = best_of(kTurns, [&] { turn(kSmall, kBurst); });
-  turn(kBlock / 4, 1);  // wakes the link
-  // The last turn is the slower one where a link lets a burst through first.
-  const double large = best_of(1, [&] { turn(kBlock, 1); });
-  return {one, std::max(large - one, large / 4) / static_cast<double>(kBlock),
-          std::max(burst - one, 0.0) / (2 * (kBurst - 1))};
+  // Several in a row: a single one may find its message there already.
+  const double one = usual(kTurns, kRepeats, [&] { turn(kSmall, 1); });
+  const double burst = usual(kTurns, 2, [&] { turn(kSmall, kRepeats); });
+  turn(kMessage / 2, 1);  // a link may let the first bytes through faster
+  const double large = usual(1, 3, [&] { turn(kMessage, 1); });
+  return {one, std::max(large - one, large / 4) / static_cast<double>(kMessage),
+          std::max(burst - one, 0.0) / (2 * (kRepeats - 1))};
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 namespace accdp {
 
 /// Alpha and beta of this group's nodes and links, as cost.hpp wants them: of each the worst of all ranks, so that it
-/// is the same on all. Takes about 1 ms on a node and, over nodes, 0.6 MiB on each link. What cannot be measured (steps
-/// of a rank alone, links of one node) keeps the value it has.
+/// is the same on all. Takes some milliseconds on a node and, over nodes, 3.5 MiB on each link. What cannot be measured
+/// (steps of a rank alone, links of one node) keeps the value it has.
 Machine measure_machine(Context& context);
 
 }  // namespace accdp

@@ -167,15 +167,17 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   return {{"pairs", 1, e, ""}, {}};
 }
 
-}  // namespace
-
-const std::vector<OpKind>& planned_ops() {
-  static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
-                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
-  return ops;
+/// Puts the named way in the place of the chosen one.
+void take(Plan& plan, const std::string& name, const char* remark) {
+  if (plan.chosen.algorithm == name) return;
+  auto asked = std::find_if(plan.others.begin(), plan.others.end(), [&](auto& way) { return way.algorithm == name; });
+  plan.chosen.remark = remark;
+  if (asked == plan.others.end()) asked = plan.others.insert(asked, {name, 1, {.seconds = -1}, ""});
+  std::swap(plan.chosen, *asked);
+  plan.chosen.remark.clear();
 }
 
-Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
+Plan automatic(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
   switch (op) {
     case OpKind::kAllreduce: return reduction(bytes, shape, machine, false);
     case OpKind::kReduce: return reduction(bytes, shape, machine, true);
@@ -185,6 +187,26 @@ Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& ma
     case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
     default: throw UsageError(std::string("op=") + name_of(op) + ": there is no plan of it");
   }
+}
+
+}  // namespace
+
+const std::vector<OpKind>& planned_ops() {
+  static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
+                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
+  return ops;
+}
+
+Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine, const Asked& asked) {
+  Plan plan = automatic(op, bytes, shape, machine);
+  const bool is_allreduce = op == OpKind::kAllreduce;
+  if (asked.by_mpi)
+    take(plan, "mpi", "ACCDP_BASELINE says mpi");
+  else if (is_allreduce && asked.allreduce == ReduceAlgorithm::kMpi)
+    take(plan, "mpi", "ACCDP_ALLREDUCE says mpi");
+  else if (is_allreduce && shape.nodes > 1 && asked.allreduce != ReduceAlgorithm::kAuto)
+    take(plan, name_of(asked.allreduce), "ACCDP_ALLREDUCE says which");
+  return plan;
 }
 
 }  // namespace accdp

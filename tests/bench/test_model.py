@@ -39,11 +39,14 @@ def seconds(name: str, shape: str, nbytes: int = S) -> float:
 def test_formulas(nodes):
     alpha, beta = 100e-6, 1e-9
     rounds = (nodes - 1).bit_length()
+    whole = nodes == 1 << rounds
     assert seconds("ring", f"{nodes}x1") == pytest.approx(2 * (nodes - 1) * (alpha + S / nodes * beta))
-    assert seconds("binomial tree", f"{nodes}x1") == pytest.approx(2 * rounds * (alpha + S * beta))
-    whole = 1 << (nodes.bit_length() - 1)
-    doubling = whole.bit_length() - 1 + (2 if nodes > whole else 0)
-    assert seconds("recursive doubling", f"{nodes}x1") == pytest.approx(doubling * (alpha + S * beta))
+    trees = {"binomial tree": 2 * rounds, "recursive doubling": rounds if whole else rounds + 1}
+    for name, ways in trees.items():
+        # Of other numbers than powers of two some leaders have their message ready early: its latency is not seen.
+        early = 0 if whole else 2 * alpha
+        assert ways * (alpha + S * beta) - early <= seconds(name, f"{nodes}x1") * (1 + 1e-6), name
+        assert seconds(name, f"{nodes}x1") <= ways * (alpha + S * beta) * (1 + 1e-6), name
 
 
 @pytest.mark.parametrize("shape", ["2x1", "4x1", "4x2", "32x4", "128x2"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accdp_comm import UsageError, _core, settings
+from accdp_comm import Communicator, UsageError, _core, settings
 
 SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test have chunks of 4 KiB
 SIGNATURE_BYTES = 40  # from each leader to each other
@@ -55,9 +55,22 @@ def test_a_bcast_that_the_settings_choose(world, algorithm):
         plan = world.plan("bcast", 40_000)
         ran = run(world, "bcast", 40_000)
     assert ran["algorithm"] == plan.algorithm
-    if world.nodes[world.rank] == 0:  # a rank that is alone on its node takes no steps
+    if world.nodes[world.rank] == 0:
         assert ran["steps"] == plan.chosen.steps
-    assert sent_by_node(world, ran["wire_bytes"]) >= plan.chosen.wire_bytes
+    nodes = len(set(world.nodes))
+    assert sent_by_node(world, ran["wire_bytes"]) == plan.chosen.wire_bytes + SIGNATURE_BYTES * (nodes - 1)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling", "ring", "pipeline"])
+def test_an_allreduce_that_the_settings_choose(comm, topology, algorithm):
+    with settings.override(topology=topology, allreduce=algorithm), Communicator(comm, timeout_s=60) as world:
+        if len(set(world.nodes)) == 1:
+            pytest.skip("one node: there is no choice")
+        for nbytes in (512, 4096):
+            plan = world.plan("allreduce", nbytes)
+            ran = run(world, "allreduce", nbytes)
+            assert (ran["algorithm"], plan.algorithm) == (algorithm, algorithm), plan
+            assert any("ACCDP_ALLREDUCE" in way.remark for way in plan.others) or len(plan.others) < 5
 
 
 def test_all_ranks_agree_on_what_was_measured(world):

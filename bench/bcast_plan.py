@@ -93,19 +93,19 @@ def fixed(codecs: Sequence[str]) -> list[Method]:
     return [*(Method(codec, codec) for codec in ("none", *codecs)), Method("auto", "auto")]
 
 
-def lossy_codec(dtype: str) -> str:
-    """The error-bounded codec for a datatype: our own, else nvCOMP's."""
-    return "qpk" if why_not("qpk", dtype) is None else "bitcomp_lossy"
+def lossy_codecs(dtype: str) -> list[str]:
+    """The error-bounded codecs for a datatype: our own that work here, else nvCOMP's."""
+    return [codec for codec in ("qpk", "qhuff") if why_not(codec, dtype) is None] or ["bitcomp_lossy"]
 
 
 def lossy(dtype: str) -> list[Method]:
-    codec = lossy_codec(dtype)
-    return [
-        Method(f"{codec} {BOUND:g}", codec, bound=BOUND),
-        Method(f"{codec} {LOOSE_BOUND:g}", codec, bound=LOOSE_BOUND),
-        Method(f"auto {BOUND:g}", "auto", bound=BOUND),
-        Method(f"p2p_compressed {codec} {BOUND:g}", codec, "p2p_compressed", BOUND),
-    ]
+    methods = []
+    for codec in lossy_codecs(dtype):
+        methods.append(Method(f"{codec} {BOUND:g}", codec, bound=BOUND))
+        methods.append(Method(f"p2p_compressed {codec} {BOUND:g}", codec, "p2p_compressed", BOUND))
+    first = lossy_codecs(dtype)[0]
+    methods.append(Method(f"{first} {LOOSE_BOUND:g}", first, bound=LOOSE_BOUND))
+    return [*methods, Method(f"auto {BOUND:g}", "auto", bound=BOUND)]
 
 
 def compared(data: str, dtype: str) -> list[Method]:

@@ -126,7 +126,9 @@ def measure_codecs(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row
     say("codecs: lossless")
     yield from jobs.measure(mpi, 2, "bcast", [*words, "--codec", CODECS], two_nodes)
     say("codecs: within 0.01 standard deviations")
-    yield from jobs.measure(mpi, 2, "bcast", [*words, "--codec", "qpk", "--error-bound", "relative:0.01"], two_nodes)
+    yield from jobs.measure(
+        mpi, 2, "bcast", [*words, "--codec", "qpk,qhuff", "--error-bound", "relative:0.01"], two_nodes
+    )
 
 
 def measure_train(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:

@@ -7,12 +7,12 @@
 
 namespace accdp {
 
-extern const CodecRow kFpkRow, kBitcompRow, kLz4Row, kQpkRow, kBitcompLossyRow, kZhuffRow, kZstdRow;
+extern const CodecRow kFpkRow, kBitcompRow, kLz4Row, kQpkRow, kBitcompLossyRow, kZhuffRow, kZstdRow, kQhuffRow;
 
 namespace {
 
 constexpr const CodecRow* kRows[] = {
-    &kFpkRow, &kBitcompRow, &kLz4Row, &kQpkRow, &kBitcompLossyRow, &kZhuffRow, &kZstdRow,
+    &kFpkRow, &kBitcompRow, &kLz4Row, &kQpkRow, &kBitcompLossyRow, &kZhuffRow, &kZstdRow, &kQhuffRow,
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ enum class CodecId : std::uint8_t {
   kBitcompLossy = 6,
   kZhuff = 7,
   kZstd = 8,
+  kQhuff = 9,
 };
 
 /// Sets of codecs are words with a bit per number.
@@ -54,6 +55,9 @@ struct CodecRow {
   /// as far as the format shows it; never reads outside `in` nor writes outside `out`. Libraries whose decoders
   /// cannot promise that are guarded by the checksums of the frames (frame.hpp).
   void (*decode)(Datatype type, ConstBytes in, Bytes out);
+  /// Lossy codecs, or null: makes of a chunk in place what its receiver would get, for less than decode() costs. Where
+  /// encode() returns 0, the receiver gets the chunk itself.
+  void (*round)(const Encoding& how, Bytes chunk) = nullptr;
 };
 
 /// All rows but kNone, in the order of their numbers.

@@ -19,10 +19,16 @@ Stages stages(const Journey& j, const CodecCost& c, double chunk) noexcept {
           1 / c.decode_bytes_per_s + c.decode_call_s / chunk + besides};
 }
 
+bool is_allreduce(const Journey& j) noexcept { return j.own_encodes > 0; }
+
 /// Seconds per raw byte of the slowest stage: the root's thread, the link, the thread of a node that receives, passes
 /// on and decodes; or of all threads together on the cores that they share.
 double pace(const Journey& j, double ratio, const Stages& computing) noexcept {
   const double message = j.message_s_per_byte / ratio, link = 1 / (ratio * j.link_bytes_per_s);
+  if (is_allreduce(j)) {  // all threads do the same
+    const double thread = j.own_encodes * computing.encode + j.own_decodes * computing.decode + 2 * message;
+    return std::max(link, thread / std::min(j.cores, 1.0));
+  }
   const double root = computing.encode + message;
   const double node = computing.decode + (j.links > 1 ? 2 : 1) * message;
   const double all = computing.encode + j.links * computing.decode + 2 * j.links * message;
@@ -30,6 +36,17 @@ double pace(const Journey& j, double ratio, const Stages& computing) noexcept {
 }
 
 }  // namespace
+
+Journey allreduce_journey(const Journey& message, int nodes, int lanes) noexcept {
+  const double sent = 2.0 * (nodes - 1) / nodes;  // of each byte: a share, and of its sum
+  Journey journey = message;
+  journey.bytes *= sent / lanes;
+  journey.link_bytes_per_s /= lanes;
+  journey.cores /= lanes;
+  journey.own_encodes = 1 / sent;
+  journey.own_decodes = 1;
+  return journey;
+}
 
 double plain_seconds(const Journey& j) noexcept {
   const double fill = (j.links - 1) * std::min(j.chunk_bytes, j.bytes) / j.link_bytes_per_s;

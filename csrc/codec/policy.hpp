@@ -11,7 +11,8 @@ struct CodecCost {
   double encode_call_s = 0, decode_call_s = 0;  ///< per chunk, on top
 };
 
-/// A broadcast that is about to go: how much, in what pieces, over how many links of what speed.
+/// A stream that is about to go: how much, in what pieces, over how many links of what speed. A broadcast, or a node's
+/// part of an allreduce.
 struct Journey {
   double bytes;
   double chunk_bytes;
@@ -23,9 +24,17 @@ struct Journey {
   double cores = 1;
   /// What encoding and decoding take besides the codec: differences to a reference.
   double transform_s_per_byte = 0;
+  /// Of an allreduce: how often its thread encodes, and decodes, for each byte that it sends; it receives as many. 0: a
+  /// broadcast, in which one thread encodes and each of the others decodes.
+  double own_encodes = 0, own_decodes = 0;
 };
 
-/// Predicted seconds until the last node has all of it, in a chain whose stages overlap.
+/// What one of `lanes` threads of each of `nodes` nodes does in an allreduce. `message` is the whole of it, with a
+/// node's link and cores. Each node owns a part: it encodes its shares of the others' parts and the sum of its own, and
+/// decodes the others' shares of its own part and their sums.
+Journey allreduce_journey(const Journey& message, int nodes, int lanes) noexcept;
+
+/// Predicted seconds until the last node has all of it: a chain, or an allreduce, whose stages overlap.
 double plain_seconds(const Journey& journey) noexcept;
 double encoded_seconds(const Journey& journey, const CodecCost& codec) noexcept;
 

@@ -1,153 +1,77 @@
-// Why no encoded element needs to be checked against the bound. Let d be the step, y = x / d, |y| <= kMostNumber. The
-// float32 inverse of d, the product x * inverse and the product back each round by at most 2^-24 of themselves, which
-// adds up to 3 * 2^-24 * |y| < 0.0059 steps beside the half step of rounding to an integer. The step is kMargin smaller
-// than the bound allows: half of it and 0.0059 of it stay below the bound. No product is denormal (kLeastStep), so that
-// threads which flush denormals decode the same.
-//
-// 16-bit floats round once more, from z = number * d to x' in their own format. Two arguments give a step for them, the
-// larger one is taken; d is smaller by kMargin again.
-// 1. The last rounding adds half a spacing of the format near z. z lies at most one binade above the largest element
-//    (what is below half a step becomes 0), so a step of 2 * bound less one spacing of that binade is safe.
-// 2. x itself is a number of the format. Let p = 2^j <= bound be the largest such power and |x - z| < p. Then x' is not
-//    further from x than p: if x + p (or x - p) is in the format, z lies on the near side of it and so does x'; if it
-//    is half way between two neighbours, x' is the nearer one; if the spacing exceeds 2p, x' is x. It is none of these
-//    only where x + p lies two binades above x, thus x < p; there kMargin keeps z more than half a spacing below x + p.
-//    So a step of 2p is safe, whatever the spacing.
 #include "codec/qpk.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include "base/error.hpp"
 #include "codec/block_stream.hpp"
 #include "codec/codec.hpp"
+#include "codec/quantiser.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kBlock = 256;
-constexpr std::size_t kPlane = kBlock / 8;
-constexpr float kMostNumber = 32767;
-constexpr double kMargin = 1.0 / 64;
-constexpr double kLeastStep = 0x1p-100;
+constexpr std::size_t kPlane = Quantiser::kBlock / 8;
 
-struct SmallFloat {
-  int mantissa_bits, bias;
-  double largest;
-};
-constexpr SmallFloat kHalf = {10, 15, 65504}, kBFloat16 = {7, 127, 0x1.fep127};
-
-const SmallFloat& small_float(Datatype type) { return type == Datatype::kF16 ? kHalf : kBFloat16; }
-
-/// No larger step is used: its products stay finite, and float16 keeps room between 2 steps and its largest number.
-double most_step(Datatype type) { return type == Datatype::kF16 ? 0x1p14 : 0x1p112; }
-
-/// The largest magnitude in a chunk of 16-bit floats, as a number; infinite or NaN: the largest finite.
-double largest_magnitude(Datatype type, ConstBytes in) {
-  std::int16_t most = 0;  // without signs, bits are ordered like values
-  for (std::size_t at = 0; at < in.size(); at += 2) {
-    std::int16_t bits;
-    std::memcpy(&bits, in.data() + at, 2);
-    most = std::max(most, static_cast<std::int16_t>(bits & 0x7fff));
-  }
-  const SmallFloat& format = small_float(type);
-  const int exponent = most >> format.mantissa_bits, mantissa = most & ((1 << format.mantissa_bits) - 1);
-  const double value =
-      exponent == 0 ? std::ldexp(mantissa, 1 - format.bias - format.mantissa_bits)
-                    : std::ldexp(mantissa + (1 << format.mantissa_bits), exponent - format.bias - format.mantissa_bits);
-  return std::min(value, format.largest);
-}
-
-/// |x * inverse| up to this is rounded to a number; beyond it the block stays as it is. Half a step above the largest
-/// float16, rounding would give infinity.
-float limit_of(Datatype type, double step) {
-  if (type != Datatype::kF16) return kMostNumber;
-  return static_cast<float>(std::min<double>(kMostNumber, kHalf.largest / step - 1));
-}
-
-std::size_t encode_block(const BlockOps& ops, Datatype type, float step, const std::byte* block, Bytes room) {
+std::size_t encode_block(const BlockOps& ops, const Quantiser& quantiser, const std::byte* block, Bytes room) {
   alignas(64) std::uint8_t rows[2 * kRow];
-  const int planes = ops.quantise(type, block, 1 / step, limit_of(type, step), rows);
-  if (planes < 0) return kBlock * element_bytes(type);
+  const int planes = quantiser.quantise(ops, block, rows);
+  if (planes < 0) return quantiser.block_bytes();
   const std::size_t bytes = static_cast<std::size_t>(planes) * kPlane;
-  if (bytes > room.size() || bytes >= kBlock * element_bytes(type)) return bytes;
-  if (planes > 0) ops.pack(rows, kBlock, std::min(planes, 8), room.data());
-  if (planes > 8) ops.pack(rows + kRow, kBlock, planes - 8, room.data() + 8 * kPlane);
+  if (bytes > room.size()) return bytes;
+  if (planes > 0) ops.pack(rows, Quantiser::kBlock, std::min(planes, 8), room.data());
+  if (planes > 8) ops.pack(rows + kRow, Quantiser::kBlock, planes - 8, room.data() + 8 * kPlane);
   return bytes;
 }
 
-void decode_block(const BlockOps& ops, Datatype type, float step, ConstBytes in, std::byte* block) {
+void decode_block(const BlockOps& ops, const Quantiser& quantiser, ConstBytes in, std::byte* block) {
   const int planes = static_cast<int>(in.size() / kPlane);
   if (in.size() % kPlane != 0 || planes > 16) throw CodecError("qpk: damaged block");
   alignas(64) std::uint8_t rows[2 * kRow];
-  ops.unpack(in.data(), kBlock, std::min(planes, 8), rows);
+  ops.unpack(in.data(), Quantiser::kBlock, std::min(planes, 8), rows);
   if (planes > 8)
-    ops.unpack(in.data() + 8 * kPlane, kBlock, planes - 8, rows + kRow);
+    ops.unpack(in.data() + 8 * kPlane, Quantiser::kBlock, planes - 8, rows + kRow);
   else
-    std::memset(rows + kRow, 0, kBlock);
-  ops.dequantise(type, rows, step, block);
+    std::memset(rows + kRow, 0, Quantiser::kBlock);
+  quantiser.dequantise(ops, rows, block);
 }
 
 }  // namespace
 
-bool qpk_takes(Datatype type) noexcept {
-  return type == Datatype::kF32 || type == Datatype::kBF16 || type == Datatype::kF16;
-}
-
-float qpk_step(Datatype type, double bound, double largest) {
-  bound = std::min(bound, most_step(type));  // doubled, it stays finite
-  double step = 2 * bound;
-  if (type != Datatype::kF32) {
-    const SmallFloat& format = small_float(type);
-    const int binade = std::max(largest > 0 ? std::ilogb(largest) : -1000, 1 - format.bias);
-    const double spacing_above = std::ldexp(1.0, binade + 1 - format.mantissa_bits);
-    step = std::max(2 * bound - spacing_above, std::ldexp(2.0, std::ilogb(bound)));
-  }
-  step = std::min(step * (1 - kMargin), most_step(type));
-  return step < kLeastStep ? 0 : static_cast<float>(step);
-}
-
 std::size_t qpk_encode(Datatype type, double bound, ConstBytes in, Bytes out, const BlockOps& ops) {
-  if (!(bound > 0) || std::isinf(bound)) throw UsageError("qpk: the error bound must be finite and > 0");
-  const double largest = type == Datatype::kF32 ? 0 : largest_magnitude(type, in);
-  const float step = qpk_step(type, bound, largest);
-  const double header = step;
-  if (step == 0 || in.size() <= sizeof header) return 0;
-  std::memcpy(out.data(), &header, sizeof header);
-  const Bytes room = out.first(in.size() - 1).subspan(sizeof header);
-  const std::size_t bytes =
-      encode_blocks(in, kBlock * element_bytes(type), room,
-                    [&](const std::byte* block, Bytes left) { return encode_block(ops, type, step, block, left); });
-  return bytes == 0 ? 0 : sizeof header + bytes;
+  const Quantiser quantiser("qpk", type, bound, in);
+  constexpr std::size_t kHeader = Quantiser::kHeaderBytes;
+  if (!quantiser.has_step() || in.size() <= kHeader) return 0;
+  quantiser.put_header(out.data());
+  const Bytes room = out.first(in.size() - 1).subspan(kHeader);
+  const std::size_t bytes = encode_blocks(in, quantiser.block_bytes(), room, [&](const std::byte* block, Bytes left) {
+    return encode_block(ops, quantiser, block, left);
+  });
+  return bytes == 0 ? 0 : kHeader + bytes;
 }
 
 void qpk_decode(Datatype type, ConstBytes in, Bytes out, const BlockOps& ops) {
-  double step;
-  if (in.size() < sizeof step) throw CodecError("qpk: ends within its header");
-  std::memcpy(&step, in.data(), sizeof step);
-  if (!(step >= kLeastStep && step <= most_step(type)) || static_cast<float>(step) != step)
-    throw CodecError("qpk: the step is none that an encoder writes");
-  decode_blocks(in.subspan(sizeof step), kBlock * element_bytes(type), out, [&](ConstBytes encoded, std::byte* block) {
-    decode_block(ops, type, static_cast<float>(step), encoded, block);
-  });
+  const Quantiser quantiser("qpk", type, in);
+  decode_blocks(in.subspan(Quantiser::kHeaderBytes), quantiser.block_bytes(), out,
+                [&](ConstBytes encoded, std::byte* block) { decode_block(ops, quantiser, encoded, block); });
 }
 
 extern const CodecRow kQpkRow;
 const CodecRow kQpkRow = {
-    CodecId::kQpk,
-    "qpk",
-    1,
-    "float32, bfloat16, float16",
-    "|x - x'| <= bound; NaN and infinities exact",
-    "own",
-    true,
-    qpk_takes,
-    [] { return std::string(); },
-    []() -> std::uint8_t { return 0; },
-    [](const Encoding& how, ConstBytes in, Bytes out) { return qpk_encode(how.type, how.bound, in, out); },
-    [](Datatype type, ConstBytes in, Bytes out) { qpk_decode(type, in, out); },
+    .id = CodecId::kQpk,
+    .name = "qpk",
+    .format = 1,
+    .datatypes = "float32, bfloat16, float16",
+    .exactness = "|x - x'| <= bound; NaN and infinities exact",
+    .home = "own",
+    .lossy = true,
+    .takes = Quantiser::takes,
+    .why_not = [] { return std::string(); },
+    .library_major = []() -> std::uint8_t { return 0; },
+    .encode = [](const Encoding& how, ConstBytes in, Bytes out) { return qpk_encode(how.type, how.bound, in, out); },
+    .decode = [](Datatype type, ConstBytes in, Bytes out) { qpk_decode(type, in, out); },
+    .round = [](const Encoding& how,
+                Bytes chunk) { Quantiser("qpk", how.type, how.bound, chunk).round(block_ops(), chunk); },
 };
 
 }  // namespace accdp

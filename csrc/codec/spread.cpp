@@ -1,80 +1,105 @@
 #include "codec/spread.hpp"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 namespace accdp {
 namespace {
 
-float value_of_half(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31;
-  const float mantissa = bits & 1023;
-  const float size = exponent == 31 ? INFINITY
-                     : exponent     ? std::ldexp(1024 + mantissa, exponent - 25)
-                                    : std::ldexp(mantissa, -24);
-  return bits & 0x8000 ? -size : size;
-}
+// Vectors of the compiler, as wide as AVX2 has them, since GCC takes comparisons of wider ones apart. Always inlined,
+// the loops are compiled for the instruction set of the function around them; the sums have the same order with each.
+#define ACCDP_INLINE inline __attribute__((always_inline))
+
+constexpr std::size_t kLanes = 4, kVectors = 2;  // sums that need not wait for each other
+using Doubles = double __attribute__((vector_size(32)));
+using Longs = std::int64_t __attribute__((vector_size(32)));
+using Floats = float __attribute__((vector_size(16)));
+using Words = std::uint32_t __attribute__((vector_size(16)));
+using Shorts = std::uint16_t __attribute__((vector_size(8)));
 
 struct F16 {
-  using Raw = std::uint16_t;
-  static double value(Raw bits) { return value_of_half(bits); }
+  static constexpr std::size_t kBytes = 2;
+  /// Exponent and mantissa of a half, moved to where a float has them, are 2^112 times too small; infinities and NaNs
+  /// have all exponent bits set and shall have them afterwards.
+  ACCDP_INLINE static void load(const std::byte* at, Doubles& to) {
+    Shorts bits;
+    std::memcpy(&bits, at, sizeof bits);
+    const Words word = __builtin_convertvector(bits, Words);
+    const Words moved = (word & 0x7fff) << 13;
+    const Words sign = (word & 0x8000) << 16;
+    const Words beyond = (Words)((word & 0x7c00) == 0x7c00) & 0x7f800000;
+    to = __builtin_convertvector((Floats)((Words)((Floats)moved * 0x1p112F) | sign | beyond), Doubles);
+  }
 };
 struct BF16 {
-  using Raw = std::uint16_t;
-  static double value(Raw bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  static constexpr std::size_t kBytes = 2;
+  ACCDP_INLINE static void load(const std::byte* at, Doubles& to) {
+    Shorts bits;
+    std::memcpy(&bits, at, sizeof bits);
+    to = __builtin_convertvector((Floats)(__builtin_convertvector(bits, Words) << 16), Doubles);
+  }
 };
 struct F32 {
-  using Raw = float;
-  static double value(Raw x) { return x; }
+  static constexpr std::size_t kBytes = 4;
+  ACCDP_INLINE static void load(const std::byte* at, Doubles& to) {
+    Floats values;
+    std::memcpy(&values, at, sizeof values);
+    to = __builtin_convertvector(values, Doubles);
+  }
 };
 struct F64 {
-  using Raw = double;
-  static double value(Raw x) { return x; }
+  static constexpr std::size_t kBytes = 8;
+  ACCDP_INLINE static void load(const std::byte* at, Doubles& to) { std::memcpy(&to, at, sizeof to); }
 };
 
-/// Sums in lanes, so that the additions need not wait for each other; around the first finite value, so that a large
-/// mean does not eat the digits.
+/// Around the first finite value, so that a large mean does not eat the digits.
 template <class Type>
-double deviation(ConstBytes data) {
-  using Raw = typename Type::Raw;
-  constexpr std::size_t kLanes = 8;
-  const std::size_t count = data.size() / sizeof(Raw);
-  auto at = [&](std::size_t i) {
-    Raw raw;
-    std::memcpy(&raw, data.data() + i * sizeof raw, sizeof raw);
-    return Type::value(raw);
+ACCDP_INLINE double deviation(ConstBytes data) {
+  constexpr std::size_t kVector = kLanes * Type::kBytes, kStep = kVectors * kVector;
+  const std::size_t whole = data.size() / kStep * kStep;
+  alignas(64) std::byte last[kStep];  // what fills no step, and then NaN, which does not count
+  std::memset(last, 0xff, kStep);
+  if (whole < data.size()) std::memcpy(last, data.data() + whole, data.size() - whole);
+
+  double origin = INFINITY;
+  const auto look_for_origin = [&](const std::byte* at) {
+    Doubles values;
+    Type::load(at, values);
+    for (std::size_t lane = 0; lane < kLanes && !std::isfinite(origin); ++lane) origin = values[lane];
   };
-  double origin = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    if (std::isfinite(origin = at(i))) break;
+  for (std::size_t at = 0; at < whole && !std::isfinite(origin); at += kVector) look_for_origin(data.data() + at);
+  for (std::size_t at = 0; at < kStep && !std::isfinite(origin); at += kVector) look_for_origin(last + at);
   if (!std::isfinite(origin)) return 0;
-  double sums[kLanes] = {}, squares[kLanes] = {}, counts[kLanes] = {};
-  auto add = [&](std::size_t lane, double x) {
-    const double d = x - origin;
-    const bool finite = std::abs(d) <= 1e300;
-    sums[lane] += finite ? d : 0;
-    squares[lane] += finite ? d * d : 0;
-    counts[lane] += finite;
+
+  Doubles sums[kVectors]{}, squares[kVectors]{};
+  Longs counts[kVectors]{};
+  const auto add = [&](const std::byte* step) __attribute__((always_inline)) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      Doubles values;
+      Type::load(step + v * kVector, values);
+      const Doubles d = values - origin;
+      const Longs finite = (d <= 1e300) & (d >= -1e300);  // all ones or none
+      const Doubles counted = (Doubles)((Longs)d & finite);
+      sums[v] += counted;
+      squares[v] += counted * counted;
+      counts[v] -= finite;
+    }
   };
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (std::size_t lane = 0; lane < kLanes; ++lane) add(lane, at(i + lane));
-  for (; i < count; ++i) add(0, at(i));
+  for (std::size_t at = 0; at < whole; at += kStep) add(data.data() + at);
+  add(last);
   double sum = 0, square = 0, n = 0;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    sum += sums[lane];
-    square += squares[lane];
-    n += counts[lane];
-  }
+  for (std::size_t v = 0; v < kVectors; ++v)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      sum += sums[v][lane];
+      square += squares[v][lane];
+      n += static_cast<double>(counts[v][lane]);
+    }
   if (n < 2) return 0;
   const double variance = (square - sum * sum / n) / n;
   return variance > 0 && std::isfinite(variance) ? std::sqrt(variance) : 0;
 }
 
-}  // namespace
-
-double standard_deviation(Datatype type, ConstBytes data) noexcept {
+ACCDP_INLINE double deviation_of(Datatype type, ConstBytes data) {
   switch (type) {
     case Datatype::kF16: return deviation<F16>(data);
     case Datatype::kBF16: return deviation<BF16>(data);
@@ -82,6 +107,22 @@ double standard_deviation(Datatype type, ConstBytes data) noexcept {
     case Datatype::kF64: return deviation<F64>(data);
     default: return 0;
   }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) double deviation_avx2(Datatype type, ConstBytes data) {
+  return deviation_of(type, data);
+}
+const bool kHasAvx2 = __builtin_cpu_supports("avx2");
+#endif
+
+}  // namespace
+
+double standard_deviation(Datatype type, ConstBytes data) noexcept {
+#if defined(__x86_64__)
+  if (kHasAvx2) return deviation_avx2(type, data);
+#endif
+  return deviation_of(type, data);
 }
 
 }  // namespace accdp

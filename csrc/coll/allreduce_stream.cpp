@@ -4,15 +4,15 @@
 //
 // Error, for n nodes and a sum that is divided by d: n-1 contributions and one sum, each with an n-th of the bound:
 // contributions get bound * d / n, the sum bound / n. A relative bound counts standard deviations of the result as they
-// would be if the ranks' contributions were independent: sqrt(sum of their variances) / d. All ranks know that before
-// the first frame leaves, by an allreduce of one float64 per tensor.
-// Cost: as reduce_over_nodes.cpp with bytes divided by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
+// would be if the ranks' contributions were independent: sqrt(sum of their variances) / d.
+// Before the first frame, an allreduce of one float64 per tensor and one more: those variances, and how many ranks
+// would encode. If none would, the message goes as it is, without frames. Cost: as reduce_over_nodes.cpp with bytes
+// divided by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
 #include "coll/allreduce_stream.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "codec/residual.hpp"
 #include "codec/spread.hpp"
@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10;
 constexpr int kFramesPerLane = 4;  // at least, where the message is long enough: so that stages overlap
+
+bool is_lossy(const ErrorBound& bound) { return bound.value > 0; }
 
 class StreamFrames : public FrameCodec {
  public:
@@ -39,9 +41,11 @@ class StreamFrames : public FrameCodec {
     for (std::size_t i = 1; i < begins_.size(); ++i) begins_[i] = begins_[i - 1] + plan.frames()[i - 1].bytes;
   }
 
-  void choose(const Journey& journey) {
+  /// Whether anything will be encoded.
+  bool choose(const Journey& journey) {
     contribution_.choose(0, journey);
-    sum_.choose(0, journey);
+    sum_.choose_as(contribution_);
+    return contribution_.encodes();
   }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
@@ -50,9 +54,10 @@ class StreamFrames : public FrameCodec {
   ConstBytes encode_contribution(std::size_t frame, Bytes room) override {
     const ConstBytes message = sent(frame, contribution_.encode(frame, room, 0));
     if (!residual_.empty()) {
-      kept_.resize(memory(frame).size());
-      contribution_.decode_to(frame, message, kept_);
-      note_residual(frame, memory(frame), kept_, 1);
+      const Bytes exact = memory(frame);
+      kept_.assign(exact.begin(), exact.end());
+      contribution_.round(frame, message, kept_);
+      note_residual(frame, exact, kept_, 1);
     }
     return message;
   }
@@ -64,7 +69,7 @@ class StreamFrames : public FrameCodec {
     if (!sum_.is_lossy()) return message;
     const Bytes place = memory(frame);
     if (!residual_.empty()) kept_.assign(place.begin(), place.end());
-    sum_.decode(frame, message);
+    sum_.round(frame, message, place);
     if (!residual_.empty()) note_residual(frame, kept_, place, divisor_);
     return message;
   }
@@ -94,18 +99,15 @@ class StreamFrames : public FrameCodec {
   std::vector<std::byte> kept_;
 };
 
-/// Bounds of the result, tensor by tensor; the same on all ranks.
-std::vector<double> bounds_of(Context& c, const std::vector<Piece>& pieces, const ErrorBound& bound, double divisor) {
-  std::vector<double> bounds(pieces.size(), bound.value);
-  if (!(bound.value > 0) || !bound.is_relative) return bounds;
+/// Variances of this rank's tensors, as far as a bound needs them.
+std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBound& bound) {
+  std::vector<double> variances(pieces.size());
+  if (!is_lossy(bound) || !bound.is_relative) return variances;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const double deviation = standard_deviation(pieces[i].type, pieces[i].data);
-    bounds[i] = deviation * deviation;
+    variances[i] = deviation * deviation;
   }
-  const Bytes variances = std::as_writable_bytes(std::span(bounds));
-  reduce_to(c, variances, variances, {Datatype::kF64, ReduceOp::kSum}, -1);
-  for (double& variance : bounds) variance = bound.value * std::sqrt(variance) / divisor;
-  return bounds;
+  return variances;
 }
 
 /// Short enough that every lane has several frames, long enough to be worth a message.
@@ -116,40 +118,128 @@ std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, in
   return std::min({asked, std::max(even, kLeastChunk), fits});
 }
 
+/// What one thread sends of a message.
+std::uint64_t bytes_sent(const FrameGrid& grid, int lane, int me) {
+  std::uint64_t bytes = 0;
+  for (std::size_t segment = 0; segment < grid.segments(); ++segment)
+    for (int node = 0; node < grid.nodes(); ++node)
+      if (const std::size_t frame = grid.frame(segment, lane, node); frame != FrameGrid::kNone)
+        bytes += grid.cut(frame).bytes * (node == me ? std::size_t(grid.nodes()) - 1 : 1);
+  return bytes;
+}
+
+class OverNodes {
+ public:
+  OverNodes(Context& c, std::vector<Piece> pieces, const Reduction& how, const StreamOptions& options,
+            std::span<float> residual, StreamReport& report)
+      : c_(c),
+        how_(how),
+        options_(options),
+        nodes_(c.topology().nodes()),
+        divisor_(how.op == ReduceOp::kAvg ? how.divisor : 1),
+        contributions_(lossy_where(std::move(pieces), options.bound)),
+        sums_(contributions_),
+        data_(whole(contributions_)),
+        lanes_(lanes_for(data_.size(), c.shape())),
+        plan_(contributions_, chunk_for(c, data_.size(), options.chunk_bytes, lanes_)),
+        grid_(frames_of(plan_), nodes_, lanes_),
+        codec_(c, contributions_, sums_, plan_, options, divisor_, residual, report),
+        report_(report) {}
+
+  void run() {
+    report_.algorithm = lanes_ > 1 ? "lanes" : "leaders";
+    if (agree_to_encode()) {
+      reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
+      codec_.finish_report();
+    } else {
+      reduce_to(c_, data_, data_, how_, -1);
+      if (speaks())
+        report_.logical_bytes = report_.wire_bytes =
+            bytes_sent(grid_, lanes_ > 1 ? c_.local_rank() : 0, c_.topology().node());
+    }
+  }
+
+ private:
+  static std::vector<Piece> lossy_where(std::vector<Piece> pieces, const ErrorBound& bound) {
+    for (Piece& piece : pieces) piece.lossy = is_lossy(bound) && is_real_float(piece.type);
+    return pieces;
+  }
+  static Bytes whole(const std::vector<Piece>& pieces) {
+    std::size_t bytes = 0;
+    for (const Piece& piece : pieces) bytes += piece.data.size();
+    return {pieces.front().data.data(), bytes};
+  }
+  static std::vector<std::size_t> frames_of(const StreamPlan& plan) {
+    std::vector<std::size_t> frames;
+    for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);
+    return frames;
+  }
+  bool speaks() const { return lanes_ > 1 || c_.topology().is_leader(); }
+
+  /// Every rank that speaks chooses by its own data; where all choose none, the message goes as in any allreduce. What
+  /// the ranks have to tell each other goes in one allreduce: the variances of their tensors, and who would encode.
+  bool agree_to_encode() {
+    const Journey journey = allreduce_journey(
+        {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
+         c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},
+        nodes_, lanes_);
+    if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
+    std::vector<double> told = variances_of(contributions_, options_.bound);
+    if (options_.automatic) {
+      std::vector<double> guessed = told;  // as if all ranks had data like this one's
+      for (double& variance : guessed) variance *= c_.topology().size();
+      set_bounds(guessed);
+    }
+    told.push_back(options_.automatic ? speaks() && codec_.choose(journey) : 1);
+    if (options_.automatic || options_.bound.is_relative) {
+      const Bytes bytes = std::as_writable_bytes(std::span(told));
+      reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
+    }
+    set_bounds(told);
+    return told.back() > 0;
+  }
+
+  /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by
+  /// tensor. Never 0, or what is constant on some ranks would be another kind of data than what was sampled.
+  void set_bounds(std::span<const double> variances) {
+    constexpr double kLeast = 1e-300;
+    if (!is_lossy(options_.bound)) return;
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      const double unit = options_.bound.is_relative ? std::sqrt(variances[i]) / divisor_ : 1;
+      sums_[i].bound = std::max(options_.bound.value * unit / nodes_, kLeast);
+      contributions_[i].bound = sums_[i].bound * divisor_;
+    }
+  }
+
+  Context& c_;
+  const Reduction& how_;
+  const StreamOptions& options_;
+  const int nodes_;
+  const double divisor_;
+  std::vector<Piece> contributions_, sums_;
+  const Bytes data_;
+  const int lanes_;
+  const StreamPlan plan_;
+  const FrameGrid grid_;
+  StreamFrames codec_;
+  StreamReport& report_;
+};
+
 }  // namespace
 
 StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduction& how, const StreamOptions& options,
                               std::span<float> residual) {
   const auto began = Clock::now();
-  const int nodes = c.topology().nodes();
   StreamReport report;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.data.size();
-  const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
   std::fill(residual.begin(), residual.end(), 0.0F);
-  if (nodes == 1 || bytes == 0) {
+  if (c.topology().nodes() == 1 || bytes == 0) {
+    const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
     reduce_to(c, data, data, how, -1);
   } else {
     c.meet();
-    const double divisor = how.op == ReduceOp::kAvg ? how.divisor : 1;
-    const std::vector<double> bounds = bounds_of(c, pieces, options.bound, divisor);
-    std::vector<Piece> sums = pieces;
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      pieces[i].lossy = sums[i].lossy = options.bound.value > 0 && is_real_float(pieces[i].type);
-      pieces[i].bound = bounds[i] * divisor / nodes;
-      sums[i].bound = bounds[i] / nodes;
-    }
-    const int lanes = lanes_for(bytes, c.shape());
-    const StreamPlan plan(pieces, chunk_for(c, bytes, options.chunk_bytes, lanes));
-    std::vector<std::size_t> frames;
-    for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);
-    StreamFrames codec(c, pieces, sums, plan, options, divisor, residual, report);
-    const double share = 2.0 * bytes * (nodes - 1) / nodes / lanes;
-    codec.choose({share, static_cast<double>(plan.chunk_bytes()), 1, c.link().bytes_per_s() / lanes,
-                  c.link().latency_s(), c.message_cost().seconds_per_byte(), c.cores_per_node() / lanes});
-    report.algorithm = lanes > 1 ? "lanes" : "leaders";
-    reduce_frames(c, data, data, how, -1, FrameGrid(std::move(frames), nodes, lanes), &codec);
-    codec.finish_report();
+    OverNodes(c, std::move(pieces), how, options, residual, report).run();
   }
   report.total_s = std::chrono::duration<double>(Clock::now() - began).count();
   return report;

@@ -166,7 +166,8 @@ class BetweenNodes {
   /// All other ranks get the same bits, those on the root's node too.
   void look_at_result(std::size_t frame, ConstBytes message) {
     result_.resize(plan_.frames()[frame].bytes);
-    codec_->decode_to(frame, message, result_);
+    copy_together(frame, result_);
+    codec_->round(frame, message, result_);
     if (takes_decoded_) scatter(result_, spans_of_frame(frame));
   }
 

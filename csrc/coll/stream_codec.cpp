@@ -27,7 +27,6 @@ class Stopwatch {
 // Samples are slices of the data, so many and so large at most; kSamplingShare says what trying codecs on them may
 // cost.
 constexpr std::size_t kLeastSample = 4 << 10, kLeastSlice = 16 << 10, kMostSlice = 64 << 10, kMostSlices = 4;
-constexpr std::size_t kTooSmall = 64 << 10;
 
 }  // namespace
 
@@ -143,6 +142,7 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags
   Stopwatch watch(report_.encode_s);
   const StreamPlan::Frame& f = plan_.frames()[frame];
   FrameWriter writer(room, f.chunks);
+  last_codecs_.clear();
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[i];
     const Piece& piece = pieces_[chunk.piece];
@@ -158,6 +158,7 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags
       encoded = writer.add(codec, {piece.type, piece.bound}, raw);
     }
     if (encoded) encoded_bytes_[codec->id] += raw.size();
+    last_codecs_.push_back(encoded ? codec : nullptr);
   }
   FrameHead head;
   head.collective = static_cast<std::uint8_t>(collective_);
@@ -201,6 +202,21 @@ void StreamCodec::decode_to(std::size_t frame, ConstBytes message, Bytes out) {
   for (std::size_t i = 0; i < f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
     write_chunk(reader, i, chunk, {out.subspan(at, chunk.bytes)});
+    at += chunk.bytes;
+  }
+}
+
+void StreamCodec::round(std::size_t frame, ConstBytes message, Bytes data) {
+  const auto changes = [](const CodecRow* codec) { return codec && codec->lossy; };
+  const auto must_be_decoded = [&](const CodecRow* codec) { return changes(codec) && !codec->round; };
+  if (std::any_of(last_codecs_.begin(), last_codecs_.end(), must_be_decoded)) return decode_to(frame, message, data);
+  Stopwatch watch(report_.decode_s);
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < f.chunks; ++i) {
+    const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
+    const Piece& piece = pieces_[chunk.piece];
+    if (changes(last_codecs_[i])) last_codecs_[i]->round({piece.type, piece.bound}, data.subspan(at, chunk.bytes));
     at += chunk.bytes;
   }
 }

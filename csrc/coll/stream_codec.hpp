@@ -36,18 +36,23 @@ struct StreamReport {
 /// Turns frames of a stream into messages and back, on one rank, in one operation.
 class StreamCodec {
  public:
+  static constexpr std::size_t kTooSmall = 64 << 10;  ///< bytes to send for which no codec is chosen
+
   StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
               std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
   void choose(std::size_t first_frame, const Journey& journey);
-  bool encodes() const;  ///< whether any tensor has a codec now
+  void choose_as(const StreamCodec& other) { chosen_ = other.chosen_; }  ///< what it has chosen for the same classes
+  bool encodes() const;                                                  ///< whether any tensor has a codec now
 
   ConstBytes encode(std::size_t frame, Bytes room, std::uint8_t flags);
   /// Checks all of the message, then writes the frame's tensors; returns the head's flags. Throws CodecError.
   std::uint8_t decode(std::size_t frame, ConstBytes message);
   /// The frame's tensors one after the other, as receivers get them.
   void decode_to(std::size_t frame, ConstBytes message, Bytes out);
+  /// The same from the tensors themselves, in `data`, for what encode() made of them last; cheaper than decoding.
+  void round(std::size_t frame, ConstBytes message, Bytes data);
   bool is_lossy() const;
   void finish_report();  ///< names the codec that encoded most
 
@@ -73,6 +78,7 @@ class StreamCodec {
   StreamReport& report_;
   std::map<Class, const CodecRow*> chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
+  std::vector<const CodecRow*> last_codecs_;  // of the chunks of the frame that was encoded last
   std::vector<std::byte> gathered_, old_, delta_;
 };
 

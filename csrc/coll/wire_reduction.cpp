@@ -91,6 +91,7 @@ void WireReduction::start(std::size_t segment, Bytes memory) {
   Flight& f = flight(segment);
   f.segment = segment;
   f.memory = memory;
+  f.awaited.assign(grid_.nodes(), false);
   if (part_ != Part::kGather) contribute(f);
   ++started_;
   advance();
@@ -125,6 +126,7 @@ void WireReduction::advance() {
   // Results leave, and places for them are made, in the order of segments: so they match.
   while (folded_ < started_ && pending(flight(folded_).contributions) < 0) fold(flight(folded_++));
   while (expected_ < started_ && pending(flight(expected_).offers) < 0) expect_results(flight(expected_++));
+  for (std::size_t segment = finished_; codec_ && segment < expected_; ++segment) take_results(flight(segment));
 }
 
 void WireReduction::fold(Flight& f) {
@@ -166,7 +168,23 @@ void WireReduction::expect_results(Flight& f) {
     if (node == me_ || frame == FrameGrid::kNone) continue;
     // Its contribution has left, so the room it was encoded in is free.
     f.results[node] = expect(node, frame, memory_of(f, frame), f.outbox[node], Wire::kResult);
+    f.awaited[node] = true;
   }
+}
+
+int WireReduction::take_results(Flight& f) {
+  int late = -1;
+  for (int node = 0; node < grid_.nodes(); ++node) {
+    if (!f.awaited[node]) continue;
+    Wire::Request& result = f.results[node];
+    if (!c_.test(result)) {
+      late = result.peer;
+      continue;
+    }
+    f.awaited[node] = false;
+    if (codec_) codec_->decode_sum(grid_.frame(f.segment, lane_, node), f.outbox[node].first(result.bytes));
+  }
+  return late;
 }
 
 int WireReduction::missing(std::size_t segment) {
@@ -175,19 +193,13 @@ int WireReduction::missing(std::size_t segment) {
     if (late >= 0) return late;  // else it came just now
   }
   Flight& f = flight(segment);
-  const int late = pending(f.results);
+  const int late = take_results(f);
   return late >= 0 ? late : pending(f.answers);
 }
 
 void WireReduction::finish(std::size_t segment) {
   c_.poll([&] { return missing(segment); });
-  Flight& f = flight(segment);
-  if (!codec_ || !is_wanted(me_)) return;
-  for (int node = 0; node < grid_.nodes(); ++node) {
-    const std::size_t frame = grid_.frame(segment, lane_, node);
-    if (node != me_ && frame != FrameGrid::kNone)
-      codec_->decode_sum(frame, f.outbox[node].first(f.results[node].bytes));
-  }
+  finished_ = segment + 1;
 }
 
 }  // namespace accdp

@@ -77,6 +77,7 @@ class WireReduction {
     Bytes memory;
     std::vector<Wire::Request> contributions, offers, results, answers;  // received, sent, received, sent; by node
     std::vector<Bytes> inbox, outbox;                                    // by node
+    std::vector<bool> awaited;                                           // of results, by node
     Bytes answer;
   };
   Flight& flight(std::size_t segment) { return flights_[segment % flights_.size()]; }
@@ -89,6 +90,7 @@ class WireReduction {
   void fold(Flight& f);
   void reduce_frame(Flight& f, std::size_t frame, Bytes place);
   void expect_results(Flight& f);
+  int take_results(Flight& f);  ///< decodes those that have come; peer of one that has not, -1: all have
   int pending(std::vector<Wire::Request>& requests);  ///< peer of one that is not complete; -1: all are
   int missing(std::size_t segment);
 
@@ -100,7 +102,7 @@ class WireReduction {
   const Part part_;
   std::vector<Flight> flights_;
   std::vector<std::vector<std::byte>> decoded_;
-  std::size_t started_ = 0, folded_ = 0, expected_ = 0;
+  std::size_t started_ = 0, folded_ = 0, expected_ = 0, finished_ = 0;
 };
 
 }  // namespace accdp

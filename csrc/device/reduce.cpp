@@ -18,7 +18,7 @@ using portable::Kernel;
 #if defined(__x86_64__)
 Kernel kernel_avx2(Datatype type, ReduceOp op);
 namespace {
-const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 Kernel choose(Datatype type, ReduceOp op) { return kHasAvx2 ? kernel_avx2(type, op) : portable::kernel(type, op); }
 }  // namespace
 const char* reduce_isa() { return kHasAvx2 ? "avx2" : "x86-64"; }

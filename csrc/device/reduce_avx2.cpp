@@ -13,7 +13,8 @@
 
 #if defined(__x86_64__)
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+// Without fma: GCC 12 fuses products of complex doubles even where it is told not to (-ffp-contract=off).
+#pragma GCC target("avx2,f16c")
 #define ACCDP_ISA avx2
 #define ACCDP_F16C
 #include "device/reduce_kernels.hpp"

@@ -1,4 +1,5 @@
 // Reductions over nodes: how messages are cut, and sums whose frames are encoded between threads that are ranks.
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -44,9 +45,9 @@ Floats contribution(int rank, std::size_t count) {
 
 /// Sums of several tensors in one memory, within the bound, the same bits on all ranks; the residuals make them whole.
 void sums(Group& group) {
-  for (const char* codec : {"auto", "fpk", "qpk", "none"})
+  for (const char* codec : {"auto", "fpk", "qpk", "qhuff", "none"})
     for (std::size_t count : {std::size_t{3}, std::size_t{5000}, std::size_t{60'000}}) {
-      const bool lossy = std::string(codec) == "qpk";
+      const bool lossy = codec[0] == 'q';
       StreamOptions options = stream_options(codec, 0, "");
       if (lossy) options.bound = {1e-3, false};
       Floats values = contribution(group.rank(), count), left(lossy ? count : 0);
@@ -71,6 +72,28 @@ void sums(Group& group) {
     }
 }
 
+/// Where every rank chooses none, or all know it, the message goes as in any allreduce: nothing but its own bytes. A
+/// rank that chooses otherwise has its way, and all take part in it.
+void agreement(Group& group) {
+  for (const char* codec : {"none", "auto"})
+    for (bool has_zeros : {false, true}) {
+      const std::size_t count = 1'000'000;
+      Floats values(count);
+      std::mt19937 random(group.rank());
+      if (!has_zeros || group.rank() > 0)
+        for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0xbfffffff);
+      Floats wanted = values;
+      const StreamReport report =
+          group.allreduce_stream({{memory(values), Datatype::kF32}}, ReduceOp::kSum, stream_options(codec, 0, ""), {});
+      group.allreduce(memory(wanted), memory(wanted), Datatype::kF32, ReduceOp::kSum);
+      CHECK(values == wanted);
+      const bool is_encoded = has_zeros && std::string(codec) == "auto";
+      if (!is_encoded) CHECK(report.wire_bytes == report.logical_bytes && report.codec == "none");
+      if (is_encoded && group.rank() == 0) CHECK(report.wire_bytes != report.logical_bytes);  // frames have heads
+      if (group.rank() == 0) CHECK(report.logical_bytes > 0);
+    }
+}
+
 int main() {
   grids();
   set_setting("ACCDP_CACHE_DIR", "-");
@@ -82,4 +105,8 @@ int main() {
     run_nodes({0, 1, 0}, sums);
     run_nodes({0, 1, 2, 3}, sums);
   }
+  set_setting("ACCDP_CHUNK_BYTES", "256k");
+  run_nodes({0, 1}, agreement);
+  run_nodes({0, 1, 0}, agreement);
+  run_nodes({0, 0, 1, 1}, agreement);
 }

@@ -164,6 +164,42 @@ void shared_cores() {
   CHECK(choose_codec(journey, std::span(&fpk, 1)) == 0);
 }
 
+/// The two error-bounded codecs of our own, with the speeds and ratios that they have on float32 gradients at 0.01: the
+/// one that sends less on slow links, the one that computes less on fast ones.
+void bounded_codecs() {
+  const CodecCost rows[] = {{3.7, 5e9, 9e9}, {4.7, 1.8e9, 3e9}};
+  Journey broadcast{64 << 20, 256 << 10, 3, 0.12e9, 100e-6, 0.4e-9};
+  CHECK(choose_codec(broadcast, rows) == 1);
+  broadcast.link_bytes_per_s = 1.2e9;
+  CHECK(choose_codec(broadcast, rows) == 0);
+
+  Journey message{64 << 20, 256 << 10, 1, 0.12e9, 100e-6, 0.4e-9};
+  CHECK(choose_codec(allreduce_journey(message, 4, 1), rows) == 1);
+  CHECK(choose_codec(allreduce_journey(message, 2, 1), rows) == 1);
+  message.link_bytes_per_s = 1.2e9;
+  CHECK(choose_codec(allreduce_journey(message, 4, 1), rows) == 0);
+  message.link_bytes_per_s = 40e9;
+  message.message_s_per_byte = 0.02e-9;
+  CHECK(choose_codec(allreduce_journey(message, 4, 1), rows) == -1);
+}
+
+/// What a thread does in an allreduce: 64 MiB over 4 nodes are 96 MiB out of each, 64 MiB encoded, 96 MiB decoded.
+void allreduces() {
+  const Journey message{64 << 20, 256 << 10, 1, 0.1e9, 0, 0, 2};
+  const Journey one = allreduce_journey(message, 4, 1), two = allreduce_journey(message, 4, 2);
+  CHECK(one.bytes == 96 << 20 && std::abs(one.bytes * one.own_encodes - (64 << 20)) < 1);
+  CHECK(one.own_decodes == 1 && one.cores == 2 && one.link_bytes_per_s == 0.1e9);
+  CHECK(two.bytes == 48 << 20 && two.cores == 1 && two.link_bytes_per_s == 0.05e9);
+  CHECK(std::abs(plain_seconds(one) - one.bytes / 0.1e9) < 1e-9 && plain_seconds(two) == plain_seconds(one));
+  // A codec that keeps up with the link as long as its thread does nothing else.
+  const CodecCost codec{2, 0.25e9, 0.25e9};
+  CHECK(encoded_seconds({one.bytes, one.chunk_bytes, 1, 0.1e9, 0, 0}, codec) < 0.6 * plain_seconds(one));
+  CHECK(encoded_seconds(one, codec) > 0.65 * plain_seconds(one));
+  Journey half_a_core = one;
+  half_a_core.cores = 0.5;
+  CHECK(encoded_seconds(half_a_core, codec) > 1.3 * plain_seconds(one));
+}
+
 /// Codecs whose calls cost something are no good for little data; of equals the one that computes least is taken; the
 /// differences to a reference take time as well.
 void finer_points() {
@@ -308,6 +344,8 @@ int main() {
   plans();
   policy();
   shared_cores();
+  bounded_codecs();
+  allreduces();
   finer_points();
   token_ids();
   sampling();

@@ -12,7 +12,7 @@
 #include "device/cuda.hpp"
 #include "device/cuda_reduce.hpp"
 
-// Those for every processor: the ones for AVX2 round products of complex numbers differently.
+// Those for every processor, whose loops are inline.
 #define ACCDP_ISA portable
 #include "device/reduce_kernels.hpp"
 

@@ -110,6 +110,15 @@ def world(comm, topology):
         made.close()
 
 
+@pytest.fixture
+def wide(comm, topology):
+    """A Communicator as users have it, with chunks of 64 KiB at most."""
+    with settings.override(topology=topology, chunk_bytes="128k", codec_chunk_bytes="64k"):
+        made = Communicator(comm, timeout_s=60)
+        yield made
+        made.close()
+
+
 def pytest_generate_tests(metafunc):
     if "topology" in metafunc.fixturenames:
         declared = TOPOLOGIES.get(_control.size if _control else 1, [""])

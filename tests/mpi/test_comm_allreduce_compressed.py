@@ -4,7 +4,9 @@ import cases
 import numpy as np
 import pytest
 
-from accdp_comm import MismatchError, UsageError, allreduce_compressed, relative, settings
+from accdp_comm import MismatchError, UsageError, _core, allreduce_compressed, nvcomp, relative, settings
+
+nvcomp.find()
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 COUNTS = [1, 1000, 20_011]
@@ -60,13 +62,13 @@ def test_without_a_bound_it_is_an_allreduce(chunks, world, codec, datatype):
             assert bytes_of(x) == bytes_of(like), f"{codec}, {case}"
 
 
-@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize(("op", "codec"), [("sum", "qpk"), ("avg", "qpk"), ("avg", "qhuff")])
 @pytest.mark.parametrize("bound", [1e-3, relative(0.05)], ids=["absolute", "relative"])
 @pytest.mark.parametrize("datatype", FLOATS)
-def test_within_the_bound(chunks, world, datatype, bound, op):
+def test_within_the_bound(chunks, world, datatype, bound, op, codec):
     for count in COUNTS:
         x = contribution(world.rank, datatype, count)
-        allreduce_compressed(x, op, group=world, error_bound=bound, codec="qpk" if world.size > 1 else "auto")
+        allreduce_compressed(x, op, group=world, error_bound=bound, codec=codec)
         wanted, rounding = exact_result(world.size, datatype, count, op)
         divisor = world.size if op == "avg" else 1
         spread = np.sqrt(
@@ -79,11 +81,14 @@ def test_within_the_bound(chunks, world, datatype, bound, op):
         assert (every == every[0]).all(), "ranks hold different bits"
 
 
+@pytest.mark.parametrize("codec", ["qpk", "qhuff", "bitcomp_lossy"])
 @pytest.mark.parametrize("op", ["sum", "avg"])
-def test_what_is_left_out_can_be_added_again(world, op):
+def test_what_is_left_out_can_be_added_again(world, op, codec):
     count = 20_011
     x, left = contribution(world.rank, "float32", count), np.full(count, np.nan, np.float32)
-    allreduce_compressed(x, op, group=world, error_bound=1e-3, codec="qpk", residual=left)
+    if reason := {row["name"]: row["why_not"] for row in _core.codecs()}[codec]:
+        pytest.skip(reason)
+    allreduce_compressed(x, op, group=world, error_bound=1e-3, codec=codec, residual=left)
     world.allreduce(left)
     divisor = world.size if op == "avg" else 1
     wanted, rounding = exact_result(world.size, "float32", count, op)
@@ -102,11 +107,25 @@ def test_every_tensor_has_its_own_relative_bound(world):
     assert off[:5000].max() < 1e-7 and off[5000:].max() < 0.1
 
 
-def test_special_values_arrive(world):
+@pytest.mark.parametrize("codec", ["qpk", "qhuff"])
+def test_special_values_arrive(world, codec):
     x = np.zeros(9000, np.float32)
     x[:4] = [np.nan, np.inf, -np.inf, 1e-40]
-    allreduce_compressed(x, group=world, error_bound=1e-3, codec="qpk")
+    allreduce_compressed(x, group=world, error_bound=1e-3, codec=codec)
     assert np.isnan(x[0]) and x[1] == np.inf and x[2] == -np.inf and np.abs(x[3:]).max() <= 1e-3
+
+
+def test_what_nobody_would_encode_goes_as_in_any_allreduce(world):
+    """No frames, so no heads; and where one rank would encode, all take part in it."""
+    for zeros_on in (None, world.size - 1):
+        noise = np.random.default_rng(world.rank).integers(-(2**31), 2**31, 100_000, np.int32)
+        x = np.zeros_like(noise) if world.rank == zeros_on else noise
+        like = x.copy()
+        result = allreduce_compressed(x, group=world)
+        world.allreduce(like)
+        assert (x == like).all()
+        if zeros_on is None:
+            assert result.codec == "none" and result.wire_bytes == result.logical_bytes, str(result)
 
 
 def test_ranks_that_disagree(world):

@@ -1,4 +1,4 @@
-"""bcast_compressed and WeightSync over a Communicator: on one node, and through MPI between nodes that are declared."""
+"""bcast_compressed over a Communicator: on one node, and through MPI between nodes that are declared."""
 
 import types
 
@@ -7,26 +7,21 @@ import pytest
 from compress_data import (
     DATATYPES,
     EXACT,
-    FLOATS,
     LOSSY,
     array_of,
     assert_same_bits,
-    assert_within,
-    codec_rows,
     hostile,
-    item_bytes,
     takes,
-    values_of,
     weights,
     words_of,
 )
+from compress_world import ROWS, blank, counts_of, on_the_wire, some_tensors
 
 from accdp_comm import (
     BcastResult,
     Communicator,
     MismatchError,
     UsageError,
-    WeightSync,
     _core,
     bcast_compressed,
     relative,
@@ -34,44 +29,6 @@ from accdp_comm import (
 )
 
 pytestmark = pytest.mark.mpi
-
-ROWS = {row["name"]: row for row in codec_rows()}
-# What these tests' settings make of a chunk: half of the 4 KiB that ranks of a node hand each other.
-CHUNK_BYTES = 2048
-
-
-@pytest.fixture
-def wide(comm, topology):
-    """A Communicator as users have it, with chunks of 64 KiB at most."""
-    with settings.override(topology=topology, chunk_bytes="128k", codec_chunk_bytes="64k"):
-        made = Communicator(comm, timeout_s=60)
-        yield made
-        made.close()
-
-
-def counts_of(datatype: str) -> list[int]:
-    chunk = CHUNK_BYTES // item_bytes(datatype)
-    return [0, 1, 3, chunk - 1, chunk, chunk + 1, 5 * chunk + 7]
-
-
-def blank(words: np.ndarray) -> np.ndarray:
-    """Room for these words, filled with what they are not."""
-    return words ^ words.dtype.type(1)
-
-
-def on_the_wire(world: Communicator, result: BcastResult) -> int:
-    """Bytes that went between nodes: ranks that are not their node's leader see none."""
-    return int(world.allgather(np.array([result.wire_bytes])).max())
-
-
-def equal_everywhere(world: Communicator, *arrays) -> None:
-    """All ranks have the same bytes."""
-    check = 0
-    for array in arrays:
-        words = words_of(array)
-        check = _core.crc32c(words.ctypes.data, words.nbytes, check)
-    checks = world.allgather(np.array([check])).ravel().tolist()
-    assert len(set(checks)) == 1, f"checksums of the ranks: {checks}"
 
 
 # -- one tensor, exactly ---------------------------------------------------------------------------------------------
@@ -188,16 +145,6 @@ def test_read_only_on_root(world):
 
 
 # -- several tensors as one stream -----------------------------------------------------------------------------------
-
-
-def some_tensors(seed: int = 0) -> dict[str, np.ndarray]:
-    """Of all datatypes and many sizes, some empty, in an order that joins some neighbours and parts others."""
-    made = {}
-    for number, count in enumerate([3, 0, 700, 1, 1, 5000, 64, 0, 2049]):
-        for datatype in DATATYPES:
-            make = weights if number % 2 else hostile
-            made[f"{datatype}.{number}"] = array_of(make(datatype, count, seed + number), datatype)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -374,205 +321,6 @@ def test_async_failure_is_told_by_wait(world):
     assert work.is_completed()
 
 
-# -- error_bound -----------------------------------------------------------------------------------------------------
-
-BOUNDS = [1e-45, 1e-40, 1e-8, 1e-3, 0.5, 1e3, 1e30, 1e300]
-
-
-@pytest.mark.parametrize("datatype", FLOATS)
-@pytest.mark.parametrize("codec", ["auto", *EXACT[:1], *LOSSY])
-def test_bound(world, codec, datatype):
-    """Data of the worst kind: no finite number is off by more, NaN and infinities keep their bits, receivers agree."""
-    for number, bound in enumerate(BOUNDS):
-        for make in (weights, hostile):
-            for root in {number % world.size, world.size - 1}:
-                sent = make(datatype, 5 * CHUNK_BYTES // item_bytes(datatype) + 7, root)
-                x = array_of(sent if world.rank == root else blank(sent), datatype)
-                bcast_compressed(x, root, group=world, codec=codec, error_bound=bound)
-                what = f"{codec}, {make.__name__} {datatype} from {root}, bound {bound}"
-                if world.rank == root:
-                    assert_same_bits(x, sent, f"root's own, {what}")
-                    x = array_of(np.zeros_like(sent), datatype)
-                else:
-                    assert_within(words_of(x), sent, datatype, bound, what)
-                gathered = words_of(world.allgather(x)).reshape(world.size, -1)
-                others = [gathered[rank] for rank in range(world.size) if rank != root]
-                for other in others[1:]:
-                    assert_same_bits(other, others[0], f"receivers differ, {what}")
-
-
-@pytest.mark.parametrize("datatype", FLOATS)
-@pytest.mark.parametrize("codec", ["auto", *LOSSY])
-def test_relative_bound(world, codec, datatype):
-    """Of each tensor's own deviation, over its finite values; a tensor without any spread arrives exactly."""
-    count = 3 * CHUNK_BYTES // item_bytes(datatype) + 5
-    scales = [1e-3, 1.0, 1e3]
-    sent = {f"x{scale}": scaled(datatype, count, scale) for scale in scales}
-    sent["with infinities"] = sent["x1.0"].copy()
-    worst = hostile(datatype, count)
-    special = ~np.isfinite(values_of(worst, datatype))
-    sent["with infinities"][special] = worst[special]
-    sent["constant"] = np.full(count, weights(datatype, count)[0])
-    sent["all zero"] = np.zeros(count, sent["constant"].dtype)
-    sent["only nan"] = worst[special]
-    sent["empty"] = worst[:0]
-    mine = {k: array_of(x if world.rank == 0 else blank(x), datatype) for k, x in sent.items()}
-    result = bcast_compressed(mine, group=world, codec=codec, error_bound=relative(0.01))
-    for name, x in sent.items():
-        values = values_of(x, datatype)
-        finite = values[np.isfinite(values)]
-        bound = 0.01 * finite.std() if finite.size else 0.0
-        if name in ("constant", "all zero", "only nan", "empty") or world.rank == 0:
-            assert_same_bits(mine[name], x, f"{codec}, {name}")
-        else:
-            assert_within(words_of(mine[name]), x, datatype, bound * (1 + 1e-9), f"{codec}, {name}")
-    if world.size > 1 and codec != "auto" and takes(ROWS[codec], datatype):
-        assert result.codec == codec or not result.wire_bytes
-
-
-def scaled(datatype: str, count: int, scale: float) -> np.ndarray:
-    values = np.random.default_rng(2).normal(0, scale, count)
-    if datatype == "bfloat16":
-        return (values.astype("f4").view("u4") >> 16).astype("u2")
-    return values.astype(datatype).view(DATATYPES[datatype][1])
-
-
-@pytest.mark.parametrize("datatype", FLOATS)
-def test_relative_bound_over_all_exponents(world, datatype):
-    """The deviation of such data may lie beyond the range of its datatype, and of float64."""
-    for codec in ("auto", *LOSSY):
-        sent = hostile(datatype, 5000)
-        x = array_of(sent if world.rank == 0 else blank(sent), datatype)
-        bcast_compressed(x, group=world, codec=codec, error_bound=relative(0.01))
-        values = values_of(sent, datatype)
-        finite = values[np.isfinite(values)]
-        spread = np.std(finite / 2.0**600) * 2.0**600 if datatype == "float64" else finite.std()
-        assert_within(words_of(x), sent, datatype, 0.01 * spread * (1 + 1e-9), codec)
-
-
-@pytest.mark.parametrize("codec", LOSSY)
-def test_integers_beside_floats_stay_exact(world, codec):
-    """A state_dict's counters; complex numbers too."""
-    sent = some_tensors()
-    mine = sent if world.rank == 0 else {k: array_of(blank(words_of(x)), k.split(".")[0]) for k, x in sent.items()}
-    bcast_compressed(mine, group=world, codec=codec, error_bound=1e-3)
-    for name, x in sent.items():
-        datatype = name.split(".")[0]
-        if datatype in FLOATS:
-            assert_within(words_of(mine[name]), words_of(x), datatype, 1e-3, name)
-        else:
-            assert_same_bits(mine[name], x, name)
-
-
-@pytest.mark.parametrize("algorithm", ["chain", "binomial", "scatter_allgather"])
-@pytest.mark.parametrize("codec", LOSSY)
-def test_receivers_have_the_same_bits_by_every_way(comm, topology, codec, algorithm):
-    with (
-        settings.override(topology=topology, bcast_algorithm=algorithm),
-        Communicator(comm, timeout_s=60) as world,
-    ):
-        for root in range(world.size):
-            sent = scaled("float32", 5000, 1.0)
-            x = array_of(sent if world.rank == root else blank(sent), "float32")
-            bcast_compressed(x, root, group=world, codec=codec, error_bound=0.01)
-            assert_within(words_of(x), sent, "float32", 0.01, f"{codec} from {root}")
-            gathered = words_of(world.allgather(x)).reshape(world.size, -1)
-            others = [gathered[rank] for rank in range(world.size) if rank != root]
-            for other in others[1:]:
-                assert_same_bits(other, others[0], f"{codec} from {root}, {algorithm}")
-
-
-# -- reference -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-@pytest.mark.parametrize("codec", ["auto", "none", *EXACT])
-@pytest.mark.parametrize("own", [True, False], ids=["the tensor itself", "a copy"])
-def test_reference(world, codec, datatype, own):
-    """From equal to altogether different, and bits of the worst kind on both sides."""
-    counts = counts_of(datatype)
-    for count in counts[1:2] + counts[-2:] if own else counts:
-        for old, new in [
-            (weights(datatype, count), weights(datatype, count)),
-            (weights(datatype, count), weights(datatype, count, 1)),
-            (hostile(datatype, count), hostile(datatype, count, 1)),
-        ]:
-            root = world.size - 1
-            reference = array_of(old, datatype)
-            if world.rank == root:
-                x = array_of(new, datatype)
-            elif own:
-                x = reference
-            else:
-                x = array_of(blank(new), datatype)
-            bcast_compressed(x, root, group=world, codec=codec, reference=reference)
-            assert_same_bits(x, new, f"{codec}, {count} {datatype}")
-            if x is not reference:
-                assert_same_bits(reference, old, "the reference was changed")
-
-
-@pytest.mark.parametrize("codec", EXACT)
-def test_reference_makes_small_steps_cheap(wide, codec):
-    """Weights after a small step, in the 16-bit floats in which they are sent: most words stay as they are."""
-    random = np.random.default_rng(8)
-    old = random.normal(0, 0.02, 200_000).astype(np.float32)
-    new = old + np.float32(1e-6) * random.standard_normal(old.size).astype(np.float32)
-    old, new = ((x.view("u4") >> 16).astype("u2") for x in (old, new))
-    x = array_of(new if wide.rank == 0 else old, "bfloat16")
-    result = bcast_compressed(x, group=wide, codec=codec, reference=array_of(old, "bfloat16"))
-    assert_same_bits(x, new, codec)
-    full = bcast_compressed(array_of(new, "bfloat16"), group=wide, codec=codec)
-    if wide.size > 1:
-        less, more = on_the_wire(wide, result), on_the_wire(wide, full)
-        assert less < 0.5 * more, f"{result} and without the reference {full}"
-
-
-def test_references_of_lists_and_mappings(world):
-    old, new = some_tensors(0), some_tensors(100)
-    for kind in (dict, lambda named: list(named.values())):
-        held = {name: array_of(words_of(x), name.split(".")[0]) for name, x in old.items()}
-        mine = new if world.rank == 0 else held
-        reference = kind(old if world.rank == 0 else held)
-        if isinstance(reference, dict):  # found by name, whatever their order
-            reference = dict(reversed(reference.items()))
-        bcast_compressed(kind(mine), group=world, codec="zstd", reference=reference)
-        for name, x in new.items():
-            assert_same_bits(mine[name], x, name)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("codec", ["auto", "none", *EXACT])
-def test_wrong_reference(world, codec):
-    """Found before anything is written; all ranks raise, and the message names the rank where it can be told."""
-    odd = world.size - 1
-    reference = np.arange(5000.0)
-    if world.rank == odd:
-        reference[4321] = 0
-    x = np.full(5000, 7.0) if world.rank == 0 else np.full(5000, -1.0)
-    before = x.copy()
-    with pytest.raises(MismatchError, match="against a reference with checksum") as caught:
-        bcast_compressed(x, group=world, codec=codec, reference=reference)
-    assert f"rank {odd} " in str(caught.value), caught.value
-    assert (x == before).all()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_wrong_reference_that_is_the_tensor(world):
-    """The receiver's own old contents are the reference, and are still there afterwards."""
-    odd = world.size - 1
-    x = np.zeros(5000, np.float32)
-    if world.rank == odd:
-        x[17] = np.float32(-0.0)  # equal as a number, not as bits
-    reference = np.zeros(5000, np.float32) if world.rank == 0 else x
-    if world.rank == 0:
-        x += 1
-    before = x.copy()
-    with pytest.raises(MismatchError) as caught:
-        bcast_compressed(x, group=world, reference=reference)
-    assert f"rank {odd} " in str(caught.value), caught.value
-    assert_same_bits(x, before, "overwritten")
-
-
 # -- ranks that disagree ---------------------------------------------------------------------------------------------
 
 X = np.ones(3000, np.float32)
@@ -622,117 +370,3 @@ def test_disagreement(world, name, last):
         assert f"rank {odd_rank} " in str(caught.value), caught.value
     for x, old in zip(flat, before, strict=True):
         assert_same_bits(x, old, "overwritten")
-
-
-# -- WeightSync ------------------------------------------------------------------------------------------------------
-
-
-class Training:
-    """bf16 weights that change a little in each step, on the root."""
-
-    def __init__(self, world: Communicator, root: int = 0, kind=dict):
-        self.world, self.root = world, root
-        self._random = np.random.default_rng(11)
-        self._masters = {"w": self._draw(60_000, 0.02), "b": self._draw(77, 0.02)}
-        self.tensors = {name: array_of(self._words(name), "bfloat16") for name in self._masters}
-        if world.rank != root:
-            for x in self.tensors.values():
-                x.zero_()
-        self.given = kind(self.tensors)
-
-    def _draw(self, count: int, scale: float) -> np.ndarray:
-        return (scale * self._random.standard_normal(count)).astype(np.float32)
-
-    def _words(self, name: str) -> np.ndarray:
-        return (self._masters[name].view("u4") >> 16).astype("u2")
-
-    def step(self) -> None:
-        """On every rank, so that all know what must arrive; the tensors change on root only."""
-        for name, master in self._masters.items():
-            master += self._draw(master.size, 1e-6)
-            if self.world.rank == self.root:
-                self.tensors[name].copy_(array_of(self._words(name), "bfloat16"))
-
-    def check(self, what: object) -> None:
-        for name, x in self.tensors.items():
-            assert_same_bits(x, self._words(name), f"{name}, {what}")
-        equal_everywhere(self.world, *self.tensors.values())
-
-
-@pytest.mark.parametrize("codec", ["auto", *EXACT])
-@pytest.mark.parametrize("kind", [dict, lambda named: list(named.values())], ids=["dict", "list"])
-def test_weight_sync(wide, codec, kind):
-    """Everything first, then differences, which are fewer bytes."""
-    root = wide.size - 1
-    training = Training(wide, root, kind)
-    sync = WeightSync(training.given, root, group=wide, codec=codec)
-    assert sync.version == 0
-    full = sync.sync()
-    training.check("first")
-    for version in range(2, 6):
-        training.step()
-        result = sync.sync()
-        training.check(f"version {version}")
-        assert sync.version == version
-        assert result.logical_bytes == full.logical_bytes
-        if wide.size > 1 and codec != "auto":
-            assert on_the_wire(wide, result) < 0.5 * on_the_wire(wide, full), f"{result} after {full}"
-    unchanged = sync.sync()
-    training.check("unchanged")
-    if wide.size > 1 and codec != "auto":
-        assert on_the_wire(wide, unchanged) < 0.1 * on_the_wire(wide, full)
-
-
-def test_weight_sync_of_one_tensor(wide):
-    for wrap in (
-        lambda x: x,
-        lambda x: [x],
-        lambda x: (x,),
-        lambda x: {"w": x},
-        lambda x: types.MappingProxyType({"w": x}),
-    ):
-        x = np.arange(30_000.0) if wide.rank == 0 else np.zeros(30_000)
-        sync = WeightSync(wrap(x), group=wide, codec="zstd")
-        for step in range(3):
-            x[step] += wide.rank == 0
-            sync.sync()
-            equal_everywhere(wide, x)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("what", ["joined late", "was overwritten", "one bit was overwritten", "root was restarted"])
-def test_weight_sync_with_a_rank_that_has_not_the_last_version(wide, what):
-    """Such a round sends everything, and the next one differences again."""
-    odd = wide.size - 1
-    training = Training(wide)
-    sync = WeightSync(training.given, group=wide, codec="zstd")
-    full = on_the_wire(wide, sync.sync())
-    training.step()
-    small = on_the_wire(wide, sync.sync())
-    training.step()
-    if what == "root was restarted":
-        if wide.rank == 0:
-            sync = WeightSync(training.given, group=wide, codec="zstd")
-    elif wide.rank == odd:
-        if what == "joined late":
-            sync = WeightSync(training.given, group=wide, codec="zstd")
-        elif what == "was overwritten":
-            training.tensors["w"].zero_()
-        else:
-            words = training.tensors["b"].view(_int16())
-            words[-1] ^= 1
-    again = on_the_wire(wide, sync.sync())
-    training.check(what)
-    assert small < 0.5 * full and again > 0.9 * full
-    training.step()
-    after = on_the_wire(wide, sync.sync())
-    training.check(f"after a rank {what}")
-    assert after < 0.5 * full
-    versions = wide.allgather(np.array([sync.version])).ravel()
-    assert len(set(versions.tolist())) == 1, versions
-
-
-def _int16():
-    import torch
-
-    return torch.int16

@@ -1,4 +1,4 @@
-"""When bench/bcast_report.py says that auto is over the best fixed choice."""
+"""What bench/bcast_report.py says: when auto is over the best fixed choice, and which codec reaches a mark."""
 
 import sys
 from pathlib import Path
@@ -39,3 +39,39 @@ def test_more_samples_have_a_steadier_median():
     assert bcast_report.median_error(few) == pytest.approx(10 * bcast_report.median_error(many))
     best = row("none", 1.0)
     assert not bcast_report.AutoPoint(few, best).is_over and bcast_report.AutoPoint(many, best).is_over
+
+
+def figures(part: str, *rows: dict) -> dict[str, bcast_report.Figure]:
+    placed = [{**row, "part": part, "placement": "4x1", "link_bytes_per_s": 120e6} for row in rows]
+    return {figure.what: figure for figure in bcast_report.figures_of(placed)}
+
+
+def test_reference_names_the_codec_that_reaches_the_ratio():
+    def rows(ratio_of_zhuff: float) -> list[dict]:
+        data = {"data": "after_6e-05", "dtype": "bfloat16"}
+        return [
+            row("MPI_Bcast", 1.0, ratio=1.0, **data),
+            row("reference", 0.1, ratio=5.0, **data) | {"codec": "fpk"},
+            row("reference fpk", 0.1, ratio=5.0, **data) | {"codec": "fpk"},
+            row("reference zhuff", 0.2, ratio=ratio_of_zhuff, **data) | {"codec": "zhuff"},
+        ]
+
+    reached = figures("reference", *rows(13.0))["reference=: ratio, reached by codec=zhuff"]
+    assert reached.reached and reached.value == "auto: fpk 5.00 in 100.0 ms; zhuff 13.00 in 200.0 ms"
+    missed = figures("reference", *rows(7.0))["reference=: ratio"]
+    assert missed.reached is False and missed.mark == ">= 8.0"
+
+
+def test_the_mark_of_an_error_bound_is_for_the_fastest_codec():
+    data = {"data": "gradients", "dtype": "bfloat16", "bytes": 64 << 20}
+    found = figures(
+        "figures",
+        row("MPI_Bcast", 1.0, ratio=1.0, **data),
+        row("qpk 0.01", 0.3, ratio=1.8, **data) | {"codec": "qpk"},
+        row("qhuff 0.01", 0.18, ratio=2.5, **data) | {"codec": "qhuff"},
+        row("p2p_compressed qhuff 0.01", 0.5, ratio=2.5, **data) | {"codec": "qhuff"},
+    )
+    best = found["relative(0.01) (qhuff, ratio 2.50): below MPI_Bcast"]
+    assert best.reached and best.value == "82.0% (180 ms)"
+    assert found["relative(0.01) (qpk, ratio 1.80): below MPI_Bcast"].reached is None
+    assert found["relative(0.01) (qhuff, ratio 2.50): below p2p_compressed qhuff 0.01"].reached

@@ -29,7 +29,9 @@ constexpr Setting kRows[] = {
      "lately.",
      false},
     {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds from 0 to 1e6",
-     "How long a waiting rank then offers its core to others before it sleeps; not if it did not help lately.", false},
+     "How long a waiting rank then offers its core to others before it sleeps; a fifth of it where ranks outnumber "
+     "cores, not at all if it did not help lately.",
+     false},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},
     {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0, up to 3600",

@@ -14,7 +14,7 @@ struct Settings {
   std::int64_t eager_bytes = 8 << 10;
   std::string cma = "auto";
   double spin_us = 20;
-  double yield_us = 200;
+  double yield_us = 1000;
   double timeout_s = 0;
   double liveness_s = 0.25;
   std::string mpi = "auto";

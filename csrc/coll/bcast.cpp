@@ -1,12 +1,17 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
-// nothing. Cost: ceil(S/c) steps. Between nodes: bcast_stream.cpp.
+// nothing. A message shorter than kPieces chunks is cut into smaller pieces, so that some ranks read while the source
+// writes. Cost: max(ceil(S/c), min(kPieces, ceil(S/kLeastPiece))) steps. Between nodes: bcast_stream.cpp.
+#include <algorithm>
 #include <cstring>
 
 #include "coll/algorithms.hpp"
 #include "coll/bcast_stream.hpp"
+#include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
+
+constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kPage = 4096;
 
 /// Copies `bytes` at `offset` of the concatenation of `spans` to or from `memory`.
 template <class Copy>
@@ -34,9 +39,11 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
   if (c.local_size() == 1) return;
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
+  const std::size_t most = c.slot_bytes();
+  const std::size_t piece = std::clamp(total / kPieces / kPage * kPage, std::min(kLeastPiece, most), most);
   std::size_t done = 0;
   do {
-    const std::size_t n = std::min(c.slot_bytes(), total - done);
+    const std::size_t n = std::min(piece, total - done);
     if (c.local_rank() == source) {
       std::byte* slot = c.open();
       walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { std::memcpy(slot, at, bytes), slot += bytes; });
@@ -46,7 +53,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
       c.publish();
       c.await(source);
       const std::byte* slot = c.slot(source);
-      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { std::memcpy(at, slot, bytes), slot += bytes; });
+      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, total), slot += bytes; });
     }
     done += n;
   } while (done < total);

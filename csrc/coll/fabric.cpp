@@ -42,6 +42,8 @@ Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes
 }
 
 constexpr std::chrono::seconds kInFlight{2};
+// Where ranks outnumber the cores, whom a rank yields to may keep the core for long: it then had better sleep.
+constexpr int kCrowded = 5;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 
 std::chrono::nanoseconds microseconds(double us) {
@@ -103,7 +105,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   Mapped mapped(*this, Deadline(timeout));
   wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
   if (board_.usable_cores() < board_.local_size())
-    for (Patience& patience : patience_) patience.spin = Habit(std::chrono::nanoseconds::zero());
+    for (Patience& patience : patience_)
+      patience = {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded)};
   probe_neighbours();
 }
 

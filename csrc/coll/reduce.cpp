@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "coll/algorithms.hpp"
+#include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
@@ -39,7 +40,7 @@ void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
-void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
+void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, std::size_t total) {
   const int k = c.local_size(), me = c.local_rank();
   const bool wanted = receiver < 0 || receiver == me;
   std::byte* mine = c.open();
@@ -55,13 +56,13 @@ void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
   for (int rank = 0; rank < k; ++rank) sources[rank] = (rank == me ? in.data() : c.slot(rank)) + s.begin;
   mine = c.open();
   reduce(mine + s.begin, sources, s.bytes / element_bytes(how.type), how);
-  if (wanted && s.bytes) std::memcpy(out.data() + s.begin, mine + s.begin, s.bytes);
+  if (wanted) copy_out(out.data() + s.begin, mine + s.begin, s.bytes, total);
   c.publish();
   if (!wanted) return;
   c.await_all();
   for (int rank = 0; rank < k; ++rank) {
     const Slice other = slice(in.size(), rank, k);
-    if (rank != me && other.bytes) std::memcpy(out.data() + other.begin, c.slot(rank) + other.begin, other.bytes);
+    if (rank != me) copy_out(out.data() + other.begin, c.slot(rank) + other.begin, other.bytes, total);
   }
 }
 
@@ -81,7 +82,7 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
   c.note({"slices", 1, std::min(in.size(), c.slot_bytes())});
   for (std::size_t at = 0; at < in.size(); at += c.slot_bytes()) {
     const std::size_t n = std::min(c.slot_bytes(), in.size() - at);
-    reduce_chunk(c, in.subspan(at, n), out.empty() ? out : out.subspan(at, n), how, receiver);
+    reduce_chunk(c, in.subspan(at, n), out.empty() ? out : out.subspan(at, n), how, receiver, in.size());
   }
 }
 

@@ -1,0 +1,48 @@
+#include "node/copy_out.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace accdp {
+namespace {
+
+#if defined(__x86_64__)
+// Twice a large L2 cache: of shorter messages the caller may still find something in a cache.
+constexpr std::size_t kPastCachesBytes = 4 << 20;
+constexpr std::size_t kLine = 64;
+
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
+  std::memcpy(to, from, head);
+  to += head, from += head, bytes -= head;
+  for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    auto* line = reinterpret_cast<__m128i*>(to);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(line, a);
+    _mm_stream_si128(line + 1, b);
+    _mm_stream_si128(line + 2, c);
+    _mm_stream_si128(line + 3, d);
+  }
+  std::memcpy(to, from, bytes);
+  _mm_sfence();  // such stores are in no order with others, not with what tells another thread of them either
+}
+#endif
+
+}  // namespace
+
+void copy_out(void* to, const void* from, std::size_t bytes, [[maybe_unused]] std::size_t message_bytes) noexcept {
+#if defined(__x86_64__)
+  if (message_bytes > kPastCachesBytes)
+    return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+#endif
+  if (bytes) std::memcpy(to, from, bytes);
+}
+
+}  // namespace accdp

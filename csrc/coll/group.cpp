@@ -84,7 +84,7 @@ void Group::check_codec(const StreamOptions& options) const {
 
 Collectives& Group::or_baseline(OpKind kind, Collectives& via) {
   const bool by_mpi = fabric_.by_mpi || (kind == OpKind::kAllreduce && fabric_.allreduce == ReduceAlgorithm::kMpi);
-  if (!by_mpi || &via != &host_collectives()) return via;
+  if (!by_mpi || size() == 1 || &via != &host_collectives()) return via;
   if (!fabric_.wire())
     usage(std::string(name_of(kind)) + (fabric_.by_mpi ? " by ACCDP_BASELINE" : " by ACCDP_ALLREDUCE") +
           "=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");

@@ -141,14 +141,25 @@ def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> Non
     end_s = begin_s / 2 if lanes > 1 else on_node("bcast", segment, network)
     begin_s -= end_s if lanes > 1 else 0.0  # with lanes, its two steps are before and after the wire
     contributions: dict[int, Burst] = {}
+    results: dict[int, Burst] = {}
+
+    def fold_next() -> None:
+        number = min(contributions)
+        network.take(contributions.pop(number))
+        network.fold(nodes * frame_bytes)
+        results[number] = network.post_to_all(frame_bytes * lanes)
+
     for turn in range(segments + ahead - 1):
         if turn < segments:
             network.work(begin_s)
             contributions[turn] = network.post_to_all(frame_bytes * lanes)
         if (done := turn - (ahead - 1)) >= 0:
-            network.take(contributions.pop(done))
-            network.fold(nodes * frame_bytes)
-            network.take(network.post_to_all(frame_bytes * lanes))
+            if done not in results:
+                fold_next()
+            # While it waits for this segment's results it folds what comes of later ones.
+            while contributions and contributions[min(contributions)].taken.min() <= results[done].taken.max():
+                fold_next()
+            network.take(results.pop(done))
             network.work(end_s)
 
 

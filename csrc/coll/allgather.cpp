@@ -4,6 +4,7 @@
 //   2. between nodes: wire_reduction.hpp, its second half; leaders, or all ranks, each for its lane, send their node's
 //      frame to every other node;
 //   3. who speaks shows what came, and all take it (1 step).
+// With one rank on every node each sends its block to every other, straight from and to its place.
 // Cost: ceil(largest block / c) steps on one node; on several 2*ceil(sum of blocks / c), and each block leaves its node
 // nodes-1 times.
 #include <cstring>
@@ -127,6 +128,19 @@ class GatherPipeline : SegmentPipeline {
   std::optional<WireReduction> wire_;
 };
 
+/// A rank on every node: nobody to share the work with, so blocks go straight to their places.
+void exchange_blocks(Context& c, const std::vector<Bytes>& outs) {
+  const int me = c.topology().rank(), ranks = c.topology().size();
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  for (int step = 1; step < ranks; ++step) {  // each rank begins with another peer
+    const int from = (me + ranks - step) % ranks;
+    incoming.push_back({from, outs[from]});
+    outgoing.push_back({(me + step) % ranks, outs[me]});
+  }
+  c.exchange(incoming, outgoing);
+}
+
 }  // namespace
 
 void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
@@ -137,6 +151,10 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   if (t.nodes() == 1) {
     c.note({"chunks", 1, std::min(in.size(), c.slot_bytes())});
     return allgather_on_node(c, outs);
+  }
+  if (c.shape().local_size == 1) {
+    c.note({"pairs", 1, in.size()});
+    return exchange_blocks(c, outs);
   }
   const BlockFrames frames = frames_of(c, outs);
   const FrameGrid& grid = frames.grid();

@@ -176,8 +176,9 @@ class OverNodes {
   }
   bool speaks() const { return lanes_ > 1 || c_.topology().is_leader(); }
 
-  /// Every rank that speaks chooses by its own data; where all choose none, the message goes as in any allreduce. What
-  /// the ranks have to tell each other goes in one allreduce: the variances of their tensors, and who would encode.
+  /// Every rank that speaks chooses by its own data. Where most choose none, the message goes as in any allreduce: it
+  /// takes as long as the rank that sends most. What the ranks have to tell each other goes in one allreduce: the
+  /// variances of their tensors, and who would encode.
   bool agree_to_encode() {
     const Journey journey = allreduce_journey(
         {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
@@ -196,7 +197,8 @@ class OverNodes {
       reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
     }
     set_bounds(told);
-    return told.back() > 0;
+    const double speakers = lanes_ > 1 ? c_.topology().size() : nodes_;
+    return !options_.automatic || 2 * told.back() >= speakers;
   }
 
   /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by

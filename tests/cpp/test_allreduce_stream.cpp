@@ -72,24 +72,26 @@ void sums(Group& group) {
     }
 }
 
-/// Where every rank chooses none, or all know it, the message goes as in any allreduce: nothing but its own bytes. A
-/// rank that chooses otherwise has its way, and all take part in it.
+/// Where most ranks choose none, or all know it, the message goes as in any allreduce: nothing but its own bytes. Else
+/// all take part in encoding, those too that would not.
 void agreement(Group& group) {
-  for (const char* codec : {"none", "auto"})
-    for (bool has_zeros : {false, true}) {
+  for (const std::string codec : {"none", "auto", "fpk"})
+    for (int with_zeros : {0, 1, 2}) {  // so many ranks have zeros, which every codec makes small
       const std::size_t count = 1'000'000;
       Floats values(count);
       std::mt19937 random(group.rank());
-      if (!has_zeros || group.rank() > 0)
+      if (group.rank() >= with_zeros)
         for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0xbfffffff);
       Floats wanted = values;
       const StreamReport report =
           group.allreduce_stream({{memory(values), Datatype::kF32}}, ReduceOp::kSum, stream_options(codec, 0, ""), {});
       group.allreduce(memory(wanted), memory(wanted), Datatype::kF32, ReduceOp::kSum);
       CHECK(values == wanted);
-      const bool is_encoded = has_zeros && std::string(codec) == "auto";
-      if (!is_encoded) CHECK(report.wire_bytes == report.logical_bytes && report.codec == "none");
-      if (is_encoded && group.rank() == 0) CHECK(report.wire_bytes != report.logical_bytes);  // frames have heads
+      const int speakers = group.size() == 3 ? 2 : group.size();  // of three, one is not its node's leader
+      const bool few_would = 2 * with_zeros < speakers;  // where many could, a slow machine may choose none as well
+      if (codec == "none" || (codec == "auto" && few_would))
+        CHECK(report.wire_bytes == report.logical_bytes && report.codec == "none");
+      if (codec == "fpk" && group.rank() == 0) CHECK(report.wire_bytes != report.logical_bytes);  // frames have heads
       if (group.rank() == 0) CHECK(report.logical_bytes > 0);
     }
 }

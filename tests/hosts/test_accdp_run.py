@@ -103,7 +103,8 @@ def test_where_mps_cannot_be_used_on_a_host(two_hosts, places, shared_gpu, tmp_p
     words = ["--ranks-per-gpu", "2", "--mps", mode, *places, "sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY:-none}"]
     result = two_hosts.login([*ACCDP_RUN, *words], env, SECONDS)
     assert "failed with status 1; its log ends: [Control] Failed" in result.stderr, str(result)
-    assert (result.returncode, result.stdout) == ((2, "") if mode == "on" else (0, "none\n" * 4)), str(result)
+    ran = result.stdout.splitlines().count("none")  # beside it the launcher may say that it was ended
+    assert (result.returncode, ran) == ((2, 0) if mode == "on" else (0, 4)), str(result)
     if mode == "auto":
         warned = [line for line in result.stderr.splitlines() if "without MPS, ranks that share" in line]
         assert sorted(line.split(": ")[1] for line in warned) == ["node0", "node1"], str(result)

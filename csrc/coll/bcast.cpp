@@ -1,7 +1,6 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
-// nothing. A message shorter than kPieces chunks is cut into smaller pieces, so that some ranks read while the source
-// writes. Cost: max(ceil(S/c), min(kPieces, ceil(S/kLeastPiece))) steps. Between nodes: bcast_stream.cpp.
-#include <algorithm>
+// nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
+// writes. Cost: a step for each piece. Between nodes: bcast_stream.cpp.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
@@ -10,8 +9,6 @@
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kPage = 4096;
 
 /// Copies `bytes` at `offset` of the concatenation of `spans` to or from `memory`.
 template <class Copy>
@@ -39,8 +36,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
   if (c.local_size() == 1) return;
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
-  const std::size_t most = c.slot_bytes();
-  const std::size_t piece = std::clamp(total / kPieces / kPage * kPage, std::min(kLeastPiece, most), most);
+  const std::size_t piece = node_piece_bytes(total, c.slot_bytes());
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(piece, total - done);
@@ -62,7 +58,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
 void bcast(Context& c, Bytes data, int root) {
   if (c.topology().nodes() > 1) return bcast_between_nodes(c, data, root);
   if (c.local_size() == 1) return c.note({"alone"});
-  c.note({"chunks", 1, std::min(data.size(), c.slot_bytes())});
+  c.note({"chunks", 1, std::min(data.size(), node_piece_bytes(data.size(), c.slot_bytes()))});
   bcast_on_node(c, data, c.topology().local_of(root));
 }
 

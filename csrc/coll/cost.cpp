@@ -91,12 +91,17 @@ const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows() {
 
 const char* name_of(ReduceAlgorithm algorithm) { return reduce_algorithm_rows()[static_cast<int>(algorithm)].name; }
 
+std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes) {
+  constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kPage = 4096;
+  return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
+}
+
 Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine& m) {
   if (k == 1) return {};
-  const std::size_t steps = std::max<std::size_t>(ceil_div(bytes, shape.slot_bytes), 1);
-  const double first = static_cast<double>(std::min(bytes, shape.slot_bytes));  // then in and out overlap
-  return {steps * m.step_s + copy_s(static_cast<double>(bytes) + first, m), steps, 0,
-          std::min(bytes, shape.slot_bytes)};
+  const std::size_t piece = std::min(bytes, node_piece_bytes(bytes, shape.slot_bytes));
+  const std::size_t steps = piece ? ceil_div(bytes, piece) : 1;
+  // But for the first piece, in and out overlap.
+  return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
 }
 
 Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& m) {

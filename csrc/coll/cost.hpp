@@ -53,6 +53,9 @@ struct Estimate {
 };
 
 // ---- on a node: k ranks, through slots --------------------------------------------------------------------------
+/// What a broadcast on a node hands over in one step: a slot of a long message; of one of few slots an eighth, so that
+/// ranks read while the source writes.
+std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
 Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
 Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
 

@@ -40,9 +40,10 @@ _end = math.inf  # of the time that all steps together have
 
 def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, str]:
     """Whether a command ended well within its limit, and of the time for all, and the end of what it said."""
-    limit_s = min(limit_s, round(_end - time.monotonic()))
-    if limit_s < 5:
+    left_s = _end - time.monotonic()
+    if left_s < 5:
         return False, "not started: no time left"
+    limit_s = min(limit_s, left_s)
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -59,7 +60,7 @@ def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, s
         except subprocess.TimeoutExpired:
             process.kill()
             said, _ = process.communicate()
-        return False, f"not done after {limit_s} s; {said[-2000:]}"
+        return False, f"not done after {limit_s:.0f} s; {said[-2000:]}"
     return process.returncode == 0, said[-2000:]
 
 

@@ -61,9 +61,9 @@ def check(comm: Communicator, count: int, dtype: torch.dtype, device: str) -> No
         assert same(got, everyone[back])
 
 
-def check_torch(comm: Communicator, device: str) -> None:
+def check_torch(comm: Communicator, device: str, counts: list[int]) -> None:
     """Compare the torch backend's operations with what torch makes of the same inputs; none is followed by a sync."""
-    for count in CHECKED:
+    for count in counts:
         everyone = [inputs(rank, count, torch.float32, device) for rank in range(comm.size)]
         total = torch.stack(everyone).sum(0)
         x = everyone[comm.rank].clone()
@@ -169,19 +169,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--most-bytes", type=int, default=BYTES[-1])
+    parser.add_argument("--most-elements", type=int, default=CHECKED[-1], help="of the checks")
     parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.device != "cpu":
         torch.cuda.set_device(0)
     with Communicator(timeout_s=120) as comm:
-        for count in CHECKED:
+        counts = [count for count in CHECKED if count <= options.most_elements]
+        for count in counts:
             for dtype in TYPES:
                 check(comm, count, dtype, options.device)
         store = f"file://{options.out.with_suffix('.store')}"
         limit = datetime.timedelta(seconds=60)
         dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)
-        check_torch(comm, options.device)
+        check_torch(comm, options.device, counts)
         names = [name for name in options.peers.split(",") if name]
         peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
         rows = measure(comm, options.device, options.most_bytes, peers)

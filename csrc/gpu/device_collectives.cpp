@@ -59,7 +59,9 @@ DevicePath::~DevicePath() = default;
 
 std::string DevicePath::describe() const {
   if (!state_->is_shared()) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
-  return std::string("shared GPU, ordered by ") + (state_->pool->uses_events() ? "events" : "the host");
+  const Pool& pool = *state_->pool;
+  return std::string(pool.is_one_gpu() ? "shared GPU" : "peer GPUs") + ", ordered by " +
+         (pool.uses_events() ? "events" : "the host");
 }
 
 void DevicePath::admit(int device, std::uintptr_t stream) {

@@ -19,7 +19,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
-  /// How data goes: "not used yet", "shared GPU, ordered by events", "shared GPU, ordered by the host", "staged: why".
+  /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host", "staged: why".
   std::string describe() const override;
 
  private:

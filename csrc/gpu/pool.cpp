@@ -105,12 +105,14 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes)
   exchange_cards(c, mine, cards);
   bool memory = true, events = true;
   for (const Card& card : cards) {
-    if (!(card.gpu == mine.gpu)) why_not_ = "the ranks use different GPUs";
+    one_gpu_ = one_gpu_ && card.gpu == mine.gpu;
     memory = memory && card.has_memory;
     events = events && card.has_events;
   }
-  if (why_not_.empty() && !memory) why_not_ = "a rank has no memory to share" + (trouble.empty() ? "" : ": " + trouble);
-  if (!why_not_.empty()) return;
+  if (!memory) {
+    why_not_ = "a rank has no memory to share" + (trouble.empty() ? "" : ": " + trouble);
+    return;
+  }
   mappings_.resize(c.local_size());
   for (auto& half : published_) half.resize(c.local_size());
   try {
@@ -120,7 +122,8 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes)
     trouble = error.what();
   }
   if (!agree(c, trouble.empty())) {
-    why_not_ = "memory of another process cannot be opened" + (trouble.empty() ? "" : ": " + trouble);
+    why_not_ = std::string("memory of another ") + (one_gpu_ ? "process" : "GPU") + " cannot be opened" +
+               (trouble.empty() ? "" : ": " + trouble);
     return;
   }
   events_ = agree(c, events && open_peers(cards)) && events_work(c);

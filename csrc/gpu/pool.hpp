@@ -8,8 +8,9 @@
 
 namespace accdp {
 
-/// Device memory that ranks which share a GPU have in common: two slots per rank, as on the host (node/steps.hpp), in
-/// allocations of our own, because user's tensors may lie in memory whose handles cannot be exported.
+/// Device memory that ranks which share a GPU, or whose GPUs reach each other, have in common: two slots per rank, as
+/// on the host (node/steps.hpp), in allocations of our own, because user's tensors may lie in memory whose handles
+/// cannot be exported.
 ///
 /// The rhythm is that of Steps, for work on streams: in each step every rank opens its slot, may write it, publishes,
 /// and may then read all slots. `publish` records an event after the writes, and waiting for a rank makes the stream
@@ -18,8 +19,8 @@ namespace accdp {
 /// for another process, so nothing can keep a GPU from running what it waits for.
 class Pool {
  public:
-  /// Collective over the ranks of the context, which share a node. Learns which GPU each rank uses; where it is the
-  /// same one for all, and their memory can be opened, sets up the slots.
+  /// Collective over the ranks of the context, which share a node. Sets up the slots where each rank can open the
+  /// others' memory: always meant to work on one GPU, and between GPUs that have peer access (NVLink, PCIe).
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
   /// Waits for the work on the stream. The memory stays allocated, for this process's later groups: other ranks may
@@ -27,7 +28,8 @@ class Pool {
   ~Pool();
 
   bool is_shared() const { return why_not_.empty(); }
-  const std::string& why_not() const { return why_not_; }  ///< why the ranks cannot share memory of the GPU
+  const std::string& why_not() const { return why_not_; }  ///< why the ranks cannot share device memory
+  bool is_one_gpu() const { return one_gpu_; }
   bool uses_events() const { return events_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   cudaStream_t stream() const { return stream_.get(); }
@@ -57,7 +59,7 @@ class Pool {
   Event mine_[2];
   std::vector<IpcMapping> mappings_;  // by rank; none for this one
   std::vector<Event> published_[2];   // likewise
-  bool events_ = false;
+  bool one_gpu_ = true, events_ = false;
   std::uint64_t step_ = 0, awaited_ = 0;
 };
 

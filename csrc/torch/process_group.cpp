@@ -153,7 +153,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<vo
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions& options) {
   return launch({c10d::OpType::BARRIER, "accdp:barrier", {}, {}, options.timeout, options.asyncOp},
-                [](Group& group, double timeout_s) { group.barrier(timeout_s); });
+                [](Group& group, double timeout_s, const Way&) { group.barrier(timeout_s); });
 }
 
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

@@ -61,7 +61,7 @@ State& state() {
 }
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX};
 std::atomic<int> g_jitter_us{0};
-std::atomic<bool> g_ignore_ipc_events{false}, g_capturing{false};
+std::atomic<bool> g_ignore_ipc_events{false}, g_capturing{false}, g_peer_access{true};
 thread_local int g_device = 0;
 thread_local cudaError_t g_last_error = cudaSuccess;
 
@@ -87,7 +87,7 @@ cudaError_t fault(const char* call) {
 struct Address {
   int pid, fd;
   std::uint64_t bytes;
-  int device;
+  int device, gpu;
 };
 
 void* map(int fd, std::size_t bytes) {
@@ -132,7 +132,8 @@ cudaError_t export_memory(Handle* handle, void* memory) {
   std::lock_guard lock(state().mutex);
   const auto found = state().blocks.find(static_cast<std::byte*>(memory));
   if (found == state().blocks.end() || found->second.fd < 0) return answer(cudaErrorInvalidValue);
-  const Address address{getpid(), found->second.fd, found->second.bytes, found->second.device};
+  const Block& it = found->second;
+  const Address address{getpid(), it.fd, it.bytes, it.device, state().first_device + it.device};
   static_assert(sizeof address <= sizeof(Handle));
   std::memcpy(handle, &address, sizeof address);
   return cudaSuccess;
@@ -143,6 +144,7 @@ cudaError_t import_memory(void** memory, const Handle& handle) {
   Address address;
   std::memcpy(&address, &handle, sizeof address);
   if (address.pid == getpid()) return answer(cudaErrorInvalidResourceHandle);  // as the real one
+  if (!g_peer_access && address.gpu != state().first_device + g_device) return answer(cudaErrorPeerAccessUnsupported);
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return answer(cudaErrorMapBufferObjectFailed);
@@ -231,6 +233,7 @@ void set_devices(int count, int first) {
 }
 void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = {code, nth}; }
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
+void set_peer_access(bool allowed) { g_peer_access = allowed; }
 void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }

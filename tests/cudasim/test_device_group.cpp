@@ -20,11 +20,18 @@ void run(int size, const std::string& path, const std::function<void(int)>& prep
 
 void one_gpu(int) {}
 void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
+void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
+void gpus_apart(int rank) {
+  a_gpu_each(rank);
+  cudasim::set_peer_access(false);
+}
 
 int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   for (int size : {1, 2, 3, 8}) run(size, "shared GPU, ordered by events", one_gpu);
-  run(3, "staged: the ranks use different GPUs", a_gpu_each);
+  run(3, "peer GPUs, ordered by events", a_gpu_each);
+  run(4, "peer GPUs, ordered by events", two_on_each_gpu);
+  run(3, "staged: memory of another GPU cannot be opened", gpus_apart);
   set_setting("ACCDP_GPU_SLOT_BYTES", "1M");
   run(4, "shared GPU, ordered by events", one_gpu);
   // What drivers may refuse: one rank is enough.

@@ -24,5 +24,5 @@ def test_backend(ranks, path, env):
     if not list(BUILT.glob("sim_torch*.so")):
         pytest.skip("make test-cudasim builds the module sim_torch")
     command = [*jobs.mpiexec_command(ranks), sys.executable, str(HERE / "torch_rank.py"), str(BUILT), path]
-    result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k", **env}, timeout=90)
+    result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k", **env}, timeout=115)
     assert result.returncode == 0, result

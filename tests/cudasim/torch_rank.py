@@ -45,7 +45,7 @@ def is_same(device_tensor: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def summing(group, x, is_async=True):
-    options = dist.AllreduceOptions()
+    options = c10d.AllreduceOptions()
     options.asyncOp = is_async
     return group.allreduce([x], options)
 
@@ -57,19 +57,19 @@ def every_collective(group, rank, size):
             summing(group, x, is_async).wait()
             assert is_same(x, total(size, count))
 
-            options = dist.BroadcastOptions()
+            options = c10d.BroadcastOptions()
             options.rootRank, options.rootTensor, options.asyncOp = size - 1, 0, is_async
             x = far(numbers(rank, count))
             group.broadcast([x], options).wait()
             assert is_same(x, numbers(size - 1, count))
 
-            options = dist.ReduceOptions()
+            options = c10d.ReduceOptions()
             options.rootRank, options.asyncOp = 0, is_async
             x = far(numbers(rank, count))
             group.reduce([x], options).wait()
             assert is_same(x, total(size, count) if rank == 0 else numbers(rank, count))
 
-            options = dist.AllgatherOptions()
+            options = c10d.AllgatherOptions()
             options.asyncOp = is_async
             every = torch.cat([numbers(r, count) for r in range(size)])
             x, out = far(numbers(rank, count)), far(torch.zeros(size * count))
@@ -79,13 +79,13 @@ def every_collective(group, rank, size):
             group.allgather([outs], [x], options).wait()
             assert all(is_same(one, numbers(r, count)) for r, one in enumerate(outs))
 
-            options = dist.ReduceScatterOptions()
+            options = c10d.ReduceScatterOptions()
             options.asyncOp = is_async
             out = far(torch.zeros(count))
             group._reduce_scatter_base(out, far(every), options).wait()
             assert is_same(out, size * numbers(rank, count))
 
-            options = dist.AllToAllOptions()
+            options = c10d.AllToAllOptions()
             options.asyncOp = is_async
             x = far(torch.cat([numbers(rank + 3 * r, count) for r in range(size)]))
             out = far(torch.zeros(size * count))
@@ -113,7 +113,7 @@ def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
     finally:
         sim_torch.release_stream()
     assert is_same(x, total(size))
-    assert work.is_completed() and work.is_success()
+    assert work.is_completed()
 
 
 def memory_stays_until_the_device_is_done(group, rank, size):
@@ -121,7 +121,7 @@ def memory_stays_until_the_device_is_done(group, rank, size):
     outs = []
     for turn in range(8):
         x, out = far(numbers(rank + turn)), far(torch.zeros(size * COUNT))
-        work = group._allgather_base(out, x, dist.AllgatherOptions())
+        work = group._allgather_base(out, x, c10d.AllgatherOptions())
         outs.append((turn, out, work))
         del x, out, work
     for turn, out, work in outs:
@@ -151,12 +151,11 @@ def futures(group, rank, size):
 
 
 def coalesced(group, rank, size):
-    device = torch.device("cpu")  # torch hands it on, the backend does not look at it
-    group._start_coalescing(device)
+    group._start_coalescing()
     xs = [far(numbers(rank + turn)) for turn in range(5)]
     for x in xs:
         summing(group, x)
-    group._end_coalescing(device).wait()
+    group._end_coalescing().wait()
     for turn, x in enumerate(xs):
         assert is_same(x, sum(numbers(r + turn) for r in range(size)))
 
@@ -200,7 +199,7 @@ def refuses(group, text, call):
 
 
 def captured_streams(group, rank, size):
-    x, options = far(numbers(rank)), dist.AllreduceOptions()
+    x, options = far(numbers(rank)), c10d.AllreduceOptions()
     sim_torch.set_capturing(True)
     for is_async in (True, False):
         refuses(group, "captured into a CUDA graph", lambda is_async=is_async: summing(group, x, is_async))
@@ -246,7 +245,7 @@ def compressed(group, rank, size):
     assert near(left).abs().max() <= 0.1
 
     group.set_bcast("fpk", 0, 0.0, False)  # what dist.broadcast does
-    options = dist.BroadcastOptions()
+    options = c10d.BroadcastOptions()
     options.rootRank = options.rootTensor = 0
     group.broadcast([y], options).wait()
     assert is_same(y, total(size))

@@ -29,7 +29,6 @@ from accdp_comm.hooks import compressed_allreduce
 BOUND = 0.01  # of the standard deviation
 _BATCH = 4  # windows per rank and step
 _WARM_UP = 3  # steps
-_LINK_BYTES = 16 << 20
 
 
 def slowest(seconds: float, group: dist.ProcessGroup) -> float:
@@ -80,9 +79,6 @@ def summary(seconds: list[float], result: Any) -> dict[str, Any]:
 
 def measure_allreduce(folder: Path, quick: bool, gloo: dist.ProcessGroup) -> list[dict[str, Any]]:
     """One row per datatype and method. Collective."""
-    # What a program's first operations do in passing: auto gets to know the link.
-    for root in range(dist.get_world_size()):
-        accdp_comm.bcast_compressed(torch.ones(_LINK_BYTES, dtype=torch.uint8), root, codec="none")
     rows = []
     nbytes = (16 if quick else 64) * MIB
     for dtype in ("float32", "bfloat16"):

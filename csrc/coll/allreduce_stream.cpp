@@ -5,9 +5,10 @@
 // Error, for n nodes and a sum that is divided by d: n-1 contributions and one sum, each with an n-th of the bound:
 // contributions get bound * d / n, the sum bound / n. A relative bound counts standard deviations of the result as they
 // would be if the ranks' contributions were independent: sqrt(sum of their variances) / d.
-// Before the first frame, an allreduce of one float64 per tensor and one more: those variances, and how many ranks
-// would encode. If none would, the message goes as it is, without frames. Cost: as reduce_over_nodes.cpp with bytes
-// divided by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
+// The link has to be known: a group measures it once, before its first message of some size for which a codec is
+// chosen. Before the first frame, an allreduce of one float64 per tensor and one more: those variances, and how many
+// ranks would encode. If none would, the message goes as it is, without frames. Cost: as reduce_over_nodes.cpp with
+// bytes divided by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
 #include "coll/allreduce_stream.hpp"
 
 #include <algorithm>
@@ -16,12 +17,14 @@
 
 #include "codec/residual.hpp"
 #include "codec/spread.hpp"
+#include "coll/measure.hpp"
 
 namespace accdp {
 namespace {
 
 constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10;
-constexpr int kFramesPerLane = 4;  // at least, where the message is long enough: so that stages overlap
+constexpr std::size_t kWorthMeasuring = 1 << 20;  // bytes: what measuring the link costs is soon made up for
+constexpr int kFramesPerLane = 4;                 // at least, where the message is long enough: so that stages overlap
 
 bool is_lossy(const ErrorBound& bound) { return bound.value > 0; }
 
@@ -180,6 +183,7 @@ class OverNodes {
   /// takes as long as the rank that sends most. What the ranks have to tell each other goes in one allreduce: the
   /// variances of their tensors, and who would encode.
   bool agree_to_encode() {
+    if (options_.automatic && data_.size() >= kWorthMeasuring) get_to_know_link(c_);
     const Journey journey = allreduce_journey(
         {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
          c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},

@@ -21,12 +21,15 @@ class LinkMeter {
   double bytes_per_s() const { return bytes_per_s_ > 0 ? bytes_per_s_ : guess_ > 0 ? guess_ : kUsualBytesPerS; }
   double latency_s() const { return latency_s_; }
 
-  /// What was measured otherwise (measure.hpp) counts where nothing else is known.
+  /// What was measured otherwise (measure.hpp), by all ranks together, counts where nothing else is known.
   void told(double bytes_per_s, double latency_s) {
+    was_told_ = true;
     if (is_known()) return;
     bytes_per_s_ = bytes_per_s;
     latency_s_ = std::clamp(latency_s, kLeastLatencyS, kMostLatencyS);
   }
+
+  bool was_told() const { return was_told_; }  ///< equal on all ranks
 
   /// Whether a stream should be measured. A receipt at the end costs a message's way, so short streams are measured
   /// only while nothing is known.
@@ -102,7 +105,7 @@ class LinkMeter {
   double bytes_per_s_ = 0, before_ = 0, guess_ = 0, latency_s_ = kLatencyS;
   int guesses_ = 0;
   Stream kind_ = Stream::kDirect;
-  bool is_measured_ = false;
+  bool is_measured_ = false, was_told_ = false;
   std::size_t sent_ = 0;
   Time first_sent_;
   std::deque<Mark> marks_;

@@ -1,4 +1,5 @@
-"""Ranks on several hosts broadcast tensors compressed and as they are, check what arrives, and print how long it took.
+"""Ranks on several hosts add up and broadcast tensors, compressed and as they are, check what arrives, and print how
+long it took.
 
 Times are of the slowest rank, the median of several rounds in which all ways take turns.
 """
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import accdp_comm
-from accdp_comm import Options, bcast_compressed
+from accdp_comm import Options, allreduce_compressed, bcast_compressed
 
 COUNT = 4 << 20  # float32: 16 MiB
 ROUNDS = 5
@@ -54,6 +55,11 @@ def main() -> None:
         assert torch.equal(tensor, sent), f"rank {rank}: wrong after {call}"
         return took
 
+    # First of all, so that nothing but the operation itself can know what the link is like.
+    total = sent.clone()
+    first = allreduce_compressed(total)
+    assert torch.equal(total, sent * size), f"rank {rank}: wrong after allreduce_compressed"
+
     results: dict = {}
 
     def stream(codec: str):
@@ -88,6 +94,7 @@ def main() -> None:
         "seconds": {name: statistics.median(took) for name, took in times.items()},
         "wire_bytes": wire[0],
         "logical_bytes": sent.nbytes,
+        "first_allreduce": {"codec": first.codec, "ratio": first.ratio},
     }
     os.write(1, (json.dumps(report) + "\n").encode())
     dist.destroy_process_group()

@@ -23,13 +23,13 @@ Data content(int from, int to, int number, std::size_t bytes) {
 }
 
 /// What one rank sends to another: equal on both sides, because both draw it from the same seed.
-struct Plan {
+struct Sending {
   int tag;
   std::size_t bytes;
 };
-std::vector<Plan> plan(int from, int to, int messages) {
+std::vector<Sending> plan(int from, int to, int messages) {
   std::mt19937 random(1000 * from + to);
-  std::vector<Plan> plans;
+  std::vector<Sending> plans;
   for (int i = 0; i < messages; ++i) {
     // Below and above the eager limit (1k), the ring (8k), and many rings.
     const std::size_t limits[] = {1, 64, 1024, 1025, 9000, 60000};
@@ -52,14 +52,14 @@ void any_order(Group& group) {
   struct Turn {
     bool sends;
     int peer, number;
-    Plan plan;
+    Sending plan;
   };
   std::vector<Turn> turns;
   for (int peer = 0; peer < size; ++peer) {
     int number = 0;
-    for (const Plan& p : plan(me, peer, kMessages)) turns.push_back({true, peer, number++, p});
+    for (const Sending& p : plan(me, peer, kMessages)) turns.push_back({true, peer, number++, p});
     number = 0;
-    for (const Plan& p : plan(peer, me, kMessages)) turns.push_back({false, peer, number++, p});
+    for (const Sending& p : plan(peer, me, kMessages)) turns.push_back({false, peer, number++, p});
   }
   std::mt19937 random(me);
   std::shuffle(turns.begin(), turns.end(), random);

@@ -69,10 +69,11 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
     return way;
   }
   // The node's part runs beside the wire but for the last frame.
-  Estimate last = node_bcast(e.chunk_bytes, shape.node_ranks(), shape, m);
+  const Estimate each = node_bcast(e.chunk_bytes, shape.node_ranks(), shape, m);
   const double wire = bcast_seconds(algorithm, shape.nodes, frames, static_cast<double>(bytes), m.link);
-  e.seconds += std::max(wire, last.seconds * static_cast<double>(frames)) + last.seconds;
-  e.steps += last.steps * frames;
+  e.seconds += std::max(wire, each.seconds * static_cast<double>(frames)) + each.seconds;
+  // The last frame may be short enough for fewer steps.
+  e.steps += each.steps * (frames - 1) + node_bcast(bytes - (frames - 1) * chunk, shape.node_ranks(), shape, m).steps;
   for (const Hop& hop : bcast_schedule(algorithm, shape.nodes, 0, frames))
     e.wire_bytes += hop.to.size() * std::min(chunk, bytes - std::min(bytes, hop.frame * chunk));
   return way;

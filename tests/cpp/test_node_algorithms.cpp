@@ -61,7 +61,7 @@ void cut_blocks() {
 
 void same_on_all(Group& group, const std::vector<float>& values) {
   Ints most(values.size());
-  std::memcpy(most.data(), values.data(), values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(most.data(), values.data(), values.size() * sizeof(float));
   const Ints bits = most;
   Ints least = most;
   group.allreduce(bytes(most), bytes(most), kType, ReduceOp::kMax);

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
@@ -32,6 +33,7 @@ namespace {
 constexpr std::size_t kHeadBytes = 4096;
 /// A slot holds a piece for each of the node's ranks at the least, whatever the chunk size.
 constexpr std::size_t kLeastPieceBytes = 256;
+constexpr std::chrono::seconds kWritingTakes{1};  // at most: the reason of a failure
 
 }  // namespace
 
@@ -115,7 +117,14 @@ bool Board::has_failed() const { return head().failure.load(std::memory_order_ac
 
 void Board::fail(FailureKind kind, const std::string& text) noexcept {
   std::uint32_t none = Head::kNone;
-  if (head().failure.compare_exchange_strong(none, Head::kBeingWritten)) {
+  bool is_first = head().failure.compare_exchange_strong(none, Head::kBeingWritten);
+  if (!is_first) {
+    // The reason that counts is there, or on its way, which takes microseconds: unless its writer dies meanwhile.
+    const auto until = Clock::now() + kWritingTakes;
+    while (!has_failed() && Clock::now() < until) std::this_thread::yield();
+    is_first = !has_failed();
+  }
+  if (is_first) {
     head().kind = kind;
     std::strncpy(head().text, text.c_str(), sizeof head().text - 1);
     head().failure.store(Head::kReady, std::memory_order_release);

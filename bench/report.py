@@ -44,6 +44,8 @@ FULL = {
     "codec_bytes": "64M",
     "steps": "400",
 }
+# The time given for a size decides: OMB's thousand calls of a microsecond are too short a look at a machine.
+MANY = ("-i", "200000")
 REPEATED = {"ops": ("bcast", "allreduce"), "sizes": "4,16k,1M", "seconds": "1"}
 
 
@@ -95,7 +97,7 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
                 continue
             say(f"grid: {op}, {ranks} ranks")
             words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "20", "-M", "2G"]
-            words += ["-T", "mpi_float"]
+            words += ["-T", "mpi_float", *MANY]
             if row.kind != "barrier":
                 words += ["--sizes", args.sizes, "-c", "-u", "0"]  # a window of 16 MiB messages takes a second
             yield from jobs.measure(mpi, ranks, op, words)
@@ -163,6 +165,7 @@ def repeat(args: argparse.Namespace, mpi: Mpi, say: Say) -> list[Row]:
                 REPEATED["seconds"],
                 "-T",
                 "mpi_float",
+                *MANY,
             ]
             for row in jobs.measure(mpi, 2, op, words):
                 key = jobs.key_of(row)

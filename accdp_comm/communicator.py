@@ -407,13 +407,9 @@ class Communicator:
             A Plan: ``chosen`` and ``others``, each with algorithm, lanes, chunk_bytes, steps, wire_bytes and predicted
             seconds; printed, a table. Times are predicted from what measure() found, else from constants.
         Raises:
-            UsageError: No such operation, not such an ``x``, or a reduction over nodes with ``deterministic``, which
-                has one way only and no model.
+            UsageError: No such operation, not such an ``x``, or a ``deterministic`` reduction over several nodes.
         """
-        if self._core.deterministic and "reduce" in op and self._core.shape.nodes > 1:
-            raise _core.UsageError(f"op={op}: there is no plan of deterministic reductions over several nodes")
-        source = "measured" if self._is_measured else "usual"
-        return plan_in(self._core, op, bytes_of(x, dtype), source)
+        return plan_in(self._core, op, bytes_of(x, dtype), "measured" if self._is_measured else "usual")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator of all ranks that give the same color.

@@ -107,7 +107,13 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
 
 
 def plan_in(group: _core.Group, op: str, nbytes: int, source: str) -> Plan:
-    """Return what a group would do, settings that ask for an algorithm included; as plan_of()."""
+    """Return what a group would do, settings that ask for an algorithm included; as plan_of().
+
+    Raises:
+        UsageError: Also for deterministic reductions over several nodes, which have one way only and no model.
+    """
+    if group.deterministic and "reduce" in op and group.shape.nodes > 1:
+        raise _core.UsageError(f"op={op}: there is no plan of deterministic reductions over several nodes")
     return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes))
 
 

@@ -70,12 +70,15 @@ def wire_seconds(row: Row) -> float:
 
 def _measured_with(rows: list[Row]) -> str:
     cores = sorted({row["machine"]["cores"] for row in rows})
-    commits = dict.fromkeys(row["versions"].get("commit", "") for row in rows)
-    mpich, torch = (rows[0]["versions"].get(name, "-") for name in ("mpich", "torch"))
-    return (
-        f"{' or '.join(map(str, cores))} cores; MPICH {mpich}, torch {torch}; accdp "
-        f"{', '.join(commit for commit in commits if commit)}."
+    parts: dict[str, dict[str, None]] = {}
+    for row in rows:
+        link = f" at {row['link_mbit'] / 1000:g} Gbit/s" if row.get("link_mbit") else ""
+        parts.setdefault(row["versions"].get("commit", "unknown"), {})[row["part"] + link] = None
+    at = (
+        "; ".join(f"{commit}: {', '.join(names)}" for commit, names in parts.items()) if len(parts) > 1 else [*parts][0]
     )
+    mpich, torch = (rows[0]["versions"].get(name, "-") for name in ("mpich", "torch"))
+    return f"{' or '.join(map(str, cores))} cores; MPICH {mpich}, torch {torch}; accdp at {at}."
 
 
 def _ms(row: Row) -> str:

@@ -24,7 +24,7 @@ def write(rows: Sequence[Row], page: Path) -> Path:
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
     """Return all lines of the generated part."""
-    grid = list(jobs.merged(row for row in rows if row["part"] == "grid").values())
+    grid = [row for row in rows if row["part"] == "grid"]
     lines = ["## All operations", "", "    python bench/report.py", "", *_where(rows)]
     for ranks in dict.fromkeys(row["ranks"] for row in grid):
         lines += ["", f"### {ranks} ranks", "", *_table([row for row in grid if row["ranks"] == ranks])]

@@ -131,6 +131,7 @@ class Session:
                     window=args.window,
                     limit_bytes=args.limit_bytes,
                     seconds=args.seconds,
+                    least=args.at_least,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
                     bound=args.error_bound or (0.0, False),
                 )

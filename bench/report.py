@@ -53,7 +53,7 @@ FULL = {
 # The time given for a size decides: OMB's thousand calls of a microsecond are too short a look at a machine.
 MANY = ("-i", "200000")
 REPEATED = {"operations": ["bcast", "allreduce"], "sizes": "4,16k,1M", "seconds": 2.0}
-STARTS = 5  # with 3, one pair of runs in 20 of a point that has two modes would still differ by more than the spread
+STARTS = 5  # with 3, one pair of runs in 15 to 50 of a point that has two modes would differ by more than the spread
 
 
 # Of bw and bibw, which send 64 messages at once: larger ones take seconds, and checking these takes minutes.
@@ -159,11 +159,7 @@ def _shared(args: argparse.Namespace) -> list[str]:
 
 
 def repeat(args: argparse.Namespace, mpi: Mpi, say: Say) -> list[Row]:
-    """Make N + 1 runs of the same thing, each of several starts, and compare each run with the one before.
-
-    Two runs agree where their medians differ by no more than the spread that one of them prints: the range from the
-    10th to the 90th percentile of its iterations.
-    """
+    """Make N + 1 runs of the same thing, each of several starts, and compare each run with the one before."""
     pairs: dict[tuple, list[bool]] = {}
     last: dict[tuple, Row] = {}
     plan = [[op, "--backend", "accdp", "--sizes", args.sizes, *_shared(args), *MANY] for op in args.operations]
@@ -172,10 +168,15 @@ def repeat(args: argparse.Namespace, mpi: Mpi, say: Say) -> list[Row]:
         run = [row for _ in range(args.starts) for row in jobs.measure(mpi, 2, plan)]
         for key, row in starts.merged(run).items():
             if key in last:
-                spread = max(r["p90_us"] - r["p10_us"] for r in (row, last[key]))
-                pairs.setdefault(key, []).append(abs(row["median_us"] - last[key]["median_us"]) <= spread)
+                pairs.setdefault(key, []).append(agree(row, last[key]))
             last[key] = row
     return [last[key] | {"pairs": len(found), "pairs_agree": sum(found)} for key, found in pairs.items()]
+
+
+def agree(one: Row, other: Row) -> bool:
+    """Whether the medians of two runs differ by no more than the spread that one of them prints: the range from the
+    10th to the 90th percentile of its iterations."""
+    return abs(one["median_us"] - other["median_us"]) <= max(row["p90_us"] - row["p10_us"] for row in (one, other))
 
 
 def draw(rows: list[Row], folder: Path) -> list[Path]:

@@ -54,8 +54,6 @@ FULL = {
 MANY = ("-i", "200000")
 REPEATED = {"operations": ["bcast", "allreduce"], "sizes": "4,16k,1M", "seconds": 2.0}
 STARTS = 5  # with 3, one pair of runs in 15 to 50 of a point that has two modes would differ by more than the spread
-
-
 # Of bw and bibw, which send 64 messages at once: larger ones take seconds, and checking these takes minutes.
 WINDOW_BYTES, CHECKED_WINDOW_BYTES = 16 << 20, 1 << 20
 

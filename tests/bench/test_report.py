@@ -258,6 +258,14 @@ def test_bandwidths_of_the_binaries():
     assert made["mbps"] == 640.0 and made["median_us"] == pytest.approx(100.0)  # 64 messages of 1000 B
 
 
+def test_several_starts_of_the_binaries_are_merged():
+    text = "# OSU MPI Broadcast Latency Test v7.5\n# Size      Avg Latency(us)\n8         {}\n"
+    rows = [row for us in (1.0, 2.0, 4.0) for row in osu_binaries.rows_of(text.format(us), 2)]
+    (merged,) = starts.merged(rows).values()
+    assert (merged["starts"], merged["median_us"], merged["backend"]) == (3, 2.0, "osu")
+    assert 1.0 < merged["p10_us"] < 2.0 < merged["p90_us"] < 4.0
+
+
 def test_report_runs_and_repeats(tmp_path):
     out, page = tmp_path / "rows.jsonl", tmp_path / "docs" / "performance.md"
     page.parent.mkdir()

@@ -5,7 +5,6 @@ A sample is the slowest rank's time. Rank 0 appends one JSON line per method to 
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
@@ -158,20 +158,14 @@ def measure_training(recipe: Recipe, quick: bool, gloo: dist.ProcessGroup) -> li
 
 
 def main(part: str, folder: str, length: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("accdp")
-    gloo = dist.new_group(backend="gloo")
     quick = length == "quick"
-    try:
+    with rank_job.world():
+        gloo = dist.new_group(backend="gloo")
         if part == "training":
             rows = measure_training(real_tensors.QUICK, quick, gloo)
         else:
             rows = measure_allreduce(Path(folder), quick, gloo)
-        if dist.get_rank() == 0:
-            with open(out, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-    finally:
-        dist.destroy_process_group()
+        rank_job.write(out, rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
@@ -38,7 +39,6 @@ class Ranks:
     """The groups of the job, of the same ranks. What is between samples goes over Gloo, which sleeps as it waits."""
 
     def __init__(self) -> None:
-        dist.init_process_group("accdp")
         self.gloo = dist.new_group(backend="gloo")
         self.mpi = MPI.COMM_WORLD
         self.channel = channels.channel_of(None)
@@ -152,21 +152,15 @@ def row_of(point: Point, method: Method, seconds: list[float], result: Any, call
 
 
 def main(plan: str, folder: str, out: str) -> None:
-    torch.set_num_threads(1)
-    ranks = Ranks()
-    try:
+    with rank_job.world():
+        ranks = Ranks()
         # What a program's first broadcasts do in passing: auto gets to know the link and what messages cost, whoever
         # is root. (With codec="none" nothing is measured.)
         first = real_tensors.load(Path(folder), "random", "uint8", _LINK_BYTES)
         for root in [*range(ranks.size)] * 2:
             accdp_comm.bcast_compressed(first, root, codec="auto")
         for fields in json.loads(Path(plan).read_text()):
-            rows = measure(ranks, Point.from_json(fields), Path(folder))
-            if ranks.rank == 0:
-                with open(out, "a", encoding="utf-8") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in rows)
-    finally:
-        dist.destroy_process_group()
+            rank_job.write(out, measure(ranks, Point.from_json(fields), Path(folder)))
 
 
 if __name__ == "__main__":

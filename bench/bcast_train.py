@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
@@ -141,16 +142,9 @@ def train(recipe: Recipe, folder: Path, steps: int) -> list[dict[str, Any]]:
 
 
 def main(folder: str, steps: str, out: str) -> None:
-    torch.set_num_threads(1)
     meta = json.loads(Path(folder, "meta.json").read_text())
-    dist.init_process_group("accdp")
-    try:
-        rows = train(Recipe(**meta["recipe"]), Path(folder), int(steps))
-        if dist.get_rank() == 0:
-            with open(out, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-    finally:
-        dist.destroy_process_group()
+    with rank_job.world():
+        rank_job.write(out, train(Recipe(**meta["recipe"]), Path(folder), int(steps)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import figures
 import jobs_of_bench as jobs
 import numpy as np
+import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 
 from accdp_comm.bench.graph import size_name
@@ -51,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", "--ranks", type=lambda text: [int(word) for word in text.split(",")], help="2,4")
     parser.add_argument("--ops", type=lambda text: some_of(COLLECTIVES, text), help="collectives; default: all")
     parser.add_argument("--sizes", help=SIZES)
-    parser.add_argument("--rounds", type=int, help="jobs per point, alternating with the other MPI's (3)")
+    parser.add_argument("--rounds", type=int, help="starts of each job, in turn with the other MPI's (3)")
     parser.add_argument("--seconds", default="2", help="for each size and round (2)")
     for family in ("openmpi", "mpich"):
         known = os.environ.get(f"ACCDP_BENCH_{family.upper()}_ENV")
@@ -81,7 +82,7 @@ def verdict(old: Row, new: Row) -> str:
 
 def compare_files(old_path: Path, new_path: Path) -> int:
     """Print what changed; return 1 if a point became slower or is missing."""
-    old, new = (jobs.merged(jobs.read(path)) for path in (old_path, new_path))
+    old, new = (starts.merged(jobs.read(path)) for path in (old_path, new_path))
     missing = [old[key] for key in old.keys() - new.keys()]
     verdicts = {key: verdict(old[key], new[key]) for key in old.keys() & new.keys()}
     for row in sorted(missing, key=_order):
@@ -128,20 +129,21 @@ def measure_peers(args: argparse.Namespace) -> list[Row]:
     backends += ["accdp-torch", "gloo"] if "gloo" in args.peers else []
     rows: list[Row] = []
     for ranks in args.ranks:
-        for op in args.ops:
-            words = ["--seconds", args.seconds, "-M", "2G", "-T", "mpi_float"]
-            words += [] if op == "barrier" else ["--sizes", args.sizes]
-            for turn in range(args.rounds):
-                print(
-                    f"compare.py: {op}, {ranks} ranks, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True
-                )
-                rows += jobs.measure(ours, ranks, op, [*words, "--backend", ",".join(backends)])
-                for other in others:
-                    found = jobs.measure(other, ranks, op, [*words, "--backend", "mpi"])
-                    if {row["backend"] for row in found} != {other.family}:
-                        raise JobFailed(f"{other.python} does not run {other.family} but {found[0]['versions']['mpi']}")
-                    rows += found
-    return list(jobs.merged(rows).values())
+        for turn in range(args.rounds):
+            print(f"compare.py: {ranks} ranks, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
+            rows += jobs.measure(ours, ranks, _plan(args, backends))
+            for other in others:
+                found = jobs.measure(other, ranks, _plan(args, ["mpi"]))
+                if {row["backend"] for row in found} != {other.family}:
+                    raise JobFailed(f"{other.python} does not run {other.family} but {found[0]['versions']['mpi']}")
+                rows += found
+    return list(starts.merged(rows).values())
+
+
+def _plan(args: argparse.Namespace, backends: list[str]) -> list[list[str]]:
+    """Return the lines that one start measures."""
+    words = ["--seconds", args.seconds, "-M", "2G", "-T", "mpi_float", "--backend", ",".join(backends)]
+    return [[op, *words, *([] if op == "barrier" else ["--sizes", args.sizes])] for op in args.ops]
 
 
 def mark(op: str, ranks: int, nbytes: int, peer: str) -> float | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,6 @@ from accdp_comm.launch import programs
 
 ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
-# What tells points apart; all else about a row is what was measured or where.
-KEY = (
-    *("op", "backend", "bytes", "datatype", "ranks", "nodes", "device", "ranks_per_gpu", "data_kind", "is_in_place"),
-    *("root", "window", "error_bound"),
-)
 _LIMIT_S = 3600.0
 
 
@@ -87,15 +81,28 @@ def run(mpi: Mpi, ranks: int, words: Sequence[str], env: Mapping[str, str] | Non
     return done.stdout
 
 
-def measure(mpi: Mpi, ranks: int, op: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> list[Row]:
-    """Run one benchmark and return its rows; the backend mpi is called by the family of its MPI."""
+def measure(mpi: Mpi, ranks: int, plan: Sequence[Sequence[str]], env: Mapping[str, str] | None = None) -> list[Row]:
+    """Measure in one start of the ranks, and return the rows; the backend mpi is called by the family of its MPI.
+
+    Args:
+        mpi: Whose launcher starts the ranks.
+        ranks: Their number.
+        plan: Command lines of `accdp bench`, each a list of words.
+        env: Variables of the job beside this process's.
+    Raises:
+        JobFailed: The job ended badly, or a result was wrong.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "rows.jsonl")
-        run(mpi, ranks, ["-m", "accdp_comm.bench", op, *words, "--json", str(out)], env)
+        lines, out = Path(folder, "plan.json"), Path(folder, "rows.jsonl")
+        lines.write_text(json.dumps([list(words) for words in plan]), encoding="utf-8")
+        out.touch()
+        run(mpi, ranks, ["-m", "accdp_comm.bench.plan", str(lines), str(out)], env)
         rows = read(out)
     for row in rows:
         if row["backend"] == "mpi":
             row["backend"] = family_of(row)
+        if row["errors"]:
+            raise JobFailed(f"{row['op']} of {row['backend']}, {row['bytes']} bytes: {row['errors']} wrong elements")
     return rows
 
 
@@ -119,22 +126,3 @@ def read(path: Path) -> list[Row]:
         except ValueError as error:
             raise JobFailed(f"{path}, line {number}: not JSON: {error}") from error
     return rows
-
-
-def key_of(row: Row) -> tuple[Any, ...]:
-    """Return what tells this row's point from others."""
-    return tuple(str(row.get(name)) for name in KEY)
-
-
-def merged(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
-    """Return one row per point: of several runs, the median of each time."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key_of(row), []).append(row)
-    times = ("median_us", "p10_us", "p90_us", "mbps")
-    return {
-        key: group[-1]
-        | {name: statistics.median(row[name] for row in group) for name in times if name in group[-1]}
-        | {"rounds": len(group)}
-        for key, group in groups.items()
-    }

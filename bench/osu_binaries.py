@@ -76,6 +76,7 @@ def rows_of(text: str, ranks: int) -> list[Row]:
                 microseconds = line.get("Avg Latency(us)", line.get("Latency (us)"))
                 row |= {"min_us": line.get("Min Latency(us)"), "max_us": line.get("Max Latency(us)")}
             row |= dict.fromkeys(("avg_us", "median_us", "p10_us", "p90_us"), microseconds)
+            row |= {"quantiles_us": [microseconds], "starts": 1}
             row |= {
                 "datatype": (block.datatype or "MPI_CHAR").lower(),
                 "versions": {"osu": block.version},

@@ -1,31 +1,37 @@
 """Measure a grid of benchmarks, compare with peers, draw, and write docs/performance.md.
 
-    python bench/report.py             the quick grid, some minutes     python bench/report.py --full     an hour or so
+    python bench/report.py             the quick grid, ten minutes      python bench/report.py --full     an hour or so
     python bench/report.py --only codecs,train                          parts; the rows of the others stay
     python bench/report.py --repeat 20                                  is a run's spread what runs differ by?
     python bench/report.py --osu-dir /opt/omb/libexec                   the OSU micro-benchmarks' binaries as well
     python bench/report.py --draw-only                                  figures and page from the rows that are there
 
+Each row comes from several starts of the ranks (--starts): rates differ from start to start by more than within one.
 Parts: grid (all operations, accdp beside mpi4py, accdp-torch beside gloo), codecs (a broadcast with each codec between
-two declared nodes), train (bench/train.py). Rows go to bench/results/osu.jsonl, figures to docs/bench_*.png, and tables
-between the markers of docs/performance.md. Only what accdp's own MPI launcher can start on this host is measured.
+two declared nodes), train (bench/train.py; one start). Rows go to bench/results/osu.jsonl, figures to docs/bench_*.png,
+and tables between the markers of docs/performance.md. Only what accdp's own MPI launcher can start on this host is
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import figures
 import jobs_of_bench as jobs
 import osu_binaries
 import report_page
+import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 from rich.console import Console
 
+from accdp_comm.bench.measure import LEAST_ITERATIONS
 from accdp_comm.bench.operations import OPERATIONS, Refused
 from accdp_comm.bench.options import size_list
 from accdp_comm.bench.record import append_json
@@ -36,17 +42,20 @@ PARTS = ("grid", "codecs", "train")
 BACKENDS = "accdp,mpi,accdp-torch,gloo"
 CODECS = "none,auto,fpk,zhuff,zstd"
 TRAIN_MODELS, TRAIN_BACKENDS = ("digits", "char_lm"), ("accdp", "gloo")
-QUICK = {"sizes": "4,1k,64k,1M,16M", "seconds": "1", "ranks": (2, 4), "codec_bytes": "4M", "steps": "60"}
+QUICK = {"sizes": "4,1k,64k,1M,16M", "seconds": 2.0, "ranks": [2, 4], "codec_bytes": "4M", "steps": "60"}
 FULL = {
     "sizes": "4,64,1k,4k,16k,64k,256k,1M,4M,16M,64M,256M",
-    "seconds": "6",
-    "ranks": (2, 4),
+    "seconds": 2.5,
+    "ranks": [2, 4],
     "codec_bytes": "64M",
     "steps": "400",
 }
 # The time given for a size decides: OMB's thousand calls of a microsecond are too short a look at a machine.
 MANY = ("-i", "200000")
-REPEATED = {"ops": ("bcast", "allreduce"), "sizes": "4,16k,1M", "seconds": "1"}
+REPEATED = {"operations": ["bcast", "allreduce"], "sizes": "4,16k,1M", "seconds": 2.0}
+STARTS = 5  # with 3, one pair of runs in 15 to 50 of a point that has two modes would differ by more than the spread
+# Of bw and bibw, which send 64 messages at once: larger ones take seconds, and checking these takes minutes.
+WINDOW_BYTES, CHECKED_WINDOW_BYTES = 16 << 20, 1 << 20
 
 
 def arguments() -> argparse.Namespace:
@@ -56,7 +65,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", help="numbers of ranks, comma separated (2,4)")
     parser.add_argument("--ops", help="operations of the grid, comma separated (all)")
     parser.add_argument("--sizes", type=_checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
-    parser.add_argument("--seconds", help="for each size")
+    parser.add_argument("--seconds", type=float, help="for each size, over all starts")
+    parser.add_argument("--starts", type=int, default=STARTS, help=f"of the ranks, for each row ({STARTS})")
     parser.add_argument("--repeat", type=int, metavar="N", help="compare N pairs of runs, measure nothing else")
     parser.add_argument("--osu-dir", type=Path, metavar="DIR", help="run the OSU binaries below it, too")
     parser.add_argument("--draw-only", action="store_true", help="measure nothing")
@@ -65,18 +75,20 @@ def arguments() -> argparse.Namespace:
         "--page", type=Path, default=ROOT / "docs" / "performance.md", help="its generated part is written"
     )
     args = parser.parse_args()
-    chosen = FULL if args.full else QUICK
+    chosen: dict[str, Any] = FULL if args.full else QUICK
     args.parts = args.only.split(",")
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"argument --only: {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
-    args.operations = args.ops.split(",") if args.ops else list(OPERATIONS)
+    chosen = {"operations": list(OPERATIONS)} | chosen | (REPEATED if args.repeat else {})
+    args.operations = args.ops.split(",") if args.ops else chosen["operations"]
     if unknown := set(args.operations) - set(OPERATIONS):
         parser.error(f"argument --ops: {', '.join(sorted(unknown))}: expected some of {', '.join(OPERATIONS)}")
-    args.ranks = [int(word) for word in args.ranks.split(",")] if args.ranks else list(chosen["ranks"])
+    args.ranks = [int(word) for word in args.ranks.split(",")] if args.ranks else chosen["ranks"]
     args.sizes, args.seconds = args.sizes or chosen["sizes"], args.seconds or chosen["seconds"]
     args.codec_bytes, args.steps = chosen["codec_bytes"], chosen["steps"]
-    if args.repeat is not None and args.repeat < 1:
-        parser.error(f"argument --repeat: expected 1 or more, got {args.repeat}")
+    for name in ("repeat", "starts"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            parser.error(f"argument --{name}: expected 1 or more, got {value}")
     return args
 
 
@@ -88,97 +100,86 @@ def _checked_sizes(text: str) -> str:
 Say = Callable[[str], None]
 
 
-def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
-    """All operations, all backends of a number of ranks in turns."""
+def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say, start: int) -> list[Row]:
+    """One start for each number of ranks: all operations, all backends in turns; results are checked in the first."""
+    rows = []
     for ranks in args.ranks:
-        for op in args.operations:
-            row = OPERATIONS[op]
-            if row.is_pair and ranks != 2:
-                continue
-            say(f"grid: {op}, {ranks} ranks")
-            words = ["--backend", BACKENDS, "--seconds", args.seconds, "-x", "20", "-M", "2G"]
-            words += ["-T", "mpi_float", *MANY]
-            if row.kind != "barrier":
-                words += ["--sizes", args.sizes, "-c", "-u", "0"]  # a window of 16 MiB messages takes a second
-            yield from jobs.measure(mpi, ranks, op, words)
+        say(f"grid, {ranks} ranks: start {start + 1} of {args.starts}")
+        possible = [op for op in args.operations if ranks == 2 or not OPERATIONS[op].is_pair]
+        rows += jobs.measure(mpi, ranks, [line for op in possible for line in _lines(args, op, start == 0)])
         if args.osu_dir:
             say(f"OSU micro-benchmarks, {ranks} ranks")
-            largest = max(size_list(args.sizes))
-            yield from osu_binaries.run(mpi, args.osu_dir, ranks, args.operations, largest)
+            rows += osu_binaries.run(mpi, args.osu_dir, ranks, args.operations, max(size_list(args.sizes)))
+    return rows
 
 
-def measure_codecs(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
+def _lines(args: argparse.Namespace, op: str, check: bool) -> list[list[str]]:
+    """Return the command lines of an operation; those of bw and bibw without what takes seconds: see WINDOW_BYTES."""
+    words = [op, "--backend", BACKENDS, "-x", "20", *_shared(args), *MANY]
+    checked = ["-c", "-u", "0"] if check else []
+    sizes = size_list(args.sizes)
+    if OPERATIONS[op].kind == "barrier":
+        return [words]
+    if OPERATIONS[op].kind != "bandwidth":
+        return [[*words, "--sizes", args.sizes, *checked]]
+    small = [size for size in sizes if size <= CHECKED_WINDOW_BYTES]
+    large = [size for size in sizes if CHECKED_WINDOW_BYTES < size <= WINDOW_BYTES]
+    lines = [[*words, *checked, "--sizes", ",".join(map(str, small))], [*words, "--sizes", ",".join(map(str, large))]]
+    return [line for line in lines if line[-1]]
+
+
+def measure_codecs(args: argparse.Namespace, mpi: Mpi, say: Say, start: int) -> list[Row]:
     """A broadcast of gradients between two ranks that are declared to be on two nodes."""
-    words = [
-        "--data",
-        "gradients",
-        "--sizes",
-        args.codec_bytes,
-        "--seconds",
-        args.seconds,
-        "-x",
-        "3",
-        "-M",
-        "2G",
-        "-c",
-        "-u",
-        "1",
-    ]
-    two_nodes = {"ACCDP_TOPOLOGY": "2x1"}
-    say("codecs: lossless")
-    yield from jobs.measure(mpi, 2, "bcast", [*words, "--codec", CODECS], two_nodes)
-    say("codecs: within 0.01 standard deviations")
-    yield from jobs.measure(
-        mpi, 2, "bcast", [*words, "--codec", "qpk,qhuff", "--error-bound", "relative:0.01"], two_nodes
-    )
+    say(f"codecs: start {start + 1} of {args.starts}")
+    words = ["bcast", "--data", "gradients", "--sizes", args.codec_bytes, "-x", "3", *_shared(args)]
+    words += ["-c", "-u", "1"] if start == 0 else []
+    lossy = ["--codec", "qpk,qhuff", "--error-bound", "relative:0.01"]
+    return jobs.measure(mpi, 2, [[*words, "--codec", CODECS], [*words, *lossy]], {"ACCDP_TOPOLOGY": "2x1"})
 
 
-def measure_train(args: argparse.Namespace, mpi: Mpi, say: Say) -> Iterator[Row]:
-    """The examples' models with each backend."""
-    for model in TRAIN_MODELS:
-        for backend in TRAIN_BACKENDS:
-            say(f"train: {model}, {backend}")
-            with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder, "rows.jsonl")
-                script = [str(ROOT / "bench" / "train.py"), "--model", model, "--backend", backend]
-                jobs.run(mpi, 2, [*script, "--steps", args.steps, "--json", str(out)])
-                yield from jobs.read(out)
+def measure_train(args: argparse.Namespace, mpi: Mpi, say: Say, start: int) -> list[Row]:
+    """The examples' models with each backend; once, as a loss takes a whole training to reach."""
+    rows: list[Row] = []
+    for model, backend in itertools.product(TRAIN_MODELS, TRAIN_BACKENDS) if start == 0 else ():
+        say(f"train: {model}, {backend}")
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "rows.jsonl")
+            script = [str(ROOT / "bench" / "train.py"), "--model", model, "--backend", backend]
+            jobs.run(mpi, 2, [*script, "--steps", args.steps, "--json", str(out)])
+            rows += [row | {"starts": 1} for row in jobs.read(out)]
+    return rows
+
+
+def _shared(args: argparse.Namespace) -> list[str]:
+    """Return the words of all lines: each start has its share of the time, and of the iterations that must be."""
+    seconds, least = args.seconds / args.starts, -(-LEAST_ITERATIONS // args.starts)
+    return ["--seconds", f"{seconds:g}", "--at-least", str(least), "-M", "2G", "-T", "mpi_float"]
 
 
 def repeat(args: argparse.Namespace, mpi: Mpi, say: Say) -> list[Row]:
-    """Run the same thing N + 1 times, and compare each run with the one before.
-
-    Two runs agree where their medians differ by no more than the spread that one of them prints: the range from the
-    10th to the 90th percentile of its iterations.
-    """
+    """Make N + 1 runs of the same thing, each of several starts, and compare each run with the one before."""
     pairs: dict[tuple, list[bool]] = {}
     last: dict[tuple, Row] = {}
+    plan = [[op, "--backend", "accdp", "--sizes", args.sizes, *_shared(args), *MANY] for op in args.operations]
     for turn in range(args.repeat + 1):
         say(f"repeat: run {turn + 1} of {args.repeat + 1}")
-        for op in REPEATED["ops"]:
-            words = [
-                "--backend",
-                "accdp",
-                "--sizes",
-                REPEATED["sizes"],
-                "--seconds",
-                REPEATED["seconds"],
-                "-T",
-                "mpi_float",
-                *MANY,
-            ]
-            for row in jobs.measure(mpi, 2, op, words):
-                key = jobs.key_of(row)
-                if key in last:
-                    spread = max(r["p90_us"] - r["p10_us"] for r in (row, last[key]))
-                    pairs.setdefault(key, []).append(abs(row["median_us"] - last[key]["median_us"]) <= spread)
-                last[key] = row
+        run = [row for _ in range(args.starts) for row in jobs.measure(mpi, 2, plan)]
+        for key, row in starts.merged(run).items():
+            if key in last:
+                pairs.setdefault(key, []).append(agree(row, last[key]))
+            last[key] = row
     return [last[key] | {"pairs": len(found), "pairs_agree": sum(found)} for key, found in pairs.items()]
+
+
+def agree(one: Row, other: Row) -> bool:
+    """Whether the medians of two runs differ by no more than the spread that one of them prints: the range from the
+    10th to the 90th percentile of its iterations."""
+    return abs(one["median_us"] - other["median_us"]) <= max(row["p90_us"] - row["p10_us"] for row in (one, other))
 
 
 def draw(rows: list[Row], folder: Path) -> list[Path]:
     """Draw all figures that there are rows for; return where they are."""
-    grid = list(jobs.merged(row for row in rows if row["part"] == "grid").values())
+    grid = [row for row in rows if row["part"] == "grid"]
     made = []
     collectives = [row for row in grid if OPERATIONS[row["op"]].kind == "collective"]
     plans = (
@@ -214,18 +215,29 @@ def main() -> int:
 
 
 def _measure(args: argparse.Namespace, kept: list[Row], say: Say) -> list[Row]:
-    """Measure what is asked for in place of what was there of the same parts; rows are written as they come."""
+    """Measure what is asked for and write the rows, in place of what was there of the same parts.
+
+    Start by start everything is measured in turn, so that what changes with time is in the spread, too. Nothing is
+    replaced before all has been measured.
+    """
     mpi = Mpi()
-    measures = {"grid": measure_grid, "codecs": measure_codecs, "train": measure_train}
-    chosen = {"repeat": repeat} if args.repeat else {part: measures[part] for part in args.parts}
-    rows = [row for row in kept if row["part"] not in chosen]
+    found: dict[str, list[Row]] = {}
+    if args.repeat:
+        found["repeat"] = repeat(args, mpi, say)
+    else:
+        measures = {"grid": measure_grid, "codecs": measure_codecs, "train": measure_train}
+        several: dict[str, list[Row]] = {part: [] for part in args.parts}
+        for start in range(args.starts):
+            for part, rows in several.items():
+                rows += measures[part](args, mpi, say, start)
+        found = {part: list(starts.merged(rows).values()) for part, rows in several.items()}
+    rows = [row for row in kept if row["part"] not in found]
+    rows += [row | {"part": part} for part, of_part in found.items() for row in of_part]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.unlink(missing_ok=True)
-    append_json(str(args.out), rows)
-    for part, measured in chosen.items():
-        for row in measured(args, mpi, say):
-            rows.append(row | {"part": part})
-            append_json(str(args.out), rows[-1:])
+    fresh = args.out.with_name(args.out.name + ".new")
+    fresh.unlink(missing_ok=True)
+    append_json(str(fresh), rows)
+    fresh.replace(args.out)
     return rows
 
 

@@ -24,7 +24,7 @@ def write(rows: Sequence[Row], page: Path) -> Path:
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
     """Return all lines of the generated part."""
-    grid = list(jobs.merged(row for row in rows if row["part"] == "grid").values())
+    grid = [row for row in rows if row["part"] == "grid"]
     lines = ["## All operations", "", "    python bench/report.py", "", *_where(rows)]
     for ranks in dict.fromkeys(row["ranks"] for row in grid):
         lines += ["", f"### {ranks} ranks", "", *_table([row for row in grid if row["ranks"] == ranks])]
@@ -49,13 +49,19 @@ def _where(rows: Sequence[Row]) -> list[str]:
     crowded = max(loads) > 2 * machine["cores"]
     text = (
         f"{machine['cores']} cores ({machine['processor']}), {gpus}; {mpi}, {torch}, accdp {commits(rows)}. One host, "
-        "shared memory. Backends of a line took turns in one job. Times are microseconds, the slowest rank's median, "
-        "with 10th and 90th percentile; float32; results were checked. The loop around a call costs "
+        f"shared memory. Each row is from {_starts(rows)} of the ranks, in which its backends took turns. Times are "
+        "microseconds, the slowest rank's median, with 10th and 90th percentile; float32; results were checked (of bw "
+        "and bibw up to 1 MiB). The loop around a call costs "
         f"{harness:.2f} us. accdp is Communicator beside mpi4py; accdp-torch is the process group beside gloo. Load "
         f"average while measuring: {min(loads):.1f} to {max(loads):.1f}"
         f"{', so other work decided: measure again when it is quiet' * crowded}."
     )
     return textwrap.wrap(text, 118)
+
+
+def _starts(rows: Sequence[Row]) -> str:
+    found = sorted({row.get("starts", 1) for row in rows if row["part"] == "grid"})
+    return f"{' or '.join(map(str, found))} start{'s' * (found != [1])}"
 
 
 def commits(rows: Sequence[Row]) -> str:
@@ -80,7 +86,7 @@ def _table(rows: list[Row]) -> list[str]:
     has_osu = any(row["backend"] == "osu" for row in rows)  # average over all iterations, as the binaries print
     heads = ["operation", "size", "accdp", "MPI", "MPI / accdp", "accdp-torch", "gloo", "gloo / accdp-torch"]
     heads += ["OSU binary"] if has_osu else []
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for op, size in dict.fromkeys((row["op"], row["bytes"]) for row in rows):
         found = {row["backend"]: row for row in rows if (row["op"], row["bytes"]) == (op, size)}
         mpi = next((found[name] for name in ("mpich", "openmpi", "mpi") if name in found), None)
@@ -88,8 +94,8 @@ def _table(rows: list[Row]) -> list[str]:
         cells = [op, size_name(size) if size else "", *map(_cell, (ours, mpi)), _ratio(mpi, ours)]
         cells += [*map(_cell, (torch, gloo)), _ratio(gloo, torch)]
         cells += [_short(found["osu"]["median_us"]) if "osu" in found else ""] if has_osu else []
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return marked.table(heads, lines)
 
 
 def _cell(row: Row | None) -> str:
@@ -125,39 +131,29 @@ def _codecs(rows: list[Row]) -> list[str]:
         return []
     lines = ["", f"### Codecs: bcast of {size_name(rows[0]['bytes'])}, two ranks declared as two nodes", ""]
     lines += [f"Data: {rows[0]['data']}. No link is limited here: what a codec costs shows, not what it saves.", ""]
-    lines += ["| codec | error bound | used | ratio | us | checked |", "|---|---|---|---|---|---|"]
+    cells = []
     for row in rows:
         bound = "none" if not row["error_bound"] else f"{row['error_bound'][0]:g} standard deviations"
         asked = row["backend"].partition("+")[2]
         checked = "within the bound" if row["error_bound"] and not row["errors"] else f"{row['errors']} wrong"
-        lines.append(f"| {asked} | {bound} | {row['codec']} | {row['ratio']:.2f} | {_cell(row)} | {checked} |")
-    return [*lines, "", "![codecs](bench_codecs.png)"]
+        cells.append([asked, bound, row["codec"], f"{row['ratio']:.2f}", _cell(row), checked])
+    table = marked.table(["codec", "error bound", "used", "ratio", "us", "checked"], cells)
+    return [*lines, *table, "", "![codecs](bench_codecs.png)"]
 
 
 def _train(rows: list[Row]) -> list[str]:
     if not rows:
         return []
-    lines = ["", "### Training the examples' models (bench/train.py)", ""]
-    lines += [
-        "| model | backend | ranks | samples/s | step, us | loss | reached after |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    cells = []
     for row in rows:
         goal = (
             f"{row['seconds_to_loss']:.2f} s, {row['steps_to_loss']} steps" if row["steps_to_loss"] else "not reached"
         )
         model = row["op"].partition(":")[2]
-        cells = [
-            model,
-            row["backend"],
-            row["ranks"],
-            f"{row['samples_per_s']:.0f}",
-            _cell(row),
-            row["target_loss"],
-            goal,
-        ]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return lines
+        speed = f"{row['samples_per_s']:.0f}"
+        cells.append([model, row["backend"], str(row["ranks"]), speed, _cell(row), str(row["target_loss"]), goal])
+    heads = ["model", "backend", "ranks", "samples/s", "step, us", "loss", "reached after"]
+    return ["", "### Training the examples' models (bench/train.py)", "", *marked.table(heads, cells)]
 
 
 def repeat_lines(rows: Sequence[Row]) -> list[str]:
@@ -175,5 +171,8 @@ def _repeat(rows: Sequence[Row]) -> list[str]:
     if not found:
         return []
     agree, pairs = (sum(row[name] for row in rows if row["part"] == "repeat") for name in ("pairs_agree", "pairs"))
-    head = f"`bench/report.py --repeat`: {agree} of {pairs} pairs of runs differ by no more than the spread printed."
-    return ["", "### Do runs repeat?", "", head, "", *(f"- {line}" for line in found)]
+    head = (
+        f"`bench/report.py --repeat`: {agree} of {pairs} pairs of runs ({agree / pairs:.0%}) differ by no more than "
+        "the spread printed: their medians by the larger of the two ranges from the 10th to the 90th percentile."
+    )
+    return ["", "### Do runs repeat?", "", *textwrap.wrap(head, 118), "", *(f"- {line}" for line in found)]

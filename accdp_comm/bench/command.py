@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from . import bandwidth, omb, options, record
@@ -31,11 +31,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     args = options.parse(words, prog, operation)
-    try:
+
+    def run() -> int:
         if args.ranks is not None:
             _start_ranks(args.ranks, words, args.operation if operation else None)
         with open_session(args) as session:
             return _run(session, args, prog)
+
+    return saying_refusals(prog, run)
+
+
+def saying_refusals(prog: str, run: Callable[[], int]) -> int:
+    """Return what run() does; where it is refused, say so in one line, by one rank, and return 2. Collective."""
+    try:
+        return run()
     except RefusedAlone as error:
         return _refuse_alone(prog, error)
     except Refused as error:

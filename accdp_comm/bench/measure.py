@@ -29,7 +29,7 @@ from .world import World
 
 BLOCKS = 10  # turns that each backend takes per size
 _MOST_SETS = 64
-_LEAST_ITERATIONS = 10  # however short the time for a size is
+LEAST_ITERATIONS = 10  # however short the time for a size is
 _VALIDATED_TURNS = 5  # calls checked per size, each with other data
 
 
@@ -46,6 +46,7 @@ class Request:
     limit_bytes: int  # for all buffers of this rank
     validation_warm_up: int | None  # None: results are not checked
     seconds: float | None = None  # for all backends together; None: all iterations, however long they take
+    least: int = LEAST_ITERATIONS  # however short that time is
     bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
 
 
@@ -56,6 +57,7 @@ class Measured:
     times: Times
     errors: int | None
     sets: int
+    warm_up: int
     report: dict[str, Any]
 
 
@@ -137,31 +139,68 @@ def run_point(
             errors = [sum(world.allgather(subject.validate())) for subject in subjects]
         for subject in subjects:
             subject.fill()
-    began = time.perf_counter()
-    for subject in subjects:
-        _time(subject, [0.0] * request.warm_up, 0, request.warm_up)
-    iterations = _affordable(world, request, time.perf_counter() - began)
+    warm_up, each = _warm_up(world, subjects, request)
     order, turns = random.Random(request.size), list(subjects)  # alike on all ranks
-    edges = [iterations * block // BLOCKS for block in range(BLOCKS + 1)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    iterations, pace = 0, _Pace(world, request, each)
+    for block in range(BLOCKS):
+        first, iterations = iterations, pace.end(block, iterations)
         order.shuffle(turns)
-        for subject in turns if last > first else ():
-            _time(subject, subject.times, first, last)
+        for subject in turns if iterations > first else ():
+            _time(subject, subject.times, first, iterations)
         tick()
     found = {}
     for subject, wrong in zip(subjects, errors, strict=True):
         table = np.array(world.allgather(np.array(subject.times[:iterations])))
         rows = table[:1] / (2 if operation.kind == "latency" else 1) if operation.is_pair else table
-        found[subject.backend.name] = Measured(Times(rows), wrong, count, subject.backend.report())
+        found[subject.backend.name] = Measured(Times(rows), wrong, count, warm_up, subject.backend.report())
     return found
 
 
-def _affordable(world: World, request: Request, warm_up_s: float) -> int:
-    """Return how many iterations fit into the time for this size, judged by the warm-up; alike on all ranks."""
-    if request.seconds is None or not request.warm_up:
-        return request.iterations
-    each = max(world.allgather(warm_up_s)) / request.warm_up
-    return max(min(_LEAST_ITERATIONS, request.iterations), min(request.iterations, int(request.seconds / each)))
+def _warm_up(world: World, subjects: Sequence[Subject], request: Request) -> tuple[int, float]:
+    """Warm all backends up; return the calls that this took of each, and the seconds of one call of all. Collective.
+
+    Where there is a time for the size, warm-up ends after a quarter of it, but goes round all sets of buffers, and
+    twice where there is one: the first call with each may be many times slower than all others.
+    """
+
+    def spend(calls: int) -> float:
+        began = time.perf_counter()
+        for subject in subjects:
+            _time(subject, [0.0] * calls, 0, calls)
+        return max(world.allgather(time.perf_counter() - began))
+
+    calls = request.warm_up
+    if request.seconds is None or not calls:
+        spend(calls)
+        return calls, 0.0
+    each, calls = spend(1), calls - 1
+    if calls := min(calls, max(1, len(subjects[0].sets) - 1, int(request.seconds / 4 / each))):
+        each = spend(calls) / calls
+    return 1 + calls, each
+
+
+class _Pace:
+    """How far each block goes, so that the time for a size is used, or all iterations are made.
+
+    Args:
+        world: All of whose ranks go as far.
+        request: Says how many iterations, or how long.
+        each: Seconds that one call of all backends seems to take; corrected by what they take in the end.
+    """
+
+    def __init__(self, world: World, request: Request, each: float):
+        self._world, self._request, self._each = world, request, each
+        self._began = time.perf_counter()
+
+    def end(self, block: int, done: int) -> int:
+        """Return how many iterations there are at the end of a block, ``done`` being those before it. Collective."""
+        request, most = self._request, self._request.iterations
+        if request.seconds is None or not request.warm_up:
+            return most * (block + 1) // BLOCKS
+        spent = max(self._world.allgather(time.perf_counter() - self._began))
+        each = spent / done if done else self._each
+        more = int((request.seconds - spent) / (BLOCKS - block) / each)
+        return min(most, max(done, done + more, request.least * (block + 1) // BLOCKS))
 
 
 def sets_of(operation: Operation, size: int, ranks: int, itemsize: int, limit_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,6 +123,22 @@ def use_gpu(local_rank: int) -> str:
     device = local_rank % torch.cuda.device_count()
     torch.cuda.set_device(device)
     return f"cuda:{device}"
+
+
+def free_bytes(device: str) -> int:
+    """Return how many bytes can still be had on a device of torch's name, "cpu" being this host.
+
+    Raises:
+        Refused: The host does not say.
+    """
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise Refused("/proc/meminfo does not say how much memory is available")
 
 
 def gpu_id(device: str) -> str:

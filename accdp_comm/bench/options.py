@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from . import torch_backends
+from .measure import LEAST_ITERATIONS
 from .memory import DATATYPES
 from .operations import LARGE_BYTES, OPERATIONS, Operation
 from .world import early_rank
@@ -99,7 +100,14 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="nccl-tests' columns as well; n in busbw counts ranks (default) or gpus",
     )
     add("--sizes", dest="size_list", type=size_list, metavar="N,...", help="exactly these sizes instead of -m")
-    add("--seconds", type=_seconds, metavar="S", help="fewer iterations where a size would take longer, at least 10")
+    add("--seconds", type=_seconds, metavar="S", help="fewer calls where a size would take longer")
+    add(
+        "--at-least",
+        type=_at_least(1),
+        default=LEAST_ITERATIONS,
+        metavar="N",
+        help=f"with --seconds: so many iterations however long they take ({LEAST_ITERATIONS})",
+    )
     add("--json", metavar="FILE", help="append one JSON object per row")
     add("--csv", metavar="FILE", help="append rows")
     add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")

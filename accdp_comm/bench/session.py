@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from . import bandwidth, measure, options, record, torch_backends
 from .backends import AccdpBackend, Backend, MpiBackend, mpi_type
 from .data import Data
 from .measure import Measured, Request
-from .memory import HostArrays, Memory, Tensors, dtype_of, gpu_id, use_gpu
+from .memory import HostArrays, Memory, Tensors, dtype_of, free_bytes, gpu_id, use_gpu
 from .operations import OPERATIONS, Operation, Refused
 from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, load_mpi, need_core
+
+_MANY_PER_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Session:
         if args.root is not None and args.root >= world.size:
             raise Refused(f"-k fixed:{args.root}: expected a rank from 0 to {world.size - 1}")
         self._where: dict[str, Any] = {"ranks": world.size, "nodes": len(set(nodes)), "gpus": None}
+        self._place = "GPU" if args.device == "cuda" else "host"
         self._device = self._choose_gpu(hosts[world.rank]) if args.device == "cuda" else "cpu"
         self._memories: dict[str, Memory] = {}
 
@@ -52,7 +55,11 @@ class Session:
         except Refused as error:
             problem = str(error)
         agree(self.world, problem)
-        self._where["gpus"] = len(set(self.world.allgather((host, gpu_id(device)))))
+        gpus = self._where["gpus"] = len(set(self.world.allgather((host, gpu_id(device)))))
+        if "nccl" in self.args.backends and gpus < self.world.size and _MANY_PER_GPU not in os.environ:
+            problem = f"--backend nccl: {self.world.size} ranks on {gpus} GPUs: expected one rank per GPU, or "
+            problem += f"{_MANY_PER_GPU}=1 where NCCL is new enough"
+        agree(self.world, problem)
         return device
 
     def _memory(self, kind: str) -> Memory:
@@ -102,11 +109,12 @@ class Session:
             raise Refused(
                 f"-M {limit}: {wanted[0]} bytes of {self.operation.name} take {needed(wanted[0])} bytes a rank"
             )
-        available = min(self.world.allgather(_available_bytes() // self._ranks_here))
+        sharing = self._ranks_here if self._device == "cpu" else -(-self.world.size // self._where["gpus"])
+        available = min(self.world.allgather(free_bytes(self._device) // sharing))
         if needed(fitting[-1]) > available:
             raise Refused(
                 f"too little memory: {fitting[-1]} bytes of {self.operation.name} take {needed(fitting[-1])} bytes a "
-                f"rank, but {available} are free for each of {self._ranks_here} ranks of a host: expected a smaller -m"
+                f"rank, but {available} are free for each of {sharing} ranks of a {self._place}: expected a smaller -m"
             )
         if len(fitting) < len(wanted):
             warn(f"-M {limit}: sizes above {fitting[-1]} bytes are left out")
@@ -131,6 +139,7 @@ class Session:
                     window=args.window,
                     limit_bytes=args.limit_bytes,
                     seconds=args.seconds,
+                    least=args.at_least,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
                     bound=args.error_bound or (0.0, False),
                 )
@@ -240,10 +249,3 @@ def _missing_output(args: argparse.Namespace) -> str | None:
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return None
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise Refused("/proc/meminfo does not say how much memory is available")

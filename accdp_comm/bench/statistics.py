@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+QUANTILES = 100  # that stand for a start's iterations, whatever their number, where starts are merged
+
 
 @dataclass(frozen=True)
 class Times:
@@ -34,6 +36,11 @@ class Times:
         """Percentile of the iterations, in microseconds, slowest rank."""
         return float(np.percentile(self.slowest_us, percent))
 
+    @property
+    def quantiles_us(self) -> list[float]:
+        """Iterations that stand for equal shares of all, in order; microseconds to four digits, slowest rank."""
+        return quantiles(self.slowest_us)
+
     def tail_us(self, percent: int) -> float:
         """OMB's percentile: of the iterations' means over ranks, the one at that place when sorted."""
         return _at(np.sort(self.seconds.mean(axis=0)) * 1e6, percent)
@@ -45,6 +52,12 @@ class Times:
     def tail_mbps(self, nbytes: int, percent: int) -> float:
         """OMB's percentile of the iterations' bandwidths."""
         return _at(np.sort(nbytes / self.seconds[0] / 1e6), percent)
+
+
+def quantiles(values: NDArray[np.float64]) -> list[float]:
+    """Return QUANTILES of the values that stand for equal shares of them, in order, to four digits."""
+    shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return [float(f"{value:.4g}") for value in np.quantile(values, shares, method="inverted_cdf")]
 
 
 def _at(ordered: NDArray[np.float64], percent: int) -> float:

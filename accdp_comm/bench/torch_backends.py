@@ -56,6 +56,7 @@ class TorchBackend(PointToPoint):
         import torch.distributed as dist
 
         self.name = f"{name}+{codec}" if codec else name
+        self._is_nccl = name == "nccl"
         self.memory, self._dist, self._codec, self._bound = memory, dist, codec, bound
         self._group = dist.new_group(backend=NAMES[name])
         self._last: list[Any] = [None]
@@ -99,6 +100,16 @@ class TorchBackend(PointToPoint):
             scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
             return Ready(partial(scatter, receive, send, group=group), receive)
         return Ready(partial(dist.barrier, group=group), None)
+
+    def _both_ways(self, buffers: Buffers, window: int) -> Ready:
+        if not self._is_nccl:
+            return super()._both_ways(buffers, window)
+        # NCCL's calls between two ranks run one after the other: receives of both would wait for sends behind them.
+        dist, peer, group = self._dist, 1 - self.rank, self._group
+        messages = [dist.P2POp(dist.irecv, buffers.receive, peer, group)] * window
+        messages += [dist.P2POp(dist.isend, buffers.send, peer, group)] * window
+        start, wait = dist.batch_isend_irecv, self.wait
+        return Ready(lambda: wait(start(messages)), buffers.receive)
 
     def _bcast(self, buffer: Any, root: int) -> Any:
         if self._codec is None:

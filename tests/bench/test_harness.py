@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 
 import numpy as np
 import pytest
@@ -111,6 +112,26 @@ def test_a_backend_ends_its_calls_by_its_own_barrier():
     calls = [place for place, event in enumerate(events) if event == "call"]
     assert len(calls) == own.calls
     assert all((events[place - 1], events[place + 1]) == ("barrier", "barrier") for place in calls)
+
+
+def test_the_time_for_a_size_is_used_however_slow_its_first_calls_are():
+    def connect(buffer) -> None:
+        if slow.calls <= 2:
+            time.sleep(0.02)  # what a first call is like
+
+    slow = Fake("slow", connect)
+    wanted = request(seconds=0.05, iterations=10**6, warm_up=3, validation_warm_up=None)
+    found = measure.run_point(Alone(), [slow], whole_numbers(), wanted, int)["slow"]
+    assert found.times.iterations > 1000 and found.warm_up >= 2
+    assert found.times.iterations + found.warm_up == slow.calls
+    assert found.times.seconds.sum() < 0.2
+
+
+@pytest.mark.parametrize(("least", "iterations", "made"), [(3, 20, 3), (25, 20, 20)])
+def test_some_iterations_are_made_however_long_they_take(least, iterations, made):
+    wanted = request(seconds=1e-9, iterations=iterations, least=least)
+    found = measure.run_point(Alone(), [Fake("a"), Fake("b")], whole_numbers(), wanted, int)
+    assert {one.times.iterations for one in found.values()} == {made}
 
 
 @pytest.mark.parametrize("place", [0, 7, 15])

@@ -209,9 +209,63 @@ def test_no_gpu_is_one_line():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    result = start(2, *module("bcast", "-d", "cuda"))
-    assert result.returncode == 2 and result.stderr.endswith("-d cuda: torch finds no CUDA device here\n"), str(result)
-    assert len(result.stderr.splitlines()) == 1, str(result)
+    for words, said in (
+        ((), "-d cuda: torch finds no CUDA device here\n"),
+        (("--backend", "accdp,nccl"), "--backend nccl: it moves CUDA memory only: expected -d cuda and a GPU\n"),
+    ):
+        result = start(2, *module("bcast", "-d", "cuda", *words))
+        assert result.returncode == 2 and result.stderr.endswith(said), str(result)
+        assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
+
+
+# CPU tensors in the place of a GPU's, which the harness takes for device memory: all but CUDA itself.
+STAND_IN = """
+import sys
+from accdp_comm.bench import command, memory, session
+class Device(memory.Tensors):
+    finished = 0
+    def __init__(self, device):
+        assert device == "cuda:0"
+        super().__init__("cpu")
+        self.is_device = True
+    def finish(self):
+        Device.finished += 1
+session.Tensors, session.use_gpu, session.gpu_id = Device, lambda local_rank: "cuda:0", lambda device: "uuid"
+session.free_bytes = lambda device: {free}
+sys.exit(any(command.main(words, "bench") for words in {lines!r}) or Device.finished < {calls})
+"""
+
+
+def test_all_operations_on_tensors_of_a_stand_in_for_a_device():
+    pytest.importorskip("ml_dtypes")
+    several = ("--backend", "accdp,mpi,accdp-torch,gloo", "--mpi-is-cuda-aware", "-d", "cuda")
+    sized = ("-m", "24:24", "-c", "-u", "0", "-T", "mpi_float")
+    lines = [(op, *several, *TINY, *(sized if row.kind != "barrier" else ())) for op, row in OPERATIONS.items()]
+    lines = [line + (("--busbw", "gpus") if line[0] == "allreduce" else ()) for line in lines]
+    lines.append(
+        ("bcast", "-d", "cuda", "--backend", "accdp,mpi", "--mpi-is-cuda-aware", *TINY, *sized, "-T", "bfloat16")
+    )
+    result = start(2, "-c", STAND_IN.format(lines=lines, calls=len(lines) * 5, free=1 << 40))
+    assert result.returncode == 0, str(result)
+    blocks = omb.parse(result.stdout)
+    assert {block.operation for block in blocks} == set(OPERATIONS), str(result)
+    checked = [line["Validation"] for block in blocks for line in block.rows if "Validation" in line]
+    assert set(checked) == {"Pass"} and "n = 1 counts gpus" in result.stdout, str(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "free", "said"),
+    [
+        (("--backend", "nccl"), 1 << 40, "2 ranks on 1 GPUs: expected one rank per GPU, or NCCL_MULTI_RANK_GPU_ENABLE"),
+        (("-m", "64k:64k"), 1 << 16, "but 32768 are free for each of 2 ranks of a GPU: expected a smaller -m"),
+        (("--backend", "mpi"), 1 << 40, "with -d cuda the MPI must take device memory: say --mpi-is-cuda-aware"),
+    ],
+)
+def test_refusals_on_a_gpu_are_one_line(words, free, said):
+    child = STAND_IN.format(lines=[("bcast", "-d", "cuda", *TINY, *words)], calls=0, free=free)
+    child = "from accdp_comm.bench import torch_backends; torch_backends.why_not = lambda *name: None\n" + child
+    result = start(2, "-c", child)
+    assert result.returncode and said in result.stderr and result.stderr.count("\n") == 1, str(result)
 
 
 def test_ranks_that_mpi_does_not_know_are_refused():

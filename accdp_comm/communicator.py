@@ -14,7 +14,7 @@ from .arguments import Arguments
 from .bootstrap import form_group
 from .buffers import Buffer, new_like
 from .exchange import Exchange
-from .plan import Plan, bytes_of, plan_in
+from .plan import Plan, message_of, plan_in
 
 T = TypeVar("T")
 
@@ -409,7 +409,7 @@ class Communicator:
         Raises:
             UsageError: No such operation, not such an ``x``, or a ``deterministic`` reduction over several nodes.
         """
-        return plan_in(self._core, op, bytes_of(x, dtype), "measured" if self._is_measured else "usual")
+        return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator of all ranks that give the same color.

@@ -24,7 +24,7 @@ class Alternative:
     lanes: int  # ranks of each node that speak with other nodes; 1: its leader
     chunk_bytes: int  # between nodes: of one message; on one node: of one step
     steps: int  # hand-overs between the ranks of a node
-    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the 40 bytes to each other node before
+    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the 40 bytes of each round before
     seconds: float | None  # predicted; None: there is no model of it
     remark: str  # why it is not the one, where it is not only slower
 
@@ -106,15 +106,18 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
     return _plan(op, nbytes, shape, machine, source, _core.plan(op, nbytes, shape, machine))
 
 
-def plan_in(group: _core.Group, op: str, nbytes: int, source: str) -> Plan:
+def plan_in(group: _core.Group, op: str, nbytes: int, datatype: _core.Datatype, source: str) -> Plan:
     """Return what a group would do, settings that ask for an algorithm included; as plan_of().
+
+    Args:
+        datatype: Of the elements. Partial sums of 16-bit floats travel as float32 in some ways of an allreduce.
 
     Raises:
         UsageError: Also for deterministic reductions over several nodes, which have one way only and no model.
     """
     if group.deterministic and "reduce" in op and group.shape.nodes > 1:
         raise _core.UsageError(f"op={op}: there is no plan of deterministic reductions over several nodes")
-    return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes))
+    return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes, datatype))
 
 
 def _plan(
@@ -124,21 +127,24 @@ def _plan(
     return Plan(op, nbytes, shape, machine, source, chosen, tuple(others))
 
 
-def bytes_of(x: Any, dtype: Any) -> int:
-    """Return the bytes of an array, or of ``x`` elements of a datatype, or ``x`` itself."""
+def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
+    """Return bytes and datatype of an array, or of ``x`` elements of a datatype, or of ``x`` bytes."""
     try:
         count = operator.index(x)
     except TypeError:
         data = describe(x, "x", writable=False, device=True)
         if data.device is not None:
             raise _core.UsageError("x: expected host memory; there are no plans of device memory") from None
-        return data.count * data.itemsize
+        return data.count * data.itemsize, data.datatype
     if count < 0:
         raise _core.UsageError(f"x: expected an array or a number >= 0, got {count}")
+    if dtype is None:
+        return count, _core.Datatype.bytes
     try:
-        return count * (1 if dtype is None else np.dtype(dtype).itemsize)
+        element = describe(np.empty(0, dtype), "dtype", writable=False)
     except TypeError:
         raise _core.UsageError(f"dtype: expected a NumPy datatype or its name, got {dtype!r}") from None
+    return count * element.itemsize, element.datatype
 
 
 def declared_shape(text: str) -> _core.Shape:

@@ -3,6 +3,7 @@
     python bench/allreduce_hosts.py            as root: hosts are network namespaces of this machine, links are limited
     python bench/allreduce_hosts.py --quick    a look, in about a minute
     python bench/allreduce_hosts.py --report   the table of the lines that are there
+    python bench/allreduce_hosts.py --only allreduce --placements 2x2 --dtypes float32    some points; the others stay
 
 Parts (--only): ``allreduce``, real gradients on 2 hosts x 2 ranks and 4 x 1; ``training``, steps of the character model
 under DistributedDataParallel on 2 hosts x 2 ranks, and the loss after them. The methods of a line take turns.
@@ -26,23 +27,35 @@ from rich.table import Table
 
 PARTS = ("allreduce", "training")
 PLACEMENTS = ("2x2", "4x1")
+DTYPES = "float32,bfloat16"
 LINK_MBIT = 1000
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", choices=PARTS, help="one part")
+    parser.add_argument("--placements", default=",".join(PLACEMENTS), help="hosts x ranks, of the part allreduce")
+    parser.add_argument("--dtypes", default=DTYPES, help="of the part allreduce")
+    parser.add_argument("--methods", default="", help="some of the part allreduce, comma separated")
     parser.add_argument("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
-    parser.add_argument("--out", type=Path, help="JSON lines; those of the other part stay there")
+    parser.add_argument("--out", type=Path, help="JSON lines; those of other points stay there")
     parser.add_argument("--page", type=Path, help="whose part about allreduce is written anew (docs/performance.md)")
     parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
+    if args.methods and args.out is None:
+        parser.error("--methods: expected --out as well, or lines of different runs would stand beside each other")
     args.out = args.out or (
         args.cache / "quick_allreduce.jsonl" if args.quick else HERE / "results" / "allreduce_hosts.jsonl"
     )
-    args.page = args.page or (args.cache / "quick.md" if args.quick else ROOT / "docs" / "performance.md")
+    is_quick = args.quick or args.methods
+    args.page = args.page or (args.cache / "quick.md" if is_quick else ROOT / "docs" / "performance.md")
     return args
+
+
+def point_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return what the methods of a row were measured on, all in one run."""
+    return row["part"], row["placement"], row["dtype"]
 
 
 def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -54,9 +67,10 @@ def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "out.jsonl")
         for part in [args.only] if args.only else PARTS:
-            for placement in PLACEMENTS if part == "allreduce" else PLACEMENTS[:1]:
+            for placement in args.placements.split(",") if part == "allreduce" else PLACEMENTS[:1]:
                 console.print(f"{part}: {placement} (hosts x ranks), {LINK_MBIT} Mbit/s")
                 argv = [str(HERE / "allreduce_rank.py"), part, str(folder), "quick" if args.quick else "full"]
+                argv += [args.dtypes, args.methods or "all"]
                 found = run_job(placement, LINK_MBIT, argv, out, cache)
                 rows += [{"part": part} | row | common for row in found]
     return rows
@@ -90,8 +104,9 @@ def main() -> None:
     rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     if not args.report:
         found = measure(args, console)
-        measured = {row["part"] for row in found}
-        rows = [row for row in rows if row["part"] not in measured] + found
+        measured = {point_of(row) for row in found}
+        rows = [row for row in rows if point_of(row) not in measured] + found
+        rows.sort(key=lambda row: (PARTS.index(row["part"]), row["placement"]))
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         console.print(f"{len(rows)} lines in {args.out}")

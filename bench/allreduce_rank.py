@@ -77,16 +77,20 @@ def summary(seconds: list[float], result: Any) -> dict[str, Any]:
     return row | {"ratio": result.ratio, "codec": result.codec, "algorithm": result.algorithm}
 
 
-def measure_allreduce(folder: Path, quick: bool, gloo: dist.ProcessGroup) -> list[dict[str, Any]]:
-    """One row per datatype and method. Collective."""
+def measure_allreduce(
+    folder: Path, quick: bool, gloo: dist.ProcessGroup, dtypes: list[str], methods: str
+) -> list[dict[str, Any]]:
+    """One row per datatype and method; ``methods``: names with commas between them, or "all". Collective."""
     rows = []
     nbytes = (16 if quick else 64) * MIB
-    for dtype in ("float32", "bfloat16"):
+    for dtype in dtypes:
         whole = real_tensors.load(folder, "gradients", dtype, nbytes)
         # Other gradients on every rank, of the same kind.
         mine = whole.roll(dist.get_rank() * (whole.numel() // dist.get_world_size()) + dist.get_rank())
         tensor = mine.clone()
         calls = methods_for(tensor, gloo)
+        if methods != "all":
+            calls = {method: calls[method] for method in methods.split(",") if method in calls}
         for method, call in calls.items():
             check(method, call, tensor, mine, gloo)
         times: dict[str, list[float]] = {method: [] for method in calls}
@@ -157,14 +161,14 @@ def measure_training(recipe: Recipe, quick: bool, gloo: dist.ProcessGroup) -> li
     ]
 
 
-def main(part: str, folder: str, length: str, out: str) -> None:
+def main(part: str, folder: str, length: str, dtypes: str, methods: str, out: str) -> None:
     quick = length == "quick"
     with rank_job.world():
         gloo = dist.new_group(backend="gloo")
         if part == "training":
             rows = measure_training(real_tensors.QUICK, quick, gloo)
         else:
-            rows = measure_allreduce(Path(folder), quick, gloo)
+            rows = measure_allreduce(Path(folder), quick, gloo, dtypes.split(","), methods)
         rank_job.write(out, rows)
 
 

@@ -2,6 +2,7 @@
 
     python bench/memory.py                         16 MiB to 256 MiB, on one node and on two declared ones
     python bench/memory.py --sizes 16M,256M,1G     what fits: a rank holds up to three buffers of the size
+    python bench/memory.py --growth                allreduce and bcast up to 1 GiB: the table of docs/performance.md
 
 Each rank touches its buffers first. What its resident set has at most during an operation (VmHWM, shared pages counted
 in every rank that touched them), less the buffers and what there was when the communicator was new, is the library's,
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +29,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 LIMIT_BYTES = 64 << 20
 PLACEMENTS = {"1x2": "", "2x1": "2x1", "2x2": "2x2"}  # nodes x ranks, as declared
 OPS = ("allreduce", "reduce", "bcast", "allgather", "reduce_scatter", "alltoall")
+USUAL = {"sizes": "16M,64M,256M", "ops": ",".join(OPS), "placements": ",".join(PLACEMENTS)}
+GROWTH = {"sizes": "16M,64M,256M,1G", "ops": "allreduce,bcast", "placements": "1x2,2x1"}
 
 
 def resident(name: str) -> int:
@@ -81,26 +85,58 @@ def rank_main(sizes: list[int], ops: list[str], placement: str) -> None:
                     print(json.dumps(row | {"seconds": slowest, "ns_per_byte": slowest / nbytes * 1e9}), flush=True)
 
 
+def write_growth(rows: list[dict[str, Any]], page: Path) -> None:
+    """Replace the table of times per byte in a page."""
+    import marked
+    from bcast_hosts import machine, versions
+
+    sizes = sorted({row["bytes"] for row in rows})
+    heads = [
+        "operation",
+        "nodes x ranks",
+        *(f"{size >> 20} MiB" for size in sizes),
+        "most to least",
+        "most memory added",
+    ]
+    cells = []
+    for op, placement in dict.fromkeys((row["op"], row["placement"]) for row in rows):
+        mine = {row["bytes"]: row for row in rows if (row["op"], row["placement"]) == (op, placement)}
+        costs = [mine[size]["ns_per_byte"] for size in sizes]
+        added = max(row["extra_bytes"] for row in mine.values()) / 2**20
+        figures = [f"{cost:.3f}" for cost in costs]
+        cells.append([op, placement, *figures, f"{max(costs) / min(costs):.2f}", f"{added:.0f} MiB"])
+    text = (
+        "Nanoseconds for a byte of the message (the slowest rank, the best of three calls), and what the library keeps "
+        "in memory beside the buffers. 2x1: two nodes as declared, over MPI on one machine. "
+        f"{machine()['cores']} cores; accdp at {versions().get('commit', 'unknown')}."
+    )
+    lines = ["## Long messages", "", "    python bench/memory.py --growth", "", *textwrap.wrap(text, 118), ""]
+    marked.write(page, "bench/memory.py", lines + marked.table(heads, cells))
+
+
 def main() -> None:
     import jobs
 
     from accdp_comm.bench.options import size_list
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--sizes", type=size_list, default="16M,64M,256M", help="bytes, comma separated, k, M or G suffix"
-    )
-    parser.add_argument("--ops", default=",".join(OPS), help="some of " + ", ".join(OPS))
-    parser.add_argument("--placements", default=",".join(PLACEMENTS), help="some of " + ", ".join(PLACEMENTS))
+    parser.add_argument("--sizes", help="bytes, comma separated, k, M or G suffix")
+    parser.add_argument("--ops", help="some of " + ", ".join(OPS))
+    parser.add_argument("--placements", help="some of " + ", ".join(PLACEMENTS))
+    parser.add_argument("--growth", action="store_true", help="whether time per byte stays as it is: writes the page")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "performance.md", help="of --growth")
     parser.add_argument("--rank-of", metavar="PLACEMENT", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    for name, value in (GROWTH if args.growth else USUAL).items():
+        setattr(args, name, getattr(args, name) or value)
+    sizes = size_list(args.sizes)
     if args.rank_of:
-        rank_main(args.sizes, args.ops.split(","), args.rank_of)
+        rank_main(sizes, args.ops.split(","), args.rank_of)
         return
     rows: list[dict[str, Any]] = []
     for placement in args.placements.split(","):
         nodes, ranks = map(int, placement.split("x"))
-        words = ["--sizes", ",".join(map(str, args.sizes)), "--ops", args.ops, "--rank-of", placement]
+        words = ["--sizes", args.sizes, "--ops", args.ops, "--rank-of", placement]
         command = [*jobs.mpiexec_command(nodes * ranks), sys.executable, os.path.abspath(__file__), *words]
         env = jobs.environment(ACCDP_TOPOLOGY=PLACEMENTS[placement])
         done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800)
@@ -111,6 +147,8 @@ def main() -> None:
     for row in rows:
         figures = f"{row['bytes'] >> 20:>8}{row['extra_bytes'] / 2**20:>11.1f}{row['ns_per_byte']:>9.3f}"
         print(f"{row['op']:<16}{row['placement']:>10}{figures}")
+    if args.growth:
+        write_growth(rows, args.page)
     over = [row for row in rows if row["extra_bytes"] > LIMIT_BYTES]
     if over:
         sys.exit(f"memory.py: {len(over)} of {len(rows)} above {LIMIT_BYTES >> 20} MiB")

@@ -1,7 +1,8 @@
 """Predict allreduce over 2 to 4096 nodes: a ring, trees, and what accdp would do, by a simulator.
 
     python bench/model.py            simulate, write bench/results/model.jsonl, draw docs/model.png (half a minute)
-    python bench/model.py --check    as root: measure on hosts that are network namespaces, and print the error
+    python bench/model.py --check    as root: measure on hosts that are network namespaces, and write the error to the
+                                     page (two minutes)
     python bench/model.py --report   the tables and the figure of the lines that are there
 
 The simulator (model_network.py) plays messages in the order of the algorithms; alpha and beta are options, the times on
@@ -12,15 +13,16 @@ placements with them, and compares with the allreduce that ran there.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import model_network
+import model_page
 from rich.console import Console
 from rich.table import Table
 
@@ -52,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=NODES[-1], metavar="N", help="at most (4096)")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "model.jsonl", help="JSON lines")
     parser.add_argument("--png", type=Path, default=ROOT / "docs" / "model.png", help="the figure")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "model.md", help="where --check writes its table")
     return parser.parse_args()
 
 
@@ -91,6 +94,11 @@ def check(console: Console) -> list[Row]:
     import bcast_hosts
 
     rows = []
+    common = {
+        "machine": bcast_hosts.machine(),
+        "versions": bcast_hosts.versions(),
+        "date": f"{datetime.date.today():%d %b %Y}",
+    }
     with tempfile.TemporaryDirectory() as folder:
         for placement in CHECK_PLACEMENTS:
             console.print(f"check: {placement} (hosts x ranks), {CHECK_MBIT} Mbit/s")
@@ -101,39 +109,19 @@ def check(console: Console) -> list[Row]:
                 predicted = (
                     model_network.seconds_of("accdp", row["bytes"], shape, machine) if row["hosts"] > 1 else None
                 )
-                rows.append({"part": "check"} | row | {"simulated_s": predicted, "machine": bcast_hosts.machine()})
+                rows.append({"part": "check"} | row | {"simulated_s": predicted} | common)
     return rows
 
 
-def error(predicted: float, measured: float) -> float:
-    """By how much a prediction is off, in parts of what was measured."""
-    return predicted / measured - 1
-
-
 def print_check(rows: list[Row], console: Console) -> None:
-    table = Table("hosts x ranks", "size", "way", "measured ms", "10 % .. 90 %", "simulated", "error", "plan", "error")
-    errors: dict[str, list[float]] = {"simulated": [], "plan": []}
-    for row in (row for row in rows if row["part"] == "check"):
-        cells = []
-        for name in errors:
-            predicted = row[f"{name}_s"]
-            if predicted is None:
-                cells += ["-", "-"]
-                continue
-            errors[name].append(error(predicted, row["measured_s"]))
-            cells += [f"{predicted * 1e3:.3g}", f"{errors[name][-1]:+.0%}"]
-        way = row["algorithm"] + (f", {row['lanes']} lanes" if row["lanes"] > 1 else "")
-        spread = f"{row['p10_s'] * 1e3:.3g} .. {row['p90_s'] * 1e3:.3g}"
-        measured = f"{row['measured_s'] * 1e3:.3g}"
-        table.add_row(row["placement"], size_name(row["bytes"]), way, measured, spread, *cells)
-    if not errors["plan"]:
-        return
-    console.print(table)
-    for name, found in errors.items():
-        sizes = sorted(map(abs, found))
-        console.print(
-            f"{name}: median error {statistics.median(sizes):.0%}, worst {sizes[-1]:.0%}, {len(sizes)} points"
-        )
+    mine = [row for row in rows if row["part"] == "check"]
+    table = Table(*model_page.HEADS)
+    for row in mine:
+        table.add_row(*model_page.cells_of(row))
+    if mine:
+        console.print(table)
+    for sentence in model_page.summaries(mine):
+        console.print(sentence)
 
 
 def print_simulation(rows: list[Row], console: Console) -> None:
@@ -199,6 +187,9 @@ def main() -> None:
         draw(rows, args.png)
         console.print(f"figure: {args.png}")
     print_check(rows, console)
+    if args.check:
+        model_page.write([row for row in rows if row["part"] == "check"], args.page)
+        console.print(f"table: {args.page}")
 
 
 if __name__ == "__main__":

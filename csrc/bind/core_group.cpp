@@ -141,10 +141,10 @@ void bind_group(py::module_& m) {
       .def_property_readonly("last_run", &last_run)
       .def(
           "plan",
-          [](const Group& g, const std::string& op, std::size_t nbytes) {
-            return entries_of(g.plan(planned_op_named(op), nbytes));
+          [](const Group& g, const std::string& op, std::size_t nbytes, Datatype type) {
+            return entries_of(g.plan(planned_op_named(op), {nbytes, partial_width(type)}));
           },
-          "op"_a, "nbytes"_a)
+          "op"_a, "nbytes"_a, "datatype"_a = Datatype::kBytes)
       .def("measure", &Group::measure, timeout, nogil())
       .def("barrier", &Group::barrier, timeout, nogil())
       .def(

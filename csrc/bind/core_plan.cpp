@@ -45,10 +45,10 @@ py::list entries_of(const Plan& plan) {
 
 namespace {
 
-py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine) {
+py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine, Datatype type) {
   if (shape.nodes < 1 || shape.node_ranks() < 1 || shape.ranks < shape.nodes)
     throw UsageError("shape: expected at least one node and one rank on each");
-  return entries_of(plan_of(planned_op_named(op), nbytes, shape, machine));
+  return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine));
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ void bind_plan(py::module_& m) {
       .def_readwrite("step_s", &Machine::step_s)
       .def_readwrite("node_bytes_per_s", &Machine::node_bytes_per_s)
       .def_readwrite("reduce_bytes_per_s", &Machine::reduce_bytes_per_s);
-  m.def("plan", plan, "op"_a, "nbytes"_a, "shape"_a, "machine"_a,
+  m.def("plan", plan, "op"_a, "nbytes"_a, "shape"_a, "machine"_a, "datatype"_a = Datatype::kBytes,
         "The ways to do an operation, the one that is chosen first: algorithm, lanes, chunk_bytes, steps, wire_bytes, "
         "seconds (None: no model), remark.");
   m.def(

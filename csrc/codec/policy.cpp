@@ -26,7 +26,8 @@ bool is_allreduce(const Journey& j) noexcept { return j.own_encodes > 0; }
 double pace(const Journey& j, double ratio, const Stages& computing) noexcept {
   const double message = j.message_s_per_byte / ratio, link = 1 / (ratio * j.link_bytes_per_s);
   if (is_allreduce(j)) {  // all threads do the same
-    const double thread = j.own_encodes * computing.encode + j.own_decodes * computing.decode + 2 * message;
+    const double thread =
+        j.own_encodes * computing.encode + j.own_decodes * computing.decode + 2 * message + j.own_work_s_per_byte;
     return std::max(link, thread / std::min(j.cores, 1.0));
   }
   const double root = computing.encode + message;

@@ -27,6 +27,8 @@ struct Journey {
   /// Of an allreduce: how often its thread encodes, and decodes, for each byte that it sends; it receives as many. 0: a
   /// broadcast, in which one thread encodes and each of the others decodes.
   double own_encodes = 0, own_decodes = 0;
+  /// Of an allreduce: what its thread does besides for each byte that it sends, encoded or not: copies and sums.
+  double own_work_s_per_byte = 0;
 };
 
 /// What one of `lanes` threads of each of `nodes` nodes does in an allreduce. `message` is the whole of it, with a

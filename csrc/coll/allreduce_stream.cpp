@@ -2,16 +2,18 @@
 // other node's frames once; a frame's owner decodes them, adds all up in node order, encodes the sum once, and takes
 // what it decodes to as its own result. So all ranks hold the same bits. On a node everything stays as it is.
 //
-// Error, for n nodes and a sum that is divided by d: n-1 contributions and one sum, each with an n-th of the bound:
-// contributions get bound * d / n, the sum bound / n. A relative bound counts standard deviations of the result as they
-// would be if the ranks' contributions were independent: sqrt(sum of their variances) / d.
-// The link has to be known: a group measures it once, before its first message of some size for which a codec is
-// chosen. Before the first frame, an allreduce of one float64 per tensor and one more: those variances, and how many
-// ranks would encode. If none would, the message goes as it is, without frames. Cost: as reduce_over_nodes.cpp with
-// bytes divided by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
+// Error, for n nodes and a sum that is divided by d: n-1 contributions and one sum share the bound. As many bytes
+// travel as contributions as do as sums, so the product of their bounds should be the largest: the sum gets half of the
+// bound, the contributions an (n-1)-th of the other half each, times d. A relative bound counts standard deviations of
+// the result as they would be if the ranks' contributions were independent: sqrt(sum of their variances) / d. The link
+// has to be known: a group measures it once, before its first message of some size for which a codec is chosen. Before
+// the first frame, an allreduce of one float64 per tensor and one more: those variances, and how many ranks would
+// encode. If none would, the message goes as it is, without frames. Cost: as reduce_over_nodes.cpp with bytes divided
+// by the ratio; encodes S and decodes 2*S*(n-1)/n bytes per node.
 #include "coll/allreduce_stream.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -47,9 +49,16 @@ class StreamFrames : public FrameCodec {
   /// Whether anything will be encoded.
   bool choose(const Journey& journey) {
     contribution_.choose(0, journey);
-    sum_.choose_as(contribution_);
+    sum_.choose_as(contribution_.choices());
     return contribution_.encodes();
   }
+  /// As it was chosen for tensors like these.
+  bool choose_as(const StreamCodec::Choices& known) {
+    contribution_.choose_as(known);
+    sum_.choose_as(known);
+    return contribution_.encodes();
+  }
+  const StreamCodec::Choices& choices() const { return contribution_.choices(); }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
   std::size_t room() const override { return plan_.room(); }
@@ -113,6 +122,17 @@ std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBo
   return variances;
 }
 
+/// The sum's share of a bound: half, which leaves the fewest bytes. Steps of 16-bit floats are powers of two
+/// (codec/quantiser.cpp), so there the shares are chosen that leave the largest powers.
+double share_of_sum(Datatype type, double bound, int contributions, double divisor) {
+  const auto powers = [&](double sum) { return std::ilogb(sum) + std::ilogb((bound - sum) * divisor / contributions); };
+  double best = bound / 2;
+  if (element_bytes(type) != 2) return best;
+  for (double sum = std::exp2(std::ilogb(bound)); sum > bound / 16; sum /= 2)
+    if (sum < bound && powers(sum) > powers(best)) best = sum;
+  return best;
+}
+
 /// Short enough that every lane has several frames, long enough to be worth a message.
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
   const std::size_t shares = std::size_t(c.topology().nodes()) * lanes;
@@ -154,6 +174,9 @@ class OverNodes {
     if (agree_to_encode()) {
       reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
       codec_.finish_report();
+      if (options_.automatic && report_.wire_bytes > 0)
+        c_.choices().ran(kind_of_tensors(),
+                         static_cast<double>(report_.logical_bytes) / static_cast<double>(report_.wire_bytes));
     } else {
       reduce_to(c_, data_, data_, how_, -1);
       if (speaks())
@@ -184,10 +207,7 @@ class OverNodes {
   /// variances of their tensors, and who would encode.
   bool agree_to_encode() {
     if (options_.automatic && data_.size() >= kWorthMeasuring) get_to_know_link(c_);
-    const Journey journey = allreduce_journey(
-        {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
-         c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},
-        nodes_, lanes_);
+    const Journey journey = this->journey();
     if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
     std::vector<double> told = variances_of(contributions_, options_.bound);
     if (options_.automatic) {
@@ -195,7 +215,7 @@ class OverNodes {
       for (double& variance : guessed) variance *= c_.topology().size();
       set_bounds(guessed);
     }
-    told.push_back(options_.automatic ? speaks() && codec_.choose(journey) : 1);
+    told.push_back(options_.automatic ? speaks() && choose(journey) : 1);
     if (options_.automatic || options_.bound.is_relative) {
       const Bytes bytes = std::as_writable_bytes(std::span(told));
       reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
@@ -205,6 +225,34 @@ class OverNodes {
     return !options_.automatic || 2 * told.back() >= speakers;
   }
 
+  Journey journey() {
+    Journey journey = allreduce_journey(
+        {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
+         c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},
+        nodes_, lanes_);
+    journey.own_work_s_per_byte =
+        pipeline_work_seconds(data_.size(), c_.shape(), c_.machine(), lanes_) / std::max(journey.bytes, 1.0);
+    // Who owns a sum rounds it to what the others decode, which costs about as much as decoding it.
+    if (is_lossy(options_.bound)) journey.own_decodes += 0.5 / (nodes_ - 1);
+    return journey;
+  }
+
+  /// All that a choice of codecs depends on but the data.
+  std::uint64_t kind_of_tensors() const {
+    std::uint64_t kind = layout_of(contributions_);
+    for (std::uint64_t part : {std::bit_cast<std::uint64_t>(options_.bound.value),
+                               std::uint64_t{options_.bound.is_relative}, std::uint64_t{plan_.chunk_bytes()}})
+      kind = (kind ^ part) * 1099511628211u;
+    return kind;
+  }
+
+  bool choose(const Journey& journey) {
+    if (const StreamCodec::Choices* known = c_.choices().find(kind_of_tensors())) return codec_.choose_as(*known);
+    if (!codec_.choose(journey)) return false;
+    c_.choices().keep(kind_of_tensors(), codec_.choices());
+    return true;
+  }
+
   /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by
   /// tensor. Never 0, or what is constant on some ranks would be another kind of data than what was sampled.
   void set_bounds(std::span<const double> variances) {
@@ -212,8 +260,9 @@ class OverNodes {
     if (!is_lossy(options_.bound)) return;
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       const double unit = options_.bound.is_relative ? std::sqrt(variances[i]) / divisor_ : 1;
-      sums_[i].bound = std::max(options_.bound.value * unit / nodes_, kLeast);
-      contributions_[i].bound = sums_[i].bound * divisor_;
+      const double whole = std::max(options_.bound.value * unit, kLeast);
+      sums_[i].bound = share_of_sum(sums_[i].type, whole, nodes_ - 1, divisor_);
+      contributions_[i].bound = (whole - sums_[i].bound) * divisor_ / (nodes_ - 1);
     }
   }
 

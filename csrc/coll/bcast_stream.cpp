@@ -370,7 +370,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     c.note({name_of(algorithm), 1, std::min(plan.chunk_bytes(), plan.bytes())});
     const auto meeting = Clock::now();
     c.meet();
-    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count());
+    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(t.nodes()));
     const Journey journey{
         static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
         // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.

@@ -57,6 +57,7 @@ class Context : public Lookout {
   double cores_per_node() const { return fabric_.cores_per_node(); }
   LinkMeter& link() { return fabric_.link; }
   MessageCost& message_cost() { return fabric_.message_cost; }
+  ChoiceMemo& choices() { return fabric_.choices; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request) {
@@ -93,6 +94,7 @@ class Context : public Lookout {
   void nap();  // looks around, too
   void compare_on_node();
   void compare_between_nodes();
+  void tell_who_disagrees();  // all leaders at once; throws
   void compare(const Signature& other, int rank);
   std::string says(int rank, const Signature& what) const;
 

@@ -33,6 +33,11 @@ struct Grid {
   }
 };
 
+/// What a rank that speaks for its lane copies and reduces on its node.
+double lane_work_seconds(double bytes, int k, const Machine& m) {
+  return copy_s(2 * bytes * (k - 1) / k + bytes / k, m) + bytes / m.reduce_bytes_per_s;
+}
+
 /// Node work and wire overlap but for the first segment's, so the slower one counts for all segments.
 Estimate pipeline(std::size_t bytes, const Shape& shape, const Machine& m, bool receiver_only, int lanes) {
   const int n = shape.nodes, k = shape.node_ranks();
@@ -41,7 +46,7 @@ Estimate pipeline(std::size_t bytes, const Shape& shape, const Machine& m, bool 
   double node_s;  // a segment's, on a rank that speaks for its node
   const double segment = static_cast<double>(grid.segment_bytes);
   if (lanes > 1) {
-    node_s = 2 * m.step_s + copy_s(2 * segment * (k - 1) / k + segment / k, m) + segment / m.reduce_bytes_per_s;
+    node_s = 2 * m.step_s + lane_work_seconds(segment, k, m);
     all.steps = 1 + 2 * grid.segments;  // one: all meet again, since not only leaders send
   } else {
     Estimate one = node_reduce(grid.segment_bytes, k, shape, m);
@@ -121,9 +126,10 @@ double exchange_seconds(std::size_t messages, double bytes_each, const Machine& 
   return m.link.latency_s + one + others * std::max(one, 2 * m.message_s);
 }
 
+int meeting_rounds(int nodes) { return std::bit_width(unsigned(nodes - 1)); }
+
 Estimate meeting(const Shape& shape, const Machine& m) {
-  constexpr double kSignature = 40;
-  return {m.step_s + exchange_seconds(shape.nodes - 1, kSignature, m), 1, 0, 0};
+  return {m.step_s + meeting_rounds(shape.nodes) * exchange_seconds(1, kSignatureBytes, m), 1, 0, 0};
 }
 
 int lanes_for(std::size_t bytes, const Shape& shape) {
@@ -148,10 +154,13 @@ bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& sh
   }
 }
 
-Estimate reduce_estimate(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, const Machine& m,
+int partial_width(Datatype type) { return type == Datatype::kF16 || type == Datatype::kBF16 ? 2 : 1; }
+
+Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, const Shape& shape, const Machine& m,
                          bool receiver_only, int lanes) {
   const int n = shape.nodes, k = shape.node_ranks();
-  const double all = static_cast<double>(bytes);
+  const std::size_t bytes = operand.bytes, partial = bytes * operand.partial_width;
+  const double all = static_cast<double>(bytes), wide = static_cast<double>(partial);
   Estimate total = meeting(shape, m);
   if (algorithm == ReduceAlgorithm::kPipeline) {
     if (lanes == 0) lanes = receiver_only ? 1 : lanes_for(bytes, shape);
@@ -169,15 +178,15 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, std::size_t bytes, const Sha
     case ReduceAlgorithm::kRecursiveDoubling: {
       // What is above a power of two is folded in before, and gets the result after.
       const int all_rounds = rounds + (n > whole ? 2 : 0);
-      total.seconds += all_rounds * exchange_seconds(1, all, m) + (rounds + 1) * 2 * all / m.reduce_bytes_per_s;
-      total.wire_bytes = bytes * (rounds + (n > whole ? 1 : 0));
+      total.seconds += all_rounds * exchange_seconds(1, wide, m) + (rounds + 1) * 2 * wide / m.reduce_bytes_per_s;
+      total.wire_bytes = partial * (n > whole ? 1 : rounds);  // node 0 is then one of those that hand theirs over
       total.chunk_bytes = bytes;
       break;
     }
     case ReduceAlgorithm::kRing: {
-      const double share = all / n;
+      const double share = wide / n;
       total.seconds += 2 * (n - 1) * exchange_seconds(1, share, m) + (n - 1) * 2 * share / m.reduce_bytes_per_s;
-      total.wire_bytes = 2 * bytes / n * (n - 1);
+      total.wire_bytes = 2 * partial / n * (n - 1);
       total.chunk_bytes = ceil_div(bytes, n);
       break;
     }
@@ -186,13 +195,22 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, std::size_t bytes, const Sha
   return total;
 }
 
+double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machine& m, int lanes) {
+  const int k = shape.node_ranks();
+  const double all = static_cast<double>(bytes);
+  const double on_node = lanes > 1 ? lane_work_seconds(all, k, m)
+                                   : node_reduce(bytes, k, shape, m).seconds + node_bcast(bytes, k, shape, m).seconds;
+  return on_node + all / lanes / m.reduce_bytes_per_s;
+}
+
 namespace {
 
-Choice choose(std::size_t bytes, const Shape& shape, const Machine& machine, bool receiver_only) {
+Choice choose(const Operand& operand, const Shape& shape, const Machine& machine, bool receiver_only) {
+  const std::size_t bytes = operand.bytes;
   Choice best{ReduceAlgorithm::kPipeline, 1, 0, std::numeric_limits<double>::infinity()};
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
     if (!row.is_offered || !may_reduce_by(row.id, bytes, shape, receiver_only)) continue;
-    const Estimate estimate = reduce_estimate(row.id, bytes, shape, machine, receiver_only);
+    const Estimate estimate = reduce_estimate(row.id, operand, shape, machine, receiver_only);
     if (estimate.seconds < best.seconds) best = {row.id, 1, estimate.chunk_bytes, estimate.seconds};
   }
   if (best.algorithm == ReduceAlgorithm::kPipeline && !receiver_only) best.lanes = lanes_for(bytes, shape);
@@ -201,12 +219,12 @@ Choice choose(std::size_t bytes, const Shape& shape, const Machine& machine, boo
 
 }  // namespace
 
-Choice choose_allreduce(std::size_t bytes, const Shape& shape, const Machine& machine) {
-  return choose(bytes, shape, machine, false);
+Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine) {
+  return choose(operand, shape, machine, false);
 }
 
-Choice choose_reduce(std::size_t bytes, const Shape& shape, const Machine& machine) {
-  return choose(bytes, shape, machine, true);
+Choice choose_reduce(const Operand& operand, const Shape& shape, const Machine& machine) {
+  return choose(operand, shape, machine, true);
 }
 
 }  // namespace accdp

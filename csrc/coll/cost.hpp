@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/types.hpp"
 #include "coll/schedule.hpp"
 
 namespace accdp {
@@ -62,8 +63,19 @@ Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine
 // ---- between nodes ----------------------------------------------------------------------------------------------
 /// Each node sends so many messages at once, and gets as many.
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& machine);
-/// The meeting of all ranks with which every operation over nodes begins: signatures go from leader to leader.
+/// The meeting of all ranks with which every operation over nodes begins: signatures go from leader to leader, in so
+/// many rounds; in each, every leader sends one and gets one.
+constexpr std::size_t kSignatureBytes = 40;
+int meeting_rounds(int nodes);
 Estimate meeting(const Shape& shape, const Machine& machine);
+
+/// What is to be reduced. Partial sums of 16-bit floats travel as float32, twice as wide.
+struct Operand {
+  Operand(std::size_t of_bytes, int width = 1) : bytes(of_bytes), partial_width(width) {}
+  std::size_t bytes;
+  int partial_width;
+};
+int partial_width(Datatype type);
 
 /// How many ranks of each node speak with other nodes in a reduction to all: one or all.
 int lanes_for(std::size_t bytes, const Shape& shape);
@@ -73,8 +85,10 @@ std::size_t frame_bytes_for(std::size_t bytes, const Shape& shape, int lanes);
 
 /// A reduction over several nodes from call to return. Not for kAuto and kMpi. receiver_only: to one node's leader.
 /// lanes: of the pipeline; 0: as lanes_for() says.
-Estimate reduce_estimate(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, const Machine& machine,
+Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, const Shape& shape, const Machine& machine,
                          bool receiver_only = false, int lanes = 0);
+/// What a rank that speaks with other nodes copies and reduces in the pipeline, beside messages.
+double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machine& machine, int lanes);
 /// Whether it can be done that way: kDirect and kRecursiveDoubling hold all of it in memory.
 bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, bool receiver_only = false);
 
@@ -92,8 +106,8 @@ struct Choice {
   double seconds;
 };
 /// The cheapest of the offered algorithms for a group over several nodes.
-Choice choose_allreduce(std::size_t bytes, const Shape& shape, const Machine& machine);
+Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine);
 /// The same where one rank gets the result.
-Choice choose_reduce(std::size_t bytes, const Shape& shape, const Machine& machine);
+Choice choose_reduce(const Operand& operand, const Shape& shape, const Machine& machine);
 
 }  // namespace accdp

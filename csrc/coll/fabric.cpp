@@ -223,8 +223,9 @@ std::string Fabric::how_it_went(int rank) const {
 }
 
 Bytes Fabric::scratch(std::size_t bytes) {
-  scratch_.emplace_back(bytes);
-  return scratch_.back();
+  // Not set to zero: of the room for a message that was encoded little is used, and what is not touched is not there.
+  scratch_.push_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
+  return {scratch_.back().get(), bytes};
 }
 
 void Fabric::release_scratch() noexcept {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coll/call.hpp"
+#include "coll/choice_memo.hpp"
 #include "coll/cost.hpp"
 #include "coll/link_meter.hpp"
 #include "coll/topology.hpp"
@@ -55,7 +56,8 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  Way way;  ///< of the last collective
+  ChoiceMemo choices;  ///< of allreduces
+  Way way;             ///< of the last collective
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
@@ -92,7 +94,7 @@ class Fabric {
   bool told_others_ = false;
   std::vector<const void*> sources_;  // one per rank of the node, as is the next
   std::vector<std::string> why_not_read_;
-  std::vector<std::vector<std::byte>> scratch_;
+  std::vector<std::unique_ptr<std::byte[]>> scratch_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> told_;  // failure notices still on their way
 };
 

@@ -39,8 +39,8 @@ class Group {
   };
   const Run& last_run() const { return last_run_; }
   /// What a collective of so many bytes would do: plan.hpp.
-  Plan plan(OpKind op, std::size_t bytes) const {
-    return plan_of(op, bytes, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
+  Plan plan(OpKind op, const Operand& operand) const {
+    return plan_of(op, operand, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
   }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }

@@ -31,10 +31,17 @@ double usual(int turns, int repeats, Body body) {
   return std::max(seconds[turns / 2], 1e-9);
 }
 
+/// Memory whose pages are there already.
+Bytes zeros(Context& c, std::size_t bytes) {
+  const Bytes memory = c.scratch(bytes);
+  std::fill(memory.begin(), memory.end(), std::byte{});
+  return memory;
+}
+
 /// Seconds per step (0: there is nobody to step with), per byte copied, per byte reduced.
 std::array<double, 3> measure_node(Context& c) {
   const std::size_t bytes = std::min(kMessage, c.slot_bytes());
-  const Bytes memory = c.scratch(kTurns * bytes);  // other bytes each turn, as a long message has
+  const Bytes memory = zeros(c, kTurns * bytes);  // other bytes each turn, as a long message has
   const int neighbour = (c.local_rank() + 1) % c.local_size();
   const double step = c.local_size() > 1 ? usual(kTurns, kRepeats, [&] { c.meet(); }) : 0;
   std::byte* slot = c.open();
@@ -56,7 +63,7 @@ std::array<double, 3> measure_node(Context& c) {
 std::array<double, 3> measure_wire(Context& c) {
   const Topology& t = c.topology();
   const int next = t.leader((t.node() + 1) % t.nodes()), before = t.leader((t.node() + t.nodes() - 1) % t.nodes());
-  const Bytes out = c.scratch(kMessage), in = c.scratch(kMessage);
+  const Bytes out = zeros(c, kMessage), in = zeros(c, kMessage);
   auto turn = [&](std::size_t bytes, int messages) {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;

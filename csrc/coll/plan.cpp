@@ -14,7 +14,8 @@ constexpr std::size_t kLine = 64;
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 std::size_t at_least_one(std::size_t steps) { return std::max<std::size_t>(steps, 1); }
 
-Plan reduction(std::size_t bytes, const Shape& shape, const Machine& m, bool receiver_only) {
+Plan reduction(const Operand& operand, const Shape& shape, const Machine& m, bool receiver_only) {
+  const std::size_t bytes = operand.bytes;
   Plan plan;
   if (shape.nodes == 1) {
     const bool flat = bytes <= shape.flat_bytes;
@@ -31,7 +32,7 @@ Plan reduction(std::size_t bytes, const Shape& shape, const Machine& m, bool rec
       plan.others.push_back({"flat", 1, node_reduce(bytes, shape.ranks, other, m), "above ACCDP_FLAT_BYTES"});
     return plan;
   }
-  const Choice choice = receiver_only ? choose_reduce(bytes, shape, m) : choose_allreduce(bytes, shape, m);
+  const Choice choice = receiver_only ? choose_reduce(operand, shape, m) : choose_allreduce(operand, shape, m);
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
     if (row.id == ReduceAlgorithm::kAuto || row.id == ReduceAlgorithm::kMpi) continue;
     const bool possible = may_reduce_by(row.id, bytes, shape, receiver_only);
@@ -39,7 +40,7 @@ Plan reduction(std::size_t bytes, const Shape& shape, const Machine& m, bool rec
     if (row.id == ReduceAlgorithm::kPipeline && shape.local_size > 1 && !receiver_only) lanes = {1, shape.local_size};
     for (int each : lanes) {
       Alternative way{row.name, each, {.seconds = -1}, ""};
-      if (possible) way.estimate = reduce_estimate(row.id, bytes, shape, m, receiver_only, each);
+      if (possible) way.estimate = reduce_estimate(row.id, operand, shape, m, receiver_only, each);
       if (row.id == choice.algorithm && each == choice.lanes) {
         plan.chosen = way;
         continue;
@@ -185,10 +186,11 @@ void take(Plan& plan, const std::string& name, const char* remark) {
   plan.chosen.remark.clear();
 }
 
-Plan automatic(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine) {
+Plan automatic(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine) {
+  const std::size_t bytes = operand.bytes;
   switch (op) {
-    case OpKind::kAllreduce: return reduction(bytes, shape, machine, false);
-    case OpKind::kReduce: return reduction(bytes, shape, machine, true);
+    case OpKind::kAllreduce: return reduction(operand, shape, machine, false);
+    case OpKind::kReduce: return reduction(operand, shape, machine, true);
     case OpKind::kBcast: return bcast(bytes, shape, machine);
     case OpKind::kAllgather: return allgather(bytes, shape, machine);
     case OpKind::kReduceScatter: return reduce_scatter(bytes, shape, machine);
@@ -205,8 +207,8 @@ const std::vector<OpKind>& planned_ops() {
   return ops;
 }
 
-Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine, const Asked& asked) {
-  Plan plan = automatic(op, bytes, shape, machine);
+Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
+  Plan plan = automatic(op, operand, shape, machine);
   const bool is_allreduce = op == OpKind::kAllreduce;
   if (asked.by_mpi)
     take(plan, "mpi", "ACCDP_BASELINE says mpi");

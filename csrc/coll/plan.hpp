@@ -30,7 +30,7 @@ struct Asked {
 /// bytes: of the array that one rank hands in: for allreduce, reduce, bcast all of it, for allgather its block, for
 /// reduce_scatter and alltoall all blocks, which are of one size. A root is the lowest rank of its node. Throws
 /// UsageError for other operations. Reads the settings of bcast; else pure.
-Plan plan_of(OpKind op, std::size_t bytes, const Shape& shape, const Machine& machine, const Asked& asked = {});
+Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked = {});
 
 /// Operations that plan_of() takes.
 const std::vector<OpKind>& planned_ops();

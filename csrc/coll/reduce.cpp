@@ -89,12 +89,12 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
 namespace {
 
 /// The way to go between nodes where all ranks get the result: as asked for, or the cheapest.
-ReduceAlgorithm algorithm_for(const Context& c, std::size_t bytes) {
+ReduceAlgorithm algorithm_for(const Context& c, const Operand& operand) {
   const ReduceAlgorithm asked = c.allreduce_algorithm();
   // Where MPI's own was asked for, this is a part of another operation.
   if (asked != ReduceAlgorithm::kAuto && asked != ReduceAlgorithm::kMpi) return asked;
   // All ranks must choose alike, so not by what one of them measured.
-  return choose_allreduce(bytes, c.shape(), c.machine()).algorithm;
+  return choose_allreduce(operand, c.shape(), c.machine()).algorithm;
 }
 
 /// Piece by piece, so that little memory is needed also for long messages, for which auto goes another way.
@@ -122,8 +122,9 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
   c.meet();
+  const Operand operand(in.size(), partial_width(how.type));
   const ReduceAlgorithm algorithm =
-      receiver < 0 ? algorithm_for(c, in.size()) : choose_reduce(in.size(), c.shape(), c.machine()).algorithm;
+      receiver < 0 ? algorithm_for(c, operand) : choose_reduce(operand, c.shape(), c.machine()).algorithm;
   if (algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
   c.note({name_of(algorithm), 1, in.size()});
   if (receiver < 0) return allreduce_by_leaders(c, in, out, how, algorithm);

@@ -37,7 +37,7 @@ class Pipeline : SegmentPipeline {
  public:
   Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
            FrameCodec* codec)
-      : SegmentPipeline(c, grid), in_(in), out_(out), how_(how), receiver_(receiver) {
+      : SegmentPipeline(c, grid, codec ? kAheadEncoded : kAhead), in_(in), out_(out), how_(how), receiver_(receiver) {
     const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
     if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
   }

@@ -11,13 +11,18 @@ namespace accdp {
 /// them. While the wire carries some segments the node works on others.
 class SegmentPipeline {
  protected:
-  SegmentPipeline(Context& c, const FrameGrid& grid)
+  static constexpr std::size_t kAhead = 4;  // segments under way at once
+  /// Of encoded ones: a segment takes the wire a fraction of the time, and ranks that share a core keep each other from
+  /// it for several of these times.
+  static constexpr std::size_t kAheadEncoded = 12;
+
+  SegmentPipeline(Context& c, const FrameGrid& grid, std::size_t ahead = kAhead)
       : c_(c),
         grid_(grid),
         leader_(c.topology().leader(c.topology().node())),
         speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
         longest_(grid.longest_segment()),
-        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(longest_, 1), 2, kAhead)) {}
+        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(longest_, 1), 2, ahead)) {}
 
   /// begin(i) and, once no more may be under way, end(i), for all segments in order.
   template <class Begin, class End>
@@ -47,7 +52,6 @@ class SegmentPipeline {
   const std::size_t longest_, ahead_;
 
  private:
-  static constexpr std::size_t kAhead = 4;                // segments under way at once
   static constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
   std::vector<Bytes> rooms_;
 };

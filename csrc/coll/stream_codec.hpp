@@ -37,14 +37,21 @@ struct StreamReport {
 class StreamCodec {
  public:
   static constexpr std::size_t kTooSmall = 64 << 10;  ///< bytes to send for which no codec is chosen
+  struct Class {                                      ///< tensors that share a codec
+    Datatype type;
+    bool lossy, delta;
+    auto operator<=>(const Class&) const = default;
+  };
+  using Choices = std::map<Class, const CodecRow*>;
 
   StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
               std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
   void choose(std::size_t first_frame, const Journey& journey);
-  void choose_as(const StreamCodec& other) { chosen_ = other.chosen_; }  ///< what it has chosen for the same classes
-  bool encodes() const;                                                  ///< whether any tensor has a codec now
+  const Choices& choices() const { return chosen_; }
+  void choose_as(const Choices& other) { chosen_ = other; }  ///< what was chosen for the same classes
+  bool encodes() const;                                      ///< whether any tensor has a codec now
 
   ConstBytes encode(std::size_t frame, Bytes room, std::uint8_t flags);
   /// Checks all of the message, then writes the frame's tensors; returns the head's flags. Throws CodecError.
@@ -57,11 +64,6 @@ class StreamCodec {
   void finish_report();  ///< names the codec that encoded most
 
  private:
-  struct Class {  // tensors that share a codec
-    Datatype type;
-    bool lossy, delta;
-    auto operator<=>(const Class&) const = default;
-  };
   static Class class_of(const Piece& piece);
   const CodecRow* codec_for(const Piece& piece) const;
   FrameReader read(std::size_t frame, ConstBytes message) const;
@@ -76,7 +78,7 @@ class StreamCodec {
   const OpKind collective_;
   std::uint64_t sequence_, reference_;
   StreamReport& report_;
-  std::map<Class, const CodecRow*> chosen_;
+  Choices chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
   std::vector<const CodecRow*> last_codecs_;  // of the chunks of the frame that was encoded last
   std::vector<std::byte> gathered_, old_, delta_;

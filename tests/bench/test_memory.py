@@ -8,6 +8,9 @@ from pathlib import Path
 
 import jobs
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import memory
+
 MEMORY = Path(__file__).resolve().parents[2] / "bench" / "memory.py"
 
 
@@ -16,3 +19,13 @@ def test_the_library_keeps_less_than_64_mib():
     done = subprocess.run(argv, env=jobs.environment(), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.count("\n") == 1 + 2 * 6  # a head, and six operations at each placement
+
+
+def test_the_page_says_how_much_more_a_byte_costs(tmp_path):
+    costs = {16 << 20: 2.0, 64 << 20: 3.0}
+    rows = [
+        {"op": "bcast", "placement": "1x2", "bytes": size, "ns_per_byte": cost, "extra_bytes": 5 << 20}
+        for size, cost in costs.items()
+    ]
+    memory.write_growth(rows, tmp_path / "page.md")
+    assert "| bcast | 1x2 | 2.000 | 3.000 | 1.50 | 5 MiB |" in (tmp_path / "page.md").read_text()

@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCH))
 pytest.importorskip("matplotlib")
 import model  # noqa: E402  (found only after the lines above)
 import model_network  # noqa: E402
+import model_page  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from accdp_comm import _core, plan  # noqa: E402
@@ -86,3 +87,6 @@ def test_command(tmp_path, capsys):
     check |= {"p10_s": 0.009, "p90_s": 0.012, "simulated_s": 0.011, "plan_s": 0.008}
     model.print_check([check], Console(width=150))
     assert "simulated: median error 10%" in (said := capsys.readouterr().out) and "plan: median error 20%" in said
+    page = tmp_path / "model.md"
+    model_page.write([check | {"date": "1 Jan 2026", "versions": {"commit": "abc"}, "machine": {"cores": 2}}], page)
+    assert "| 11 | +10% | 8 | -20% |" in (text := page.read_text()) and "1 Jan 2026, accdp at abc" in text

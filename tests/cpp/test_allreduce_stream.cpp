@@ -96,8 +96,43 @@ void agreement(Group& group) {
     }
 }
 
+/// A choice is kept for some operations, and forgotten once the data no longer becomes as small.
+void memo() {
+  const StreamCodec::Choices fpk{{{Datatype::kF32, false, false}, &codec_named("fpk")}};
+  ChoiceMemo choices;
+  CHECK(!choices.find(1));
+  choices.keep(1, fpk);
+  int times = 0;
+  for (const StreamCodec::Choices* found; (found = choices.find(1)); ++times) {
+    CHECK(*found == fpk && !choices.find(2));
+    choices.ran(1, times % 2 ? 1.50 : 1.45);
+  }
+  CHECK(times == 16);
+  choices.keep(1, fpk);
+  choices.ran(1, 1.5);
+  CHECK(choices.find(1));
+  choices.ran(1, 1.2);
+  CHECK(!choices.find(1));
+}
+
+/// Sums of data that changes its kind keep their bits, whatever was chosen for what came before.
+void changing_data(Group& group) {
+  for (int turn = 0; turn < 4; ++turn) {
+    const std::size_t count = 300'000;
+    Floats values(count);
+    std::mt19937 random(group.rank());
+    for (float& value : values)
+      value = turn % 2 ? std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0xbfffffff) : 1;
+    Floats wanted = values;
+    group.allreduce_stream({{memory(values), Datatype::kF32}}, ReduceOp::kSum, stream_options("auto", 0, ""), {});
+    group.allreduce(memory(wanted), memory(wanted), Datatype::kF32, ReduceOp::kSum);
+    CHECK(values == wanted);
+  }
+}
+
 int main() {
   grids();
+  memo();
   set_setting("ACCDP_CACHE_DIR", "-");
   for (const char* chunk : {"4k", "64k"}) {
     set_setting("ACCDP_FLAT_BYTES", "1k");
@@ -108,6 +143,7 @@ int main() {
     run_nodes({0, 1, 2, 3}, sums);
   }
   set_setting("ACCDP_CHUNK_BYTES", "256k");
+  run_nodes({0, 1}, changing_data);
   run_nodes({0, 1}, agreement);
   run_nodes({0, 1, 0}, agreement);
   run_nodes({0, 0, 1, 1}, agreement);

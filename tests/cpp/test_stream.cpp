@@ -1,4 +1,5 @@
 // How a stream is cut and which way it goes: thousands of shapes, no ranks.
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -198,6 +199,12 @@ void allreduces() {
   Journey half_a_core = one;
   half_a_core.cores = 0.5;
   CHECK(encoded_seconds(half_a_core, codec) > 1.3 * plain_seconds(one));
+  // What a thread copies and adds up takes time from a codec that is slow.
+  const CodecCost rows[] = {{4.2, 1.6e9, 1.6e9}, {3.7, 6e9, 6e9}};
+  Journey busy = allreduce_journey({64 << 20, 256 << 10, 1, 0.118e9, 100e-6, 0.4e-9, 1}, 2, 2);
+  CHECK(choose_codec(busy, rows) == 0);
+  busy.own_work_s_per_byte = 0.73e-9;
+  CHECK(choose_codec(busy, rows) == 1);
 }
 
 /// Codecs whose calls cost something are no good for little data; of equals the one that computes least is taken; the
@@ -334,6 +341,26 @@ void spreads() {
   const std::uint16_t brains[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x7fc0};  // 1 2 3 4 nan
   CHECK(std::abs(standard_deviation(Datatype::kBF16, std::as_bytes(std::span(brains))) - expected) < 1e-6);
   CHECK(standard_deviation(Datatype::kF32, {}) == 0 && standard_deviation(Datatype::kI32, {}) == 0);
+  // Long enough for runs: plain, with what float32 cannot hold, and with a first value far from the others.
+  for (const float first : {0.5F, 1e30F, std::numeric_limits<float>::quiet_NaN(), 1e5F}) {
+    std::vector<float> many(20'000);
+    std::vector<std::uint16_t> brain(many.size());
+    for (std::size_t i = 0; i < many.size(); ++i) {
+      many[i] = i == 0 ? first : static_cast<float>(static_cast<int>(i * 2654435761u >> 24) - 128) / 128;
+      brain[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(many[i]) >> 16);
+    }
+    for (bool is_brain : {false, true}) {
+      double sum = 0, square = 0, n = 0;
+      for (std::size_t i = 0; i < many.size(); ++i) {
+        const double x = is_brain ? std::bit_cast<float>(std::uint32_t{brain[i]} << 16) : many[i];
+        if (std::isfinite(x)) sum += x, square += x * x, ++n;
+      }
+      const double wanted = std::sqrt(square / n - sum / n * (sum / n));
+      const ConstBytes data = is_brain ? std::as_bytes(std::span(brain)) : std::as_bytes(std::span(many));
+      const double got = standard_deviation(is_brain ? Datatype::kBF16 : Datatype::kF32, data);
+      CHECK(std::abs(got / wanted - 1) < 1e-4);
+    }
+  }
   const float same[] = {5, 5, 5};
   CHECK(standard_deviation(Datatype::kF32, std::as_bytes(std::span(same))) == 0);
 }

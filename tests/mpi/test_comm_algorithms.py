@@ -13,7 +13,7 @@ import pytest
 from cases import Case, plain_of
 from reference import assert_same, combined
 
-from accdp_comm import Communicator, UsageError, _core, settings
+from accdp_comm import Communicator, MismatchError, UsageError, _core, settings
 
 pytestmark = pytest.mark.mpi
 
@@ -208,3 +208,12 @@ def test_memory_is_bounded(comm, topology, operation):
         grown = peak_mib() - before
         assert (out == (1.0 if operation == "allgather" else world.size)).all()
         assert grown < 64, f"{operation}: {grown:.0f} MiB"
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_odd_rank_is_named(comm, topology):
+    """On all ranks, whatever the number of nodes; signatures go from leader to leader in rounds."""
+    with formed(comm, topology) as world:
+        odd = world.size - 1
+        with pytest.raises(MismatchError, match=rf"disagree: rank {odd} \(pid .* of 11 float64 .*but rank "):
+            world.allreduce(np.ones(11 if world.rank == odd else 10))

@@ -6,12 +6,16 @@ import pytest
 from accdp_comm import Communicator, UsageError, _core, settings
 
 SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test have chunks of 4 KiB
-SIGNATURE_BYTES = 40  # from each leader to each other
 
 
-def run(world, op: str, nbytes: int) -> dict:
+def signature_bytes(nodes: int) -> int:
+    """What a leader sends of signatures: one in each round, in which it hears of twice as many nodes."""
+    return 40 * (nodes - 1).bit_length()
+
+
+def run(world, op: str, nbytes: int, dtype: type = np.float32) -> dict:
     """Do an operation on so many bytes per rank; return what it says of itself."""
-    x = np.zeros(nbytes // 4, np.float32)
+    x = np.zeros(nbytes // np.dtype(dtype).itemsize, dtype)
     if op == "bcast":
         world.bcast(x)
     elif op == "allgather":
@@ -42,7 +46,7 @@ def test_what_ran_is_what_was_planned(world, op):
             chosen.lanes,
             chosen.chunk_bytes,
         ], where
-        assert sent == (chosen.wire_bytes + SIGNATURE_BYTES * (nodes - 1) if nodes > 1 else 0), where
+        assert sent == chosen.wire_bytes + signature_bytes(nodes), where
         if world.nodes[world.rank] == 0:
             assert ran["steps"] == chosen.steps, where
 
@@ -58,7 +62,7 @@ def test_a_bcast_that_the_settings_choose(world, algorithm):
     if world.nodes[world.rank] == 0:
         assert ran["steps"] == plan.chosen.steps
     nodes = len(set(world.nodes))
-    assert sent_by_node(world, ran["wire_bytes"]) == plan.chosen.wire_bytes + SIGNATURE_BYTES * (nodes - 1)
+    assert sent_by_node(world, ran["wire_bytes"]) == plan.chosen.wire_bytes + signature_bytes(nodes)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling", "ring", "pipeline"])
@@ -71,6 +75,20 @@ def test_an_allreduce_that_the_settings_choose(comm, topology, algorithm):
             ran = run(world, "allreduce", nbytes)
             assert (ran["algorithm"], plan.algorithm) == (algorithm, algorithm), plan
             assert any("ACCDP_ALLREDUCE" in way.remark for way in plan.others) or len(plan.others) < 5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling"])
+def test_bytes_of_sums_between_leaders(comm, topology, algorithm, dtype):
+    """Partial sums of 16-bit floats travel as float32."""
+    with settings.override(topology=topology, allreduce=algorithm), Communicator(comm, timeout_s=60) as world:
+        nodes = len(set(world.nodes))
+        if nodes == 1:
+            pytest.skip("one node: nothing travels")
+        for nbytes in (64, 4096):
+            plan = world.plan("allreduce", np.zeros(nbytes // np.dtype(dtype).itemsize, dtype))
+            sent = sent_by_node(world, run(world, "allreduce", nbytes, dtype)["wire_bytes"])
+            assert sent == plan.chosen.wire_bytes + signature_bytes(nodes), plan
 
 
 def test_all_ranks_agree_on_what_was_measured(world):

@@ -1,0 +1,50 @@
+// What ranks say to each other before an operation over nodes: how many messages, and who is named when one disagrees.
+#include <bit>
+#include <numeric>
+
+#include "group_checks.hpp"
+
+namespace {
+
+/// A node of its own for each rank.
+std::vector<int> nodes_apart(int nodes) {
+  std::vector<int> places(nodes);
+  std::iota(places.begin(), places.end(), 0);
+  return places;
+}
+
+/// Every leader sends one signature in each round, the other ranks none.
+void messages_of_a_barrier(Group& group) {
+  group.barrier();
+  const unsigned rounds = std::bit_width(unsigned(group.topology().nodes() - 1));
+  CHECK(group.last_run().wire_bytes == (group.topology().is_leader() ? rounds * sizeof(Signature) : 0));
+}
+
+/// All ranks name the one that calls something else first. With one other rank: the one that is not rank 0.
+void one_is_odd(Group& group, int odd) {
+  Ints data(group.rank() == odd ? 9 : 8);
+  const int named = group.size() == 2 ? 1 : odd;
+  const std::string first = "disagree: rank " + std::to_string(named) + " (pid";
+  // The barrier, because a group that has failed elsewhere says so while it is still being made. A rank that wakes up
+  // late in the barrier may hear of the failure there.
+  CHECK_THROWS((group.barrier(), group.bcast(bytes(data), kType, 0)), MismatchError, first);
+  CHECK_THROWS(group.barrier(), MismatchError, first);
+}
+
+/// The larger side is right.
+void three_against_five(Group& group) {
+  Ints data(group.rank() % 3 == 1 ? 9 : 8);  // ranks 1, 4 and 7
+  CHECK_THROWS((group.barrier(), group.bcast(bytes(data), kType, 0)), MismatchError, "disagree: rank 1 (pid");
+}
+
+}  // namespace
+
+int main() {
+  for (int nodes = 2; nodes <= 8; ++nodes) {
+    run_nodes(nodes_apart(nodes), messages_of_a_barrier);
+    for (int odd = 0; odd < nodes; ++odd) run_nodes(nodes_apart(nodes), [&](Group& group) { one_is_odd(group, odd); });
+  }
+  run_nodes({0, 0, 1, 1, 2, 2}, messages_of_a_barrier);
+  for (int odd : {0, 3, 5}) run_nodes({0, 0, 1, 1, 2, 2}, [&](Group& group) { one_is_odd(group, odd); });
+  run_nodes(nodes_apart(8), three_against_five);
+}

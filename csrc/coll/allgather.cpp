@@ -35,10 +35,10 @@ void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs
   do {
     const ConstBytes mine = piece(in, done);
     std::byte* slot = c.open();
+    // The slot last, out of the cache that the own piece is in by then, so that others find it in one, too.
+    if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), total);
     if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
     c.publish();
-    // The own piece is in a cache now, and others read meanwhile.
-    if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), total);
     for (int rank : t.neighbours()) {
       const Bytes theirs = piece(outs[rank], done);
       if (rank == t.rank() || theirs.empty()) continue;

@@ -66,6 +66,27 @@ std::vector<Span> equal_parts(Bytes data, int ranks) {
 
 bool divides(const PlainArray& x, int ranks) { return x.rows >= 0 && x.rows % ranks == 0; }
 
+/// One block per rank: equal parts of an array whose first dimension can be cut so, or a list of arrays of any counts,
+/// all of that datatype.
+template <class Span>
+std::optional<std::vector<Span>> blocks_of(py::handle x, Datatype type, int ranks, bool writable) {
+  if (!PyList_CheckExact(x.ptr()) && !PyTuple_CheckExact(x.ptr())) {
+    const auto whole = plain_array(x, writable);
+    if (!whole || whole->type != type || !divides(*whole, ranks)) return std::nullopt;
+    return equal_parts<Span>(whole->data, ranks);
+  }
+  const auto arrays = py::reinterpret_borrow<py::sequence>(x);
+  if (arrays.size() != std::size_t(ranks)) return std::nullopt;
+  std::vector<Span> blocks;
+  blocks.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto block = plain_array(PySequence_Fast_GET_ITEM(x.ptr(), rank), writable);
+    if (!block || block->type != type) return std::nullopt;
+    blocks.push_back(block->data);
+  }
+  return blocks;
+}
+
 bool bcast(Group& g, py::handle x, py::handle root) {
   const int from = rank_in(g, root);
   if (from < 0) return false;
@@ -142,15 +163,14 @@ bool scatter(Group& g, py::handle x, py::handle out, py::handle root) {
 }
 
 bool reduce_scatter(Group& g, py::handle x, py::handle op, py::handle out) {
-  const auto data = plain_array(x, false);
-  const auto result = data ? plain_array(out, true) : std::nullopt;
-  if (!result || !divides(*data, g.size()) || result->type != data->type ||
-      data->data.size() != g.size() * result->data.size())
-    return false;
-  const auto how = op_for(data->type, op);
+  const auto result = plain_array(out, true);
+  if (!result) return false;
+  const auto blocks = blocks_of<ConstBytes>(x, result->type, g.size(), false);
+  if (!blocks || (*blocks)[g.rank()].size() != result->data.size()) return false;
+  const auto how = op_for(result->type, op);
   if (!how) return false;
   py::gil_scoped_release nogil;
-  g.reduce_scatter(equal_parts<ConstBytes>(data->data, g.size()), result->data, data->type, *how);
+  g.reduce_scatter(*blocks, result->data, result->type, *how);
   return true;
 }
 

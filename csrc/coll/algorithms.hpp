@@ -31,6 +31,7 @@ void compare_sizes(Context& context, const std::vector<ConstBytes>& ins, const s
 
 /// Copies unless both are the same memory.
 void copy(Bytes to, ConstBytes from);
+bool overlap(ConstBytes a, ConstBytes b);
 /// Hands the bytes of `spans`, one after the other, from one rank of the node to the others.
 void bcast_on_node(Context& context, std::span<const Bytes> spans, int source_local_rank);
 inline void bcast_on_node(Context& context, Bytes data, int source_local_rank) {

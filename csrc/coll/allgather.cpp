@@ -7,38 +7,52 @@
 // With one rank on every node each sends its block to every other, straight from and to its place.
 // Cost: ceil(largest block / c) steps on one node; on several 2*ceil(sum of blocks / c), and each block leaves its node
 // nodes-1 times.
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "coll/algorithms.hpp"
 #include "coll/block_frames.hpp"
 #include "coll/segment_pipeline.hpp"
+#include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
 
-void allgather_on_node(Context& c, const std::vector<Bytes>& outs) {
+void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
-  std::size_t largest = 0;
-  for (int rank : t.neighbours()) largest = std::max(largest, outs[rank].size());
-  auto piece = [&](int rank, std::size_t at) {
-    const std::size_t begin = std::min(at, outs[rank].size());
-    return outs[rank].subspan(begin, std::min(c.slot_bytes(), outs[rank].size() - begin));
+  std::size_t largest = 0, total = 0;
+  for (int rank : t.neighbours()) {
+    largest = std::max(largest, outs[rank].size());
+    total += outs[rank].size();
+  }
+  auto piece = [&](auto block, std::size_t at) {
+    const std::size_t begin = std::min(at, block.size());
+    return block.subspan(begin, std::min(c.slot_bytes(), block.size() - begin));
   };
+  const bool in_place = in.data() == outs[t.rank()].data();
   std::size_t done = 0;
   do {
-    const Bytes mine = piece(t.rank(), done);
+    const ConstBytes mine = piece(in, done);
     std::byte* slot = c.open();
+    // The slot last, out of the cache that the own piece is in by then, so that others find it in one, too.
+    if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), total);
     if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
     c.publish();
     for (int rank : t.neighbours()) {
-      const Bytes theirs = piece(rank, done);
+      const Bytes theirs = piece(outs[rank], done);
       if (rank == t.rank() || theirs.empty()) continue;
       c.await(t.local_of(rank));
-      std::memcpy(theirs.data(), c.slot(t.local_of(rank)), theirs.size());
+      copy_out(theirs.data(), c.slot(t.local_of(rank)), theirs.size(), total);
     }
     done += c.slot_bytes();
   } while (done < largest);
+}
+
+/// Whether what others send would overwrite `in` before it was read.
+bool is_in_the_way(ConstBytes in, const std::vector<Bytes>& outs, int rank) {
+  return in.data() != outs[rank].data() &&
+         std::any_of(outs.begin(), outs.end(), [&](Bytes out) { return overlap(out, in); });
 }
 
 /// Over nodes; this rank's block is in its place.
@@ -145,13 +159,15 @@ void exchange_blocks(Context& c, const std::vector<Bytes>& outs) {
 
 void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
+  if (t.nodes() == 1 && t.size() > 1) {
+    c.note({"chunks", 1, std::min(in.size(), c.slot_bytes())});
+    if (!is_in_the_way(in, outs, t.rank())) return allgather_on_node(c, in, outs);
+    copy(outs[t.rank()], in);
+    return allgather_on_node(c, outs[t.rank()], outs);
+  }
   if (t.nodes() > 1) c.meet();
   copy(outs[t.rank()], in);
   if (t.size() == 1) return c.note({"alone"});
-  if (t.nodes() == 1) {
-    c.note({"chunks", 1, std::min(in.size(), c.slot_bytes())});
-    return allgather_on_node(c, outs);
-  }
   if (c.shape().local_size == 1) {
     c.note({"pairs", 1, in.size()});
     return exchange_blocks(c, outs);

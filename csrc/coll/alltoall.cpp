@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "coll/algorithms.hpp"
+#include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
@@ -20,7 +21,8 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
   const int k = t.local_size();
   const std::size_t table_bytes = (k * sizeof(std::uint64_t) + 63) / 64 * 64;
   const std::size_t most = (c.slot_bytes() - table_bytes) / k / 64 * 64;
-  std::size_t largest = 0, done = 0;
+  std::size_t largest = 0, total = 0, done = 0;
+  for (int rank : t.neighbours()) total += outs[rank].size();
   do {
     std::byte* slot = c.open();
     for (int rank : t.neighbours()) {
@@ -44,8 +46,8 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
     }
     for (int rank : t.neighbours()) {
       if (rank == t.rank() || done >= outs[rank].size()) continue;
-      std::memcpy(outs[rank].data() + done, c.slot(t.local_of(rank)) + table_bytes + t.local_rank() * most,
-                  std::min(most, outs[rank].size() - done));
+      copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)) + table_bytes + t.local_rank() * most,
+               std::min(most, outs[rank].size() - done), total);
     }
     done += most;
   } while (done < largest);

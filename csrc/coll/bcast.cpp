@@ -28,8 +28,14 @@ void walk(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes, C
 
 }  // namespace
 
+bool overlap(ConstBytes a, ConstBytes b) { return a.data() < b.data() + b.size() && b.data() < a.data() + a.size(); }
+
 void copy(Bytes to, ConstBytes from) {
-  if (to.data() != from.data() && !from.empty()) std::memmove(to.data(), from.data(), from.size());
+  if (to.data() == from.data() || from.empty()) return;
+  if (overlap(to.first(from.size()), from))
+    std::memmove(to.data(), from.data(), from.size());
+  else
+    copy_out(to.data(), from.data(), from.size(), from.size());
 }
 
 void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {

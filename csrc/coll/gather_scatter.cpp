@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "coll/algorithms.hpp"
+#include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
@@ -34,7 +35,7 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
       for (int rank : t.neighbours()) {
         if (rank == root) continue;
         c.await(t.local_of(rank));
-        if (n) std::memcpy(outs[rank].data() + done, c.slot(t.local_of(rank)), n);
+        copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)), n, in.size() * c.local_size());
       }
     }
     done += n;
@@ -54,8 +55,9 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     return c.exchange(std::span(&parcel, 1), {});
   }
   const bool deals = t.rank() == root;
-  if (deals) copy(out, ins[root]);
-  const std::size_t most = c.slot_bytes() / c.local_size() / 64 * 64;
+  // Small pieces of what is short, so that the others read while root writes.
+  const std::size_t most =
+      std::min(c.slot_bytes() / c.local_size() / 64 * 64, node_piece_bytes(out.size(), c.slot_bytes()));
   std::size_t done = 0;
   do {
     const std::size_t n = part(out.size(), done, most);
@@ -68,10 +70,11 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
       c.open_unwritten();
       c.publish();
       c.await(t.local_of(root));
-      if (n) std::memcpy(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n);
+      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, out.size());
     }
     done += n;
   } while (done < out.size());
+  if (deals) copy(out, ins[root]);  // last: the others need not wait for it
   if (!deals || t.nodes() == 1) return;
   std::vector<Outgoing> outgoing;
   for (int rank = 0; rank < t.size(); ++rank)

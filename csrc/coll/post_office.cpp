@@ -108,7 +108,7 @@ void PostOffice::accept(const MessageHandle& m, int from, const MessageHead& hea
 
 void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head) {
   m->id = head.id;
-  if (fabric_.can_read(from)) {
+  if (fabric_.can_read(from) && !two_cores_copy(*m)) {
     m->address = head.address;
     routes_[from].taking.push_back(m);
     return;

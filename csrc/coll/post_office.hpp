@@ -40,7 +40,7 @@ using MessageHandle = std::shared_ptr<Message>;
 /// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
 ///
 /// Short messages travel at once and wait at the receiver if nobody asked for them yet. Long ones ask
-/// first (kAsk). Where the receiver can read the sender's memory it copies them out of there and says so (kTaken);
+/// first (kAsk). Where the receiver can read the sender's memory it may copy them out of there, and says so (kTaken);
 /// else it grants them a place, and they come in pieces (kGrant, kData).
 /// Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records.
 /// Whoever waits drives all messages of the group; a background thread does where nobody waits.
@@ -87,6 +87,7 @@ class PostOffice {
   bool progress_wire();
   bool flush_ring(int peer);
   bool take_piece(int peer);
+  bool two_cores_copy(const Message& message) const;
   void flush_wire(int peer);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
   void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);

@@ -56,9 +56,9 @@ void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
   for (int rank = 0; rank < k; ++rank) sources[rank] = (rank == me ? in.data() : c.slot(rank)) + s.begin;
   mine = c.open();
   reduce(mine + s.begin, sources, s.bytes / element_bytes(how.type), how);
-  if (wanted) copy_out(out.data() + s.begin, mine + s.begin, s.bytes, total);
   c.publish();
   if (!wanted) return;
+  copy_out(out.data() + s.begin, mine + s.begin, s.bytes, total);  // while others read it
   c.await_all();
   for (int rank = 0; rank < k; ++rank) {
     const Slice other = slice(in.size(), rank, k);

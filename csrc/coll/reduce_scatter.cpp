@@ -44,9 +44,9 @@ void reduce_scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Byte
     c.publish();
     c.await_all();
     const ConstBytes mine = piece(ins[t.rank()], done, most);
-    std::vector<const void*> sources;
+    const std::span<const void*> sources = c.sources();
     for (int rank : t.neighbours())
-      sources.push_back(rank == t.rank() ? mine.data() : c.slot(t.local_of(rank)) + t.local_rank() * most);
+      sources[t.local_of(rank)] = rank == t.rank() ? mine.data() : c.slot(t.local_of(rank)) + t.local_rank() * most;
     if (!mine.empty()) reduce(piece(out, done, most).data(), sources, mine.size() / element_bytes(how.type), how);
     done += most;
   } while (done < total);

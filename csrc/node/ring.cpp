@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "node/copy_out.hpp"
+
 namespace accdp {
 
 std::size_t Ring::space() const {
@@ -25,13 +27,13 @@ bool Ring::has_news() const {
 bool Ring::peek(MessageHead& head) const {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
   if (line_->written.load(std::memory_order_acquire) == at) return false;
-  copy_out(at, &head, sizeof head);
+  copy_out(at, &head, sizeof head, sizeof head);
   return true;
 }
 
 void Ring::take(const MessageHead& head, std::byte* payload) {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
-  if (head.piece) copy_out(at + sizeof head, payload, head.piece);
+  if (head.piece) copy_out(at + sizeof head, payload, head.piece, head.bytes);
   line_->taken.store(at + sizeof head + head.piece, std::memory_order_release);
 }
 
@@ -42,11 +44,11 @@ void Ring::copy_in(std::uint64_t at, const void* from, std::size_t bytes) {
   std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
 }
 
-void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes) const {
+void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes, std::size_t message_bytes) const {
   const std::size_t offset = at & (capacity_ - 1);
   const std::size_t first = std::min(bytes, capacity_ - offset);
-  std::memcpy(to, data_ + offset, first);
-  std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
+  accdp::copy_out(to, data_ + offset, first, message_bytes);
+  accdp::copy_out(static_cast<std::byte*>(to) + first, data_, bytes - first, message_bytes);
 }
 
 }  // namespace accdp

@@ -85,8 +85,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
     old.emplace_back(references[i], Operand::kRead);
   }
   const auto use = root == rank_ ? Operand::kRead : Operand::kWrite;
-  return launch(
-      {OpType::BROADCAST, "accdp:bcast_compressed", tensors, tensors, timeout, is_async, {}, true},
+  const Plan plan{OpType::BROADCAST, "accdp:bcast_compressed", tensors, tensors, timeout, is_async, {}, true};
+  return launch_work(
+      plan, place_of(plan),
       [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
           Group& group, double timeout_s, const Way& way) {
         HostView view(way, memory, use);

@@ -115,8 +115,8 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
   return place;
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<void(Group&, double, const Way&)> run) {
-  const c10::Device place = place_of(plan);
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
+                                                          std::function<void(Group&, double, const Way&)> run) {
   std::shared_ptr<DeviceCall> call;
   if (!place.is_cpu()) {
     try {
@@ -127,9 +127,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch(Plan plan, std::function<vo
   }
   const std::uint64_t sequence = ++sequence_;
   record(plan);
-  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, std::move(plan.outputs), sequence);
+  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, plan.outputs, sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
-  const double timeout_s = plan.timeout == c10d::kUnsetTimeout ? -1 : plan.timeout.count() * 1e-3;
+  const double timeout_s = seconds(plan.timeout);
   Task task{work, {}};
   if (!call) {
     task.run = [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s, {host_collectives()}); };

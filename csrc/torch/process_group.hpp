@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <memory>
 
 #include "coll/group.hpp"
@@ -97,18 +98,35 @@ class ProcessGroupAccdp : public c10d::Backend {
   static void set_splitter(Splitter splitter);
 
  private:
-  /// What is common to all collectives.
+  /// What is common to all collectives; tensors as the caller gave them, for as long as the call takes.
   struct Plan {
     c10d::OpType type;
     const char* title;  ///< profiler's name of the operation
-    Tensors inputs, outputs;
+    const Tensors &inputs, &outputs;
     Milliseconds timeout;
     bool is_async;
     Lists nested = {};
     /// Some tensors may be in host memory while others are on a device.
     bool is_mixed = false;
   };
-  WorkPtr launch(Plan plan, std::function<void(Group&, double timeout_s, const Way&)> run);
+  /// Does `run(Group&, double timeout_s, const Way&)`, now or later. Host memory of a caller who waits anyway, with
+  /// nothing ahead and nobody watching, makes no Work: c10d takes none for "it is done", as from its own backends.
+  template <class Run>
+  WorkPtr launch(Plan plan, Run run) {
+    const c10::Device place = place_of(plan);
+    if (place.is_cpu() && !plan.is_async && !is_watched()) {
+      const auto now = [&] {
+        ++sequence_;
+        run(*group_, seconds(plan.timeout), Way{host_collectives()});
+      };
+      if (queue_->try_now(now)) return nullptr;
+    }
+    return launch_work(std::move(plan), place, std::move(run));
+  }
+  /// The same with a Work, however it is done.
+  WorkPtr launch_work(Plan plan, c10::Device place, std::function<void(Group&, double timeout_s, const Way&)> run);
+  static double seconds(Milliseconds timeout) { return timeout == c10d::kUnsetTimeout ? -1 : timeout.count() * 1e-3; }
+  bool is_watched() const { return coalescing_ || at::hasCallbacks(); }  ///< by a batch, or by a profiler
   c10::Device place_of(const Plan& plan) const;
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
@@ -121,7 +139,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   std::atomic<std::uint64_t> sequence_{0};
   std::mutex coalescing_mutex_;
-  bool coalescing_ = false;
+  std::atomic<bool> coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
   StreamCall bcast_;
   Devices devices_;

@@ -6,34 +6,46 @@
 
 namespace accdp::torch_backend {
 
-std::exception_ptr Queue::execute(const Task& task) {
+bool Queue::enter() {
+  std::lock_guard lock(mutex_);
+  if (running_ || !tasks_.empty()) return false;
+  running_ = true;
+  return true;
+}
+
+void Queue::leave() {
+  std::lock_guard lock(mutex_);
+  running_ = false;
+  changed_.notify_all();
+}
+
+std::exception_ptr Queue::execute(c10::function_ref<void()> run) {
   try {
     // Copies into the caller's tensors are no part of anybody's graph, and may go into inference tensors.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    task.run();
+    run();
   } catch (...) {
     return std::current_exception();
   }
   return nullptr;
 }
 
+bool Queue::try_now(c10::function_ref<void()> run) {
+  if (!enter()) return false;
+  const std::exception_ptr error = execute(run);
+  leave();
+  if (error) std::rethrow_exception(translated(error));
+  return true;
+}
+
 void Queue::run_now(const Task& task) {
-  {
-    std::unique_lock lock(mutex_);
-    if (running_ || !tasks_.empty()) {
-      lock.unlock();
-      run_later(task);
-      task.work->wait();
-      return;
-    }
-    running_ = true;
+  if (!enter()) {
+    run_later(task);
+    task.work->wait();
+    return;
   }
-  const std::exception_ptr error = execute(task);
-  {
-    std::lock_guard lock(mutex_);
-    running_ = false;
-    changed_.notify_all();
-  }
+  const std::exception_ptr error = execute(task.run);
+  leave();
   task.work->complete(error);
   task.work->wait();  // throws its error
 }
@@ -61,7 +73,7 @@ void Queue::loop() {
     tasks_.pop_front();
     running_ = true;
     lock.unlock();
-    const std::exception_ptr error = execute(task);
+    const std::exception_ptr error = execute(task.run);
     lock.lock();
     running_ = false;
     if (idle_ == 0 && !stop_) hire();

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "torch/work.hpp"
@@ -24,13 +25,18 @@ struct Task {
 /// on the worker that finished its own, after another worker is ready to take those.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
+  /// Runs it on this thread and throws its error, as callers of a process group know it; false, and nothing has
+  /// happened, where something is ahead of it.
+  bool try_now(c10::function_ref<void()> run);
   void run_now(const Task& task);  ///< returns when it is done; throws its error
   void run_later(Task task);
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
   void stop();                                 ///< joins the workers; queued tasks fail
 
  private:
-  static std::exception_ptr execute(const Task& task);
+  bool enter();  ///< true if nothing was ahead; then leave() must follow
+  void leave();
+  static std::exception_ptr execute(c10::function_ref<void()> run);
   void hire();  ///< one more worker; it keeps the queue alive
   void loop();
 

@@ -94,26 +94,27 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
   auto memory = operands(tensors, Operand::kReadWrite);
   std::vector<Operand> left;
   if (residual.defined()) left.emplace_back(residual, Operand::kWrite);
-  return launch({OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async},
-                [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options,
-                 how = reduce_op_of(op), report = std::move(report)](Group& group, double timeout_s, const Way& way) {
-                  HostView view(way, memory, Operand::kReadWrite), room_view(way, left, Operand::kWrite);
-                  std::vector<Piece> pieces;
-                  Bytes rest = view[0];
-                  for (std::int64_t count : counts) {
-                    const std::size_t n = count * element_bytes(memory[0].type());
-                    pieces.push_back({rest.first(n), memory[0].type()});
-                    rest = rest.subspan(n);
-                  }
-                  std::span<float> room;
-                  if (!left.empty())
-                    room = {reinterpret_cast<float*>(room_view[0].data()), room_view[0].size() / sizeof(float)};
-                  *report = group.allreduce_stream(std::move(pieces), how, options, room, timeout_s);
-                  view.deliver();
-                  room_view.deliver();
-                  give_back(memory);
-                  give_back(left);
-                });
+  const Plan plan{OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async};
+  return launch_work(
+      plan, place_of(plan),
+      [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options, how = reduce_op_of(op),
+       report = std::move(report)](Group& group, double timeout_s, const Way& way) {
+        HostView view(way, memory, Operand::kReadWrite), room_view(way, left, Operand::kWrite);
+        std::vector<Piece> pieces;
+        Bytes rest = view[0];
+        for (std::int64_t count : counts) {
+          const std::size_t n = count * element_bytes(memory[0].type());
+          pieces.push_back({rest.first(n), memory[0].type()});
+          rest = rest.subspan(n);
+        }
+        std::span<float> room;
+        if (!left.empty()) room = {reinterpret_cast<float*>(room_view[0].data()), room_view[0].size() / sizeof(float)};
+        *report = group.allreduce_stream(std::move(pieces), how, options, room, timeout_s);
+        view.deliver();
+        room_view.deliver();
+        give_back(memory);
+        give_back(left);
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors,

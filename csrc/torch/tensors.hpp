@@ -47,7 +47,7 @@ std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks);
 
 /// Checks of a call's arguments, made before anything is sent. `where` begins the message.
 struct Checks {
-  std::string where;
+  const char* where;
 
   [[noreturn]] void fail(const std::string& text) const;
   void non_empty(const Tensors& tensors) const;

@@ -6,6 +6,8 @@ import pytest
 from cases import plain_of
 from reference import assert_same
 
+from accdp_comm import Communicator
+
 pytestmark = pytest.mark.mpi
 
 
@@ -121,6 +123,42 @@ def test_one_rank_sends_all(world):
     got = world.alltoall(x, send_counts=counts)
     assert got.shape == ((700, 3) if world.rank == 0 else (0, 3))
     assert world.rank != 0 or (got == np.arange(2100.0).reshape(700, 3)).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_longer_than_the_caches(comm):
+    """What is longer than 4 MiB is written past the caches, where a place need not begin at a cache line."""
+    count = (9 << 20) // 4 // comm.size + 3
+    with Communicator(comm, timeout_s=60) as world:
+        rank, size = world.rank, world.size
+        room = np.zeros(size * count + 2, np.float32)
+        out, part = room[1:-1], np.zeros(count + 1, np.float32)[1:]
+        mine = np.arange(count, dtype=np.float32) * (rank + 1)
+        every = np.concatenate([np.arange(count, dtype=np.float32) * (other + 1) for other in range(size)])
+        assert_same(world.allgather(mine, out=out), every, "allgather")
+        out[:] = 0
+        out[rank * count :][:count] = mine
+        assert_same(world.allgather(out[rank * count :][:count], out=out), every, "allgather in place")
+        assert room[0] == room[-1] == 0
+        for root in range(size):
+            assert_same(world.scatter(every, part, root), mine, f"scatter from {root}")
+            out[:] = 0
+            world.gather(mine, root, out=out)
+            assert_same(out, every if rank == root else np.zeros_like(every), f"gather to {root}")
+        wanted = np.concatenate([every.reshape(size, count)[rank] + other for other in range(size)])
+        sent = np.concatenate([every.reshape(size, count)[other] + rank for other in range(size)])
+        assert_same(world.alltoall(sent, out=out), wanted, "alltoall")
+        assert room[0] == room[-1] == 0
+
+
+def test_allgather_of_a_part_of_its_own_result(world):
+    """From another rank's place, which is written only after it was read."""
+    for count in (3, 5000):
+        out = np.full((world.size, count), -1, np.int64)
+        mine = out[(world.rank + 1) % world.size]
+        mine[:] = world.rank
+        world.allgather(mine, out=out)
+        assert_same(out, np.repeat(np.arange(world.size), count).reshape(out.shape), f"{count} elements")
 
 
 def test_barrier(world):

@@ -108,6 +108,31 @@ def test_result_is_the_outputs(rank, size):
     assert work.result() == []
 
 
+@pytest.mark.on_ranks(1, 2)
+def test_an_operation_that_the_caller_waits_for_makes_no_work(rank, size):
+    """c10d takes None for "it is done". With something ahead of it, or in a batch, there is a work as ever."""
+    group = dist.distributed_c10d._get_default_group()
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    tensor = torch.ones(3)
+    assert group.allreduce([tensor], options) is None
+    assert tensor.tolist() == [size] * 3
+    wrong = dist.BroadcastOptions()
+    wrong.asyncOp, wrong.rootRank = False, size
+    with pytest.raises(RuntimeError, match="invalid root rank"):
+        group.broadcast([tensor], wrong)
+    big, small = torch.ones(1 << 22), torch.ones(2)
+    ahead = dist.all_reduce(big, async_op=True)
+    dist.all_reduce(small)
+    ahead.wait()
+    assert small.tolist() == [size] * 2 and big.unique().tolist() == [size]
+    backend = group._get_backend(torch.device("cpu"))
+    before = backend._get_sequence_number_for_group()
+    dist.broadcast(tensor, 0)
+    dist.barrier()
+    assert backend._get_sequence_number_for_group() == before + 2
+
+
 @pytest.mark.on_ranks(2, 3)
 def test_then_runs_after_the_reduction_without_any_wait(rank, size):
     tensor = torch.full((5,), rank + 1.0)

@@ -66,12 +66,17 @@ void Context::meet() {
 }
 
 void Context::compare_on_node() {
-  for (int rank : topology().neighbours())
-    compare(fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2], rank);
+  for (int rank : topology().neighbours()) {
+    const Signature& theirs = fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2];
+    compare(theirs, rank);
+    told_ |= theirs.notice;
+  }
+  told_ |= signature_.notice;
 }
 
 void Context::compare_between_nodes() {
   std::vector<Signature> theirs(topology().nodes());
+  signature_.notice = told_;
   std::vector<Incoming> incoming;
   std::vector<Outgoing> outgoing;
   for (int node = 0; node < topology().nodes(); ++node) {
@@ -81,6 +86,7 @@ void Context::compare_between_nodes() {
     outgoing.push_back({leader, std::as_bytes(std::span(&signature_, 1))});
   }
   exchange(incoming, outgoing);
+  for (const Signature& signature : theirs) told_ |= signature.notice;
   // Within a node all agree by now. The side with fewer ranks is the odd one; with as many, the one without rank 0.
   theirs[topology().node()] = signature_;
   auto side_of = [&](int node) {

@@ -13,15 +13,10 @@ namespace accdp {
 struct FrameHead {
   static constexpr std::uint32_t kMagic = 0x50444341;  // "ACDP"
   static constexpr std::uint8_t kVersion = 1;
-  enum Flag : std::uint8_t {
-    kDirect = 1,   ///< the frames after this one come as they are, without heads
-    kReceipt = 2,  ///< the first receiver says when it has a frame, this one and all after it
-  };
   std::uint32_t magic = kMagic;
   std::uint8_t version = kVersion;
   std::uint8_t collective = 0;  ///< OpKind
-  std::uint8_t flags = 0;
-  std::uint8_t reserved = 0;
+  std::uint16_t reserved = 0;
   std::uint64_t sequence = 0;      ///< of the operation in its group
   std::uint64_t stream_bytes = 0;  ///< of the whole operation, before encoding
   std::uint64_t reference = 0;     ///< checksum of what DELTA chunks are to be added to; 0: there are none
@@ -78,7 +73,6 @@ class FrameReader {
  public:
   /// Throws CodecError saying what is wrong. Reads nothing outside `message`.
   FrameReader(ConstBytes message, const FrameExpectation& expected);
-  std::uint8_t flags() const { return head_.flags; }
   std::size_t chunks() const { return records_.size(); }
   const ChunkRecord& record(std::size_t i) const { return records_[i]; }
   /// Decodes chunk i into `out`, which has the expected raw size.

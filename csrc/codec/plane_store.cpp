@@ -19,6 +19,7 @@ enum class Method : std::uint8_t { kRaw = 0, kOneValue = 1, kFrame = 2, kSparse 
 constexpr std::size_t kHeaderBytes = 5;    // of one plane
 constexpr std::size_t kWorthPacking = 64;  // bytes; two frames have heads
 constexpr std::size_t kLittle = 16;        // a plane stored in less than one in so many bytes
+constexpr std::size_t kPartOfPlane = 8;    // of which a frame is made to see what a frame of all would come to
 
 void put_header(std::byte* at, Method method, std::size_t payload_bytes) {
   at[0] = static_cast<std::byte>(method);
@@ -71,19 +72,27 @@ struct Stored {
 /// The plane as exceptions from its usual byte, in the smaller of the two forms where one fits; else as it is.
 Stored store_sparse(std::byte usual, ConstBytes plane, Bytes room) {
   thread_local Scratch scratch;
-  const Bytes sparse(scratch.at_least(2 * plane.size()), plane.size()),
-      packed(sparse.data() + plane.size(), room.size());
-  const std::size_t bytes = encode_sparse(usual, plane, sparse);
-  const std::size_t fewer = bytes > kWorthPacking ? pack_sparse(sparse.first(bytes), packed) : 0;
-  const bool is_packed = fewer && fewer < bytes;
-  const Stored stored =
-      is_packed ? Stored{Method::kPackedSparse, fewer} : Stored{Method::kSparse, bytes ? bytes : plane.size()};
-  if (stored.bytes > room.size()) return {Method::kRaw, plane.size()};
-  std::memcpy(room.data(), (is_packed ? packed : sparse).data(), stored.bytes);
-  return stored;
+  const Exceptions found = find_exceptions(usual, plane, scratch.at_least(2 * plane.size()));
+  const std::size_t bytes = found.sparse_bytes();
+  if (bytes > plane.size()) return {Method::kRaw, plane.size()};
+  const std::size_t packed = bytes > kWorthPacking ? pack_sparse(usual, found, room) : 0;
+  if (packed && packed < bytes) return {Method::kPackedSparse, packed};
+  if (bytes > room.size()) return {Method::kRaw, plane.size()};
+  write_sparse(usual, found, room.data());
+  return {Method::kSparse, bytes};
 }
 
-/// Writes the plane's payload to `out` where it fits; nothing is written where only the plane itself would do.
+/// Whether one frame of the plane may well take less than `bytes`, judged by a frame of a part of it. Exceptions that
+/// are strewn over a plane, as changed weights are, need fewer bytes than a frame, which codes the usual bytes too.
+bool frame_may_be_smaller(zstd::Effort effort, ConstBytes plane, std::size_t bytes) {
+  const std::size_t part = plane.size() / kPartOfPlane;
+  thread_local Scratch scratch;
+  const std::size_t most = bytes / kPartOfPlane;  // what it would have to come to
+  const Bytes room(scratch.at_least(most + 1), most);
+  return zstd::compress(effort, plane.subspan((plane.size() - part) / 2, part), room) > 0;
+}
+
+/// Writes the plane's payload to `out` where it fits; what is there is of no use where only the plane itself would do.
 Stored store(zstd::Effort effort, ConstBytes plane, Bytes out) {
   if (is_one_value(plane)) {
     if (!out.empty()) out[0] = plane[0];
@@ -98,6 +107,8 @@ Stored store(zstd::Effort effort, ConstBytes plane, Bytes out) {
     // Repetitions do not show in a sample of single bytes: the effort that looks for them always tries. The other one
     // would gain too little to be worth its time where next to nothing is left.
     try_frame = effort == zstd::Effort::kFast || (sample.is_skewed() && best.bytes > plane.size() / kLittle);
+    if (try_frame && effort == zstd::Effort::kHuffman && best.method != Method::kRaw)
+      try_frame = frame_may_be_smaller(effort, plane, best.bytes);
   }
   if (!try_frame) return best;
   // Frames are the smaller form where the exceptions come in clusters, as in gradients of rows that were not used.

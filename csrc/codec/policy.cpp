@@ -5,7 +5,7 @@
 namespace accdp {
 namespace {
 
-constexpr double kWorthIt = 0.95, kAsFast = 1.01;
+constexpr double kWorthIt = 0.98, kAsFast = 1.01;
 // Speeds are measured on samples in the cache; a stream comes from memory and goes there.
 constexpr double kMemorySecondsPerByte = 0.1e-9;
 
@@ -82,23 +82,6 @@ int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noex
 
 double sampling_seconds(const CodecCost& c, double bytes) noexcept {
   return c.encode_call_s + c.decode_call_s + bytes / c.encode_bytes_per_s + bytes / c.decode_bytes_per_s;
-}
-
-SamplingPlan plan_sampling(std::span<const CodecCost> codecs, double budget_s, std::size_t least,
-                           std::size_t most) noexcept {
-  SamplingPlan plan{0, 0};
-  double fixed = 0, per_byte = 0;
-  for (const CodecCost& codec : codecs) {
-    const double call = sampling_seconds(codec, 0), byte = sampling_seconds(codec, 1) - call;
-    if (fixed + call + (per_byte + byte) * static_cast<double>(least) > budget_s) break;
-    fixed += call;
-    per_byte += byte;
-    ++plan.codecs;
-  }
-  if (plan.codecs == 0) return plan;
-  const double affordable = (budget_s - fixed) / per_byte;
-  plan.bytes = affordable < static_cast<double>(most) ? std::max(static_cast<std::size_t>(affordable), least) : most;
-  return plan;
 }
 
 }  // namespace accdp

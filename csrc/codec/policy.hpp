@@ -1,5 +1,5 @@
 #pragma once
-#include <cstddef>
+#include <algorithm>
 #include <span>
 
 namespace accdp {
@@ -40,24 +40,29 @@ Journey allreduce_journey(const Journey& message, int nodes, int lanes) noexcept
 double plain_seconds(const Journey& journey) noexcept;
 double encoded_seconds(const Journey& journey, const CodecCost& codec) noexcept;
 
-/// Index of the codec that is predicted to be fastest, -1 for none: a codec must gain 5 %, because a wrong guess the
-/// other way costs more than the gain. Of codecs that are as fast within 1 %, the one that computes least.
+/// Index of the codec that is predicted to be fastest, -1 for none: a codec must gain 2 %, about what predictions may
+/// be off where they are good. Of codecs that are as fast within 1 %, the one that computes least.
 int choose_codec(const Journey& journey, std::span<const CodecCost> codecs) noexcept;
 
-/// How much of the data may be tried on how many codecs.
-struct SamplingPlan {
-  std::size_t codecs;  ///< the first ones of the list
-  std::size_t bytes;   ///< on each of them; 0 where codecs is 0
-};
-
-/// Trying codecs must cost little beside sending: less than `budget_s` in all. `codecs` begins with the cheapest to
-/// try; rather fewer codecs than less than `least` bytes each, and never more than `most`.
-SamplingPlan plan_sampling(std::span<const CodecCost> codecs, double budget_s, std::size_t least,
-                           std::size_t most) noexcept;
 /// Seconds to encode and decode a sample, by what is known of the codec.
 double sampling_seconds(const CodecCost& codec, double bytes) noexcept;
 
-/// The part of a broadcast's time that may go into choosing its codec.
-constexpr double kSamplingShare = 0.015;
+/// What trying codecs on the data may cost: a part of what the operation takes by the best way that is known so far, so
+/// that a codec that makes it short also ends the search for a better one.
+class SamplingBudget {
+ public:
+  /// Half of what a choice by itself may cost against knowing the best one; the other half is for wrong predictions.
+  static constexpr double kShare = 0.025;
+
+  explicit SamplingBudget(double plain_s) : best_s_(plain_s) {}
+  bool allows(double seconds) const { return spent_s_ + seconds <= kShare * best_s_; }
+  void spend(double seconds) { spent_s_ += seconds; }
+  void found(double predicted_s) { best_s_ = std::min(best_s_, predicted_s); }
+  /// Whether something that was predicted to take so long may still turn out to be the best.
+  bool is_hopeless(double predicted_s) const { return predicted_s > 1.5 * best_s_; }
+
+ private:
+  double best_s_, spent_s_ = 0;
+};
 
 }  // namespace accdp

@@ -1,16 +1,14 @@
 #include "codec/sparse_frames.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "codec/scratch.hpp"
-#include "codec/sparse_plane.hpp"
 #include "codec/zstd_api.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::byte kFar{255};  // a distance without a value, see sparse_plane.hpp
 constexpr std::size_t kHeadBytes = 9;
 
 void put_u32(std::byte* at, std::size_t value) {
@@ -24,23 +22,15 @@ std::size_t get_u32(const std::byte* at) {
 
 }  // namespace
 
-std::size_t pack_sparse(ConstBytes sparse, Bytes out) {
-  if (sparse.size() < 2 || out.size() <= kHeadBytes) return 0;
-  thread_local Scratch scratch;
-  std::byte* const distances = scratch.at_least(2 * sparse.size());
-  std::byte* const values = distances + sparse.size();
-  std::size_t far_and_near = 0, near = 0;
-  for (std::size_t at = 1; at < sparse.size(); ++at) {
-    distances[far_and_near++] = sparse[at];
-    if (sparse[at] != kFar) values[near++] = sparse[++at];
-  }
-  if (near == 0) return 0;
-  const std::size_t first = zstd::compress(zstd::Effort::kHuffman, {distances, far_and_near}, out.subspan(kHeadBytes));
+std::size_t pack_sparse(std::byte usual, const Exceptions& exceptions, Bytes out) {
+  if (exceptions.values.empty() || out.size() <= kHeadBytes) return 0;
+  const Bytes room = out.subspan(kHeadBytes);
+  const std::size_t first = zstd::compress(zstd::Effort::kHuffman, exceptions.distances, room);
   if (first == 0) return 0;
-  const std::size_t second = zstd::compress(zstd::Effort::kHuffman, {values, near}, out.subspan(kHeadBytes + first));
+  const std::size_t second = zstd::compress(zstd::Effort::kHuffman, exceptions.values, room.subspan(first));
   if (second == 0) return 0;
-  out[0] = sparse[0];
-  put_u32(out.data() + 1, far_and_near);
+  out[0] = usual;
+  put_u32(out.data() + 1, exceptions.distances.size());
   put_u32(out.data() + 5, first);
   return kHeadBytes + first + second;
 }
@@ -51,20 +41,12 @@ bool decode_packed_sparse(ConstBytes in, Bytes out) {
   // More distances than bytes to fill there cannot be, which also bounds the memory below.
   if (count == 0 || count > out.size() || first > in.size() - kHeadBytes) return false;
   thread_local Scratch scratch;
-  std::byte* const distances = scratch.at_least(4 * count + 1);
-  std::byte* const values = distances + count;
-  std::byte* const sparse = values + count;
-  if (!zstd::decompress(in.subspan(kHeadBytes, first), {distances, count})) return false;
-  std::size_t near = 0;
-  for (std::size_t i = 0; i < count; ++i) near += distances[i] != kFar;
-  if (!zstd::decompress(in.subspan(kHeadBytes + first), {values, near})) return false;
-  std::size_t used = 0;
-  sparse[used++] = in[0];
-  for (std::size_t i = 0, value = 0; i < count; ++i) {
-    sparse[used++] = distances[i];
-    if (distances[i] != kFar) sparse[used++] = values[value++];
-  }
-  return decode_sparse({sparse, used}, out);
+  const Bytes distances(scratch.at_least(2 * count), count);
+  if (!zstd::decompress(in.subspan(kHeadBytes, first), distances)) return false;
+  const auto near = count - static_cast<std::size_t>(std::count(distances.begin(), distances.end(), kFar));
+  const Bytes values(distances.data() + count, near);
+  if (!zstd::decompress(in.subspan(kHeadBytes + first), values)) return false;
+  return fill_in(in[0], {distances, values}, out);
 }
 
 }  // namespace accdp

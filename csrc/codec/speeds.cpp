@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 #include <sstream>
+#include <tuple>
 #include <vector>
 
 #include "base/settings.hpp"
@@ -17,12 +18,10 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kProbeBytes = 256 << 10, kSmallProbeBytes = 4 << 10;
-
 /// Floats as trained weights have them, in the datatype's bits. Integers as differences between versions are: most of
 /// them small, one in four 0.
 std::vector<std::byte> noise(Datatype type) {
-  std::vector<std::byte> data(kProbeBytes);
+  std::vector<std::byte> data(CodecTimes::kMost);
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
   std::geometric_distribution<int> small(0.25);
@@ -81,32 +80,32 @@ std::pair<double, double> time_both(const CodecRow& codec, const Encoding& how, 
   return {encode, decode};
 }
 
-CodecCost measure(const CodecRow& codec, Datatype type) {
+CodecTimes measure(const CodecRow& codec, Datatype type) {
   std::vector<std::byte> data = noise(type);
   std::vector<std::byte> stored(data.size()), back(data.size());
   const Encoding how{type, 2e-4};
   // One that gives noise up at once is not fast.
   if (codec.encode(how, data, stored) == 0) repeat_elements(data, element_bytes(type));
-  const auto [encode, decode] = time_both(codec, how, data, stored, back);
-  const auto [small_encode, small_decode] =
-      time_both(codec, how, ConstBytes(data).first(kSmallProbeBytes), stored, back);
-  constexpr double kShare = static_cast<double>(kSmallProbeBytes) / kProbeBytes;
-  return {1, kProbeBytes / encode, kProbeBytes / decode, std::max(0.0, small_encode - encode * kShare),
-          std::max(0.0, small_decode - decode * kShare)};
+  CodecTimes times;
+  for (std::size_t i = 0; i < CodecTimes::kSizes; ++i)
+    std::tie(times.encode[i], times.decode[i]) =
+        time_both(codec, how, ConstBytes(data).first(CodecTimes::bytes_at(i)), stored, back);
+  return times;
 }
 
-/// The file: one line per codec and datatype, "fpk.1 bfloat16" and four numbers, after a line that names the processor.
+/// The file: one line per codec and datatype, "fpk.1 bfloat16" and eight numbers, after a line that names the
+/// processor.
 class SpeedTable {
  public:
-  CodecCost get(const CodecRow& codec, Datatype type) {
+  CodecTimes get(const CodecRow& codec, Datatype type) {
     std::lock_guard lock(mutex_);
     if (!read_) load();
     const Key key{std::string(codec.name) + "." + std::to_string(codec.format), name_of(type)};
-    if (auto found = speeds_.find(key); found != speeds_.end()) return found->second;
-    const CodecCost cost = measure(codec, type);
-    speeds_[key] = cost;
+    if (auto found = times_.find(key); found != times_.end()) return found->second;
+    const CodecTimes times = measure(codec, type);
+    times_[key] = times;
     save();
-    return cost;
+    return times;
   }
 
  private:
@@ -121,10 +120,14 @@ class SpeedTable {
     std::string line;
     if (!std::getline(file, line) || line != processor()) return;
     Key key;
-    CodecCost cost{1, 0, 0};
-    while (file >> key.first >> key.second >> cost.encode_bytes_per_s >> cost.decode_bytes_per_s >>
-           cost.encode_call_s >> cost.decode_call_s)
-      if (cost.encode_bytes_per_s > 0 && cost.decode_bytes_per_s > 0) speeds_[key] = cost;
+    CodecTimes times;
+    while (file >> key.first >> key.second) {
+      bool is_whole = true;
+      for (double* seconds : {times.encode, times.decode})
+        for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) is_whole &= file >> seconds[i] && seconds[i] > 0;
+      if (!is_whole) return;
+      times_[key] = times;
+    }
   }
 
   /// Whole file under another name first: many ranks may do this at once. A cache that cannot be written is none.
@@ -137,9 +140,12 @@ class SpeedTable {
     {
       std::ofstream file(unique.str());
       file << processor() << "\n";
-      for (const auto& [key, cost] : speeds_)
-        file << key.first << " " << key.second << " " << cost.encode_bytes_per_s << " " << cost.decode_bytes_per_s
-             << " " << cost.encode_call_s << " " << cost.decode_call_s << "\n";
+      for (const auto& [key, times] : times_) {
+        file << key.first << " " << key.second;
+        for (const double* seconds : {times.encode, times.decode})
+          for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) file << " " << seconds[i];
+        file << "\n";
+      }
     }
     std::filesystem::rename(unique.str(), path_, ignored);
     if (ignored) std::filesystem::remove(unique.str(), ignored);
@@ -148,21 +154,38 @@ class SpeedTable {
   static std::string processor() {
     std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);)
-      if (line.starts_with("model name")) return "4 " + line;
-    return "4 unknown processor";
+      if (line.starts_with("model name")) return "5 " + line;
+    return "5 unknown processor";
   }
 
   std::mutex mutex_;
   bool read_ = false;
   std::string path_;
-  std::map<Key, CodecCost> speeds_;
+  std::map<Key, CodecTimes> times_;
 };
 
 }  // namespace
 
-CodecCost codec_speed(const CodecRow& codec, Datatype type) {
+double CodecTimes::at(const double* seconds, std::size_t bytes) {
+  std::size_t i = 1;  // between i - 1 and i, or beyond in a straight line
+  while (i + 1 < kSizes && bytes > bytes_at(i)) ++i;
+  const auto below = static_cast<double>(bytes_at(i - 1)), above = static_cast<double>(bytes_at(i));
+  const double slope = (seconds[i] - seconds[i - 1]) / (above - below);
+  return std::max(seconds[i - 1] + (static_cast<double>(bytes) - below) * slope, seconds[0] / 4);
+}
+
+CodecTimes codec_times(const CodecRow& codec, Datatype type) {
   static SpeedTable table;
   return table.get(codec, type);
+}
+
+CodecCost codec_speed(const CodecRow& codec, Datatype type) {
+  const CodecTimes times = codec_times(codec, type);
+  constexpr std::size_t kLast = CodecTimes::kSizes - 1;
+  constexpr double kShare = static_cast<double>(CodecTimes::kLeast) / CodecTimes::kMost;
+  return {1, CodecTimes::kMost / times.encode[kLast], CodecTimes::kMost / times.decode[kLast],
+          std::max(0.0, times.encode[0] - times.encode[kLast] * kShare),
+          std::max(0.0, times.decode[0] - times.decode[kLast] * kShare)};
 }
 
 }  // namespace accdp

@@ -1,11 +1,31 @@
 #pragma once
+#include <cstddef>
+
 #include "codec/codec.hpp"
 #include "codec/policy.hpp"
 
 namespace accdp {
 
-/// A codec's cost on noise with the spread of trained weights, on one core, its ratio left at 1: measured at first
-/// use, some milliseconds, and kept in a file in the user's cache folder for processes to come.
+/// Seconds that a codec takes for so many bytes, checksums included, on noise with the spread of trained weights, on
+/// one core. Not in proportion to the bytes: calls cost something, and LZ4 has another way with less than 64 KiB.
+class CodecTimes {
+ public:
+  static constexpr std::size_t kSizes = 4, kLeast = 4 << 10, kMost = kLeast << 2 * (kSizes - 1);
+  static std::size_t bytes_at(std::size_t i) { return kLeast << 2 * i; }
+
+  double encode_s(std::size_t bytes) const { return at(encode, bytes); }
+  double decode_s(std::size_t bytes) const { return at(decode, bytes); }
+
+  double encode[kSizes]{}, decode[kSizes]{};  ///< for bytes_at()
+
+ private:
+  static double at(const double* seconds, std::size_t bytes);
+};
+
+/// Measured at first use, some milliseconds, and kept in a file in the user's cache folder for processes to come.
+CodecTimes codec_times(const CodecRow& codec, Datatype type);
+
+/// The same as speed and cost of a call, its ratio left at 1.
 CodecCost codec_speed(const CodecRow& codec, Datatype type);
 
 }  // namespace accdp

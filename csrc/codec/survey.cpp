@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "codec/crc32c.hpp"
+#include "codec/scratch.hpp"
 #include "codec/speeds.hpp"
 
 namespace accdp {
@@ -12,19 +13,19 @@ namespace {
 constexpr double kFasterOnSomeData = 3;
 constexpr std::size_t kEnoughToTime = 4;
 
-/// What one call took for a byte, the part that each call costs left out as far as it is known.
-double seconds_per_byte(std::chrono::steady_clock::duration took, double call_s, std::size_t bytes) {
-  const double seconds = std::chrono::duration<double>(took).count();
-  return std::max({seconds - call_s, seconds / 4, 1e-12}) / static_cast<double>(bytes);
-}
+using Clock = std::chrono::steady_clock;
 
-/// Zeros and small differences go faster than noise, or slower: the samples tell. Their median, because one of them
-/// may have been interrupted; a few of them are believed only so far.
-double adjusted_speed(double usual, std::vector<double>& seconds_per_byte) {
-  const auto middle = seconds_per_byte.begin() + static_cast<long>(seconds_per_byte.size() / 2);
-  std::nth_element(seconds_per_byte.begin(), middle, seconds_per_byte.end());
-  const double least = seconds_per_byte.size() < kEnoughToTime ? 0.5 : 0.1;
-  return usual * std::clamp(1 / (*middle * usual), least, 16.0);
+double seconds(Clock::duration time) { return std::max(std::chrono::duration<double>(time).count(), 1e-9); }
+
+/// Zeros and small differences go faster than what the usual speed was measured on, or slower: the samples tell, by the
+/// times that they took in units of what is usual for as many bytes. The median, because one of them may have been
+/// interrupted; a few of them are believed only so far.
+double adjusted_speed(double usual, std::vector<double>& slowness) {
+  if (slowness.empty()) return usual;
+  const auto middle = slowness.begin() + static_cast<long>(slowness.size() / 2);
+  std::nth_element(slowness.begin(), middle, slowness.end());
+  const double least = slowness.size() < kEnoughToTime ? 0.5 : 0.1;
+  return usual * std::clamp(1 / *middle, least, 16.0);
 }
 
 }  // namespace
@@ -45,39 +46,33 @@ std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking,
   return found;
 }
 
-std::vector<Candidate> survey(std::span<const ConstBytes> samples, const Encoding& how,
-                              std::span<const Candidate> candidates) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<Candidate> found;
-  std::vector<std::byte> stored, back;
-  for (const ConstBytes sample : samples) stored.resize(std::max(stored.size(), sample.size()));
-  back.resize(stored.size());
-  for (Candidate candidate : candidates) {
-    const CodecRow& codec = *candidate.codec;
-    CodecCost& cost = candidate.cost;
-    std::size_t before = 0, after = 0;
-    std::vector<double> encoding, decoding;
-    for (const ConstBytes sample : samples) {
-      const auto began = Clock::now();
-      const std::size_t size = codec.encode(how, sample, stored);
-      const ConstBytes payload = size ? ConstBytes(stored).first(size) : sample;
-      crc32c(payload);  // as frames do
-      const auto encoded = Clock::now();
-      encoding.push_back(seconds_per_byte(encoded - began, cost.encode_call_s, sample.size()));
-      before += sample.size();
-      after += payload.size();
-      if (size == 0) continue;
-      crc32c(payload);
-      codec.decode(how.type, payload, Bytes(back).first(sample.size()));
-      decoding.push_back(seconds_per_byte(Clock::now() - encoded, cost.decode_call_s, sample.size()));
-    }
-    if (after >= before) continue;
-    cost.ratio = static_cast<double>(before) / static_cast<double>(after);
-    cost.encode_bytes_per_s = adjusted_speed(cost.encode_bytes_per_s, encoding);
-    cost.decode_bytes_per_s = adjusted_speed(cost.decode_bytes_per_s, decoding);
-    found.push_back(candidate);
+bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const ConstBytes> samples, CodecCost& cost) {
+  std::size_t before = 0, after = 0, longest = 0;
+  for (const ConstBytes sample : samples) longest = std::max(longest, (sample.size() + 63) / 64 * 64);
+  thread_local Scratch scratch;
+  const Bytes stored(scratch.at_least(2 * longest), longest), back(stored.data() + longest, longest);
+  std::vector<double> encoding, decoding;
+  const CodecTimes usual = codec_times(codec, how.type);
+  for (const ConstBytes sample : samples) {
+    const auto began = Clock::now();
+    const std::size_t size = codec.encode(how, sample, stored);
+    const ConstBytes payload = size ? ConstBytes(stored).first(size) : sample;
+    crc32c(payload);  // as frames do
+    const auto encoded = Clock::now();
+    encoding.push_back(seconds(encoded - began) / usual.encode_s(sample.size()));
+    before += sample.size();
+    after += payload.size();
+    if (size == 0) continue;
+    crc32c(payload);
+    codec.decode(how.type, payload, back.first(sample.size()));
+    decoding.push_back(seconds(Clock::now() - encoded) / usual.decode_s(sample.size()));
   }
-  return found;
+  if (after >= before) return false;
+  cost = codec_speed(codec, how.type);
+  cost.ratio = static_cast<double>(before) / static_cast<double>(after);
+  cost.encode_bytes_per_s = adjusted_speed(cost.encode_bytes_per_s, encoding);
+  cost.decode_bytes_per_s = adjusted_speed(cost.decode_bytes_per_s, decoding);
+  return true;
 }
 
 }  // namespace accdp

@@ -18,9 +18,8 @@ struct Candidate {
 /// are slower than `pace` (bytes per second of the link), on any data, are left out: they could only slow it down.
 std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace);
 
-/// The candidates that make the samples smaller, with their ratio and with their speed there: each encodes and decodes
-/// all samples once. Samples should be in the cache already, or the first candidate looks slow.
-std::vector<Candidate> survey(std::span<const ConstBytes> samples, const Encoding& how,
-                              std::span<const Candidate> candidates);
+/// Encodes and decodes all samples once. True where they become smaller: `cost` is then the codec's ratio and speed
+/// there. Samples should be in the cache already, or the first candidate looks slow.
+bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const ConstBytes> samples, CodecCost& cost);
 
 }  // namespace accdp

@@ -14,9 +14,12 @@ constexpr const char* kLibrary = "libzstd.so.1";
 // Numbers of libzstd's interface. The literal mode is one that libzstd calls experimental, so its presence is
 // checked, not assumed; it changes how frames are made, never how they are read.
 constexpr int kCompressionLevel = 100;
+constexpr int kMinMatch = 105;
 constexpr int kLiteralMode = 1002;
 constexpr int kLiteralsAlwaysHuffman = 1;
 constexpr int kFastestUsefulLevel = -100;
+// Shorter repetitions, which exponents are full of, take fewer bits as literals.
+constexpr int kLongestMinMatch = 7;
 constexpr unsigned char kFrameMagic[4] = {0x28, 0xb5, 0x2f, 0xfd};
 
 struct Library {
@@ -82,6 +85,7 @@ Compressor make_compressor(Effort effort) {
   if (!made) throw std::bad_alloc();
   if (effort == Effort::kHuffman) {
     api().set_parameter(made.get(), kCompressionLevel, kFastestUsefulLevel);
+    api().set_parameter(made.get(), kMinMatch, kLongestMinMatch);
     api().set_parameter(made.get(), kLiteralMode, kLiteralsAlwaysHuffman);
   } else {
     api().set_parameter(made.get(), kCompressionLevel, 1);

@@ -64,7 +64,7 @@ class StreamFrames : public FrameCodec {
   std::size_t room() const override { return plan_.room(); }
 
   ConstBytes encode_contribution(std::size_t frame, Bytes room) override {
-    const ConstBytes message = sent(frame, contribution_.encode(frame, room, 0));
+    const ConstBytes message = sent(frame, contribution_.encode(frame, room));
     if (!residual_.empty()) {
       const Bytes exact = memory(frame);
       kept_.assign(exact.begin(), exact.end());
@@ -77,7 +77,7 @@ class StreamFrames : public FrameCodec {
     contribution_.decode_to(frame, message, out);
   }
   ConstBytes encode_sum(std::size_t frame, Bytes room) override {
-    const ConstBytes message = sent(frame, sum_.encode(frame, room, 0));
+    const ConstBytes message = sent(frame, sum_.encode(frame, room));
     if (!sum_.is_lossy()) return message;
     const Bytes place = memory(frame);
     if (!residual_.empty()) kept_.assign(place.begin(), place.end());

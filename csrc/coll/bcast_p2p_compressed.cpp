@@ -41,7 +41,7 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
       for (int child : hop.to) {
         requests.clear();
         std::vector<ConstBytes> messages;
-        for (std::size_t i = 0; i < frames; ++i) messages.push_back(own.encode(i, room(i), 0));
+        for (std::size_t i = 0; i < frames; ++i) messages.push_back(own.encode(i, room(i)));
         const auto began = Clock::now();
         for (const ConstBytes& message : messages) requests.push_back(c.isend({leader_at(child), message}));
         for (Wire::Request& request : requests) c.wait(request);

@@ -2,8 +2,8 @@
 //   1. leaders only (root on its own node): receive the frame, pass it on as it came (schedule.hpp says from and to
 //      whom), then decode it; the root encodes the next frame while this one travels;
 //   2. on the node: the leader hands the decoded frame to the others through shared memory.
-// Only the first frame that a node gets needs a head: it tells whether those after it have one (encoded) or are the
-// tensors' memory itself (direct). On one node a frame goes through the slot, and each rank decodes it.
+// Whether frames have heads (encoded) or are the tensors' memory itself (direct), the root has told with its signature.
+// On one node a frame goes through the slot, and each rank decodes it.
 // Cost, chain: ceil(S/c) + nodes - 2 frames over the slowest of encoding, link and decoding.
 #include "coll/bcast_stream.hpp"
 
@@ -57,27 +57,48 @@ class BetweenNodes {
         leader_(c.topology().leader(c.topology().node(), root)),
         leads_(leader_ == c.topology().rank()),
         hops_(bcast_schedule(algorithm, nodes_, place_, plan.frames().size())),
-        first_frames_(algorithm == BcastAlgorithm::kScatterAllgather ? nodes_ : 1),
         direct_(codec == nullptr) {}
 
+  /// Root: chooses the codecs; returns what the others have to know, so that they can wait for frames before the first
+  /// has come.
+  std::uint64_t decide(const Journey& journey) {
+    if (!codec_) return 0;
+    knew_link_ = c_.link().is_known();
+    considered_ = journey.link_bytes_per_s;
+    codec_->choose(0, journey);
+    // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
+    const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
+    const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
+    return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing);
+  }
+
+  /// After all have met.
   void run(const Journey& journey) {
     const double began = processor_s();
+    double handing_over = 0;
     try {
+      if (leads_ && codec_) {
+        direct_ = c_.told() & kDirect;
+        wants_receipts_ = c_.told() & kReceipts;
+        if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
+      }
       for (std::size_t i = 0; i < hops_.size(); ++i) {
         const Hop& hop = hops_[i];
         if (leads_ && place_ == 0)
           give(i, journey);
         else if (leads_)
           take(i);
-        if (c_.local_size() > 1) hand_over(hop.frame);
+        if (c_.local_size() == 1) continue;
+        const double before = processor_s();
+        hand_over(hop.frame);
+        handing_over += processor_s() - before;
       }
       for (Passage& passage : passages_) settle(passage);
       for (Wire::Request& receipt : receipts_) c_.wait(receipt);
-      while (leads_ && place_ == 0 && receipts_got_ < receipts_due_) await_receipt();
-      if (receipts_due_ > 0) c_.link().end(Clock::now());
-      // What the hand-over on the node takes would be counted as the messages' cost.
-      if (leads_ && direct_ && c_.local_size() == 1)
-        c_.message_cost().note(processor_s() - began, static_cast<double>(moved_bytes_));
+      while (!sent_at_receipt_.empty()) await_receipt();
+      if (sent_bytes_ > 0) c_.link().end(Clock::now());
+      if (leads_ && direct_)
+        c_.message_cost().note(processor_s() - began - handing_over, static_cast<double>(moved_bytes_));
     } catch (...) {
       for (Passage& passage : passages_) {
         c_.abandon(passage.receive);
@@ -91,8 +112,10 @@ class BetweenNodes {
 
  private:
   int leader_at(int place) const { return c_.topology().leader((place + root_node_) % nodes_, root_); }
-  /// A place's first frame always has one.
-  bool has_head(std::size_t frame) const { return codec_ && (!direct_ || frame < first_frames_); }
+  /// Of a long stream not every frame has a receipt: each costs both sides a message.
+  bool has_receipt(std::size_t frame) const {
+    return wants_receipts_ && (frame < kEachReceipt || frame % kReceiptEvery == 0);
+  }
   Passage& passage(std::size_t hop) {
     while (passages_.size() <= hop % kKept) passages_.emplace_back();
     return passages_[hop % kKept];
@@ -138,8 +161,7 @@ class BetweenNodes {
     settle(p);
     ConstBytes message;
     result_.clear();
-    if (i == 0 && codec_) begin_stream(journey);
-    if (!has_head(frame)) {
+    if (direct_) {
       const Bytes memory = direct_memory(frame, p);
       if (memory.data() == p.room.data()) copy_together(frame, memory);
       message = memory;
@@ -147,18 +169,17 @@ class BetweenNodes {
       if (i > 0) feel_the_link();
       const bool is_news = !std::exchange(knew_link_, c_.link().is_known()) && knew_link_;
       if (i > 0 && (is_news || i % kReconsider == 0)) reconsider(frame, journey);
-      message = codec_->encode(frame, room_of(p), flags_);
+      message = codec_->encode(frame, room_of(p));
       if (codec_->is_lossy() && (takes_decoded_ || c_.local_size() > 1)) look_at_result(frame, message);
     }
     report_.wire_bytes += message.size();
     moved_bytes_ += message.size() * hops_[i].to.size();
     for (int place : hops_[i].to) {
       p.sends.push_back(c_.isend({leader_at(place), message}));
-      if (place == 1 && wants_receipts()) {
-        c_.link().sent(message.size(), Clock::now());
-        sent_sizes_.push_back(message.size());
-        ++receipts_due_;
-      }
+      if (place != 1 || !wants_receipts_) continue;
+      c_.link().sent(message.size(), Clock::now());
+      sent_bytes_ += message.size();
+      if (has_receipt(frame)) sent_at_receipt_.push_back(sent_bytes_);
     }
     look_for_receipts();
   }
@@ -171,19 +192,9 @@ class BetweenNodes {
     if (takes_decoded_) scatter(result_, spans_of_frame(frame));
   }
 
-  void begin_stream(const Journey& journey) {
-    knew_link_ = c_.link().is_known();
-    considered_ = journey.link_bytes_per_s;
-    codec_->choose(0, journey);
-    // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
-    direct_ = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
-    flags_ = direct_ ? FrameHead::kDirect : 0;
-    if (c_.link().wants_receipts(plan_.frames().size(), plan_.bytes())) flags_ |= FrameHead::kReceipt;
-    c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
-  }
   /// While nothing is known of the link few frames are on their way, so that a wrong first choice is soon seen.
   void feel_the_link() {
-    while (wants_receipts() && !c_.link().is_known() && receipts_due_ - receipts_got_ >= kFirstFrames) await_receipt();
+    while (!c_.link().is_known() && sent_at_receipt_.size() >= kFirstFrames) await_receipt();
   }
   /// Once the link is known better than when the codecs were chosen, they are chosen again.
   void reconsider(std::size_t frame, Journey journey) {
@@ -194,10 +205,9 @@ class BetweenNodes {
     journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
     codec_->choose(frame, journey);
   }
-  bool wants_receipts() const { return flags_ & FrameHead::kReceipt; }
 
   void look_for_receipts() {
-    while (receipts_got_ < receipts_due_) {
+    while (!sent_at_receipt_.empty()) {
       if (!receipt_.pending) receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(1), Wire::kReceipt);
       if (!c_.test(receipt_)) return;
       count_receipt();
@@ -209,10 +219,8 @@ class BetweenNodes {
     count_receipt();
   }
   void count_receipt() {
-    received_bytes_ += sent_sizes_.front();
-    sent_sizes_.pop_front();
-    ++receipts_got_;
-    c_.link().received(received_bytes_, Clock::now());
+    c_.link().received(sent_at_receipt_.front(), Clock::now());
+    sent_at_receipt_.pop_front();
   }
 
   static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
@@ -237,32 +245,25 @@ class BetweenNodes {
     settle(p);
     const std::size_t frame = hops_[i].frame;
     const int from = leader_at(hops_[i].from);
-    p.receive = has_head(frame) ? c_.irecv_up_to({from, room_of(p)}) : c_.irecv({from, direct_memory(frame, p)});
+    p.receive = direct_ ? c_.irecv({from, direct_memory(frame, p)}) : c_.irecv_up_to({from, room_of(p)});
   }
 
   void take(std::size_t i) {
-    // Until the first frame has told how the others come, none can be waited for.
-    const std::size_t known = codec_ && i == 0 ? 1 : hops_.size();
-    while (posted_ < known && posted_ < i + kAhead) post(posted_++);
+    while (posted_ < hops_.size() && posted_ < i + kAhead) post(posted_++);
     const std::size_t frame = hops_[i].frame;
     Passage& p = passage(i);
     const auto began = Clock::now();
     c_.wait(p.receive);
     report_.wire_s += Seconds(Clock::now() - began).count();
-    const Bytes memory = has_head(frame) ? p.room.first(p.receive.bytes) : direct_memory(frame, p);
+    const Bytes memory = direct_ ? direct_memory(frame, p) : p.room.first(p.receive.bytes);
     report_.wire_bytes += memory.size();
     moved_bytes_ += memory.size() * (1 + hops_[i].to.size());
     for (int place : hops_[i].to) p.sends.push_back(c_.isend({leader_at(place), memory}));
-    if (has_head(frame)) {
-      const std::uint8_t flags = codec_->decode(frame, memory);
-      if (i == 0) {
-        flags_ = flags;
-        direct_ = flags & FrameHead::kDirect;
-      }
-    } else if (memory.data() == p.room.data()) {
+    if (!direct_)
+      codec_->decode(frame, memory);
+    else if (memory.data() == p.room.data())
       scatter(memory, spans_of_frame(frame));
-    }
-    if (wants_receipts() && hops_[i].from == 0 && place_ == 1)
+    if (has_receipt(frame) && hops_[i].from == 0 && place_ == 1)
       receipts_.push_back(c_.wire().isend(ConstBytes(&token_, 1), leader_at(0), Wire::kReceipt));
   }
 
@@ -276,7 +277,9 @@ class BetweenNodes {
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
+  enum Decision : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2 };
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
+  static constexpr std::size_t kEachReceipt = 16, kReceiptEvery = 8;
 
   Context& c_;
   const std::vector<Piece>& pieces_;
@@ -287,9 +290,7 @@ class BetweenNodes {
   const int root_node_, nodes_, place_, root_, leader_;
   const bool leads_;
   const std::vector<Hop> hops_;
-  const std::size_t first_frames_;  ///< among these is the first one of every place
-  bool direct_;
-  std::uint8_t flags_ = 0;
+  bool direct_, wants_receipts_ = false;
   std::vector<Passage> passages_;
   std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
   bool knew_link_ = false;
@@ -297,8 +298,8 @@ class BetweenNodes {
   // Receipts, on the root and on the place after it.
   Wire::Request receipt_;
   std::vector<Wire::Request> receipts_;
-  std::deque<std::size_t> sent_sizes_;
-  std::size_t receipts_due_ = 0, receipts_got_ = 0, received_bytes_ = 0;
+  std::deque<std::size_t> sent_at_receipt_;  // of the receipts that are still to come
+  std::size_t sent_bytes_ = 0;
   std::byte token_{1};
   std::vector<std::byte> result_;  // root: a lossy frame as the others get it
 };
@@ -318,7 +319,7 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
   for (std::size_t frame = 0; frame < plan.frames().size(); ++frame) {
     ConstBytes message;
     if (c.local_rank() == source) {
-      message = codec.encode(frame, Bytes(c.open(), c.slot_bytes()), 0);
+      message = codec.encode(frame, Bytes(c.open(), c.slot_bytes()));
       c.publish();
       if (codec.is_lossy() && root_takes_decoded) codec.decode(frame, message);
     } else {
@@ -352,7 +353,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   report.logical_bytes = plan.bytes();
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
                     report);
-  const bool plain = !options.automatic && !options.codec;
+  // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
+  const bool plain = options.automatic ? plan.bytes() < StreamCodec::kTooSmall : !options.codec;
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
     c.note({name_of(options.algorithm), 1, plan.bytes()});
@@ -368,19 +370,21 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const BcastAlgorithm algorithm = algorithm_for(options.algorithm, c, plan);
     report.algorithm = name_of(algorithm);
     c.note({name_of(algorithm), 1, std::min(plan.chunk_bytes(), plan.bytes())});
-    const auto meeting = Clock::now();
-    c.meet();
-    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(t.nodes()));
     const Journey journey{
         static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
         // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
         c.link().is_known() ? c.link().bytes_per_s() : c.link().bytes_per_s() / 2, c.link().latency_s(),
         c.message_cost().seconds_per_byte(), c.cores_per_node()};
-    if (algorithm == BcastAlgorithm::kP2pCompressed)
+    const bool by_message = algorithm == BcastAlgorithm::kP2pCompressed;
+    BetweenNodes stream(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report);
+    if (t.rank() == root && !by_message) c.tell(stream.decide(journey));
+    const auto meeting = Clock::now();
+    c.meet();
+    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(t.nodes()));
+    if (by_message)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else
-      BetweenNodes(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report)
-          .run(journey);
+      stream.run(journey);
   }
   codec.finish_report();
   report.total_s = Seconds(Clock::now() - began).count();

@@ -66,17 +66,23 @@ void Context::meet() {
 }
 
 void Context::compare_on_node() {
-  for (int rank : topology().neighbours())
-    compare(fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2], rank);
+  for (int rank : topology().neighbours()) {
+    const Signature& theirs = fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2];
+    compare(theirs, rank);
+    told_ |= theirs.notice;
+  }
+  told_ |= signature_.notice;
 }
 
 /// Round by round each leader tells another, twice as far away as before, what it and all that it heard of call. After
 /// the last round everyone has heard of all, also where their number is no power of two: hearing of some twice does no
 /// harm. Only if they disagree does every leader need to know what every other one calls.
 void Context::compare_between_nodes() {
+  static_assert(sizeof(Signature) == kSignatureBytes);
   constexpr std::uint8_t kSomeDisagree = 255;  // the kind of no operation
   const int nodes = topology().nodes(), me = topology().node();
   Signature all = signature_;
+  all.notice = told_;
   for (int distance = 1; distance < nodes; distance *= 2) {
     Signature theirs;
     const Incoming in{topology().leader((me + nodes - distance) % nodes),
@@ -84,7 +90,9 @@ void Context::compare_between_nodes() {
     const Outgoing out{topology().leader((me + distance) % nodes), std::as_bytes(std::span(&all, 1))};
     exchange(std::span(&in, 1), std::span(&out, 1));
     if (theirs != all) all.kind = kSomeDisagree;
+    all.notice |= theirs.notice;
   }
+  told_ = all.notice;
   if (all.kind == kSomeDisagree) tell_who_disagrees();
 }
 

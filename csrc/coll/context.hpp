@@ -45,6 +45,9 @@ class Context : public Lookout {
   void await_all() { steps_.await_all(); }
   const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
   void meet();  ///< a step in which nothing is handed over
+  /// Before the first step: what all leaders shall know after it, from the one rank that has something to tell.
+  void tell(std::uint64_t notice) { signature_.notice = notice; }
+  std::uint64_t told() const { return told_; }  ///< leaders, and that rank's node
 
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }
@@ -100,6 +103,7 @@ class Context : public Lookout {
 
   Signature signature_;
   Steps steps_;
+  std::uint64_t told_ = 0;
   bool arrived_ = false, noted_ = false;
   int wire_peer_ = -1;
 };

@@ -65,7 +65,7 @@ Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& machine);
 /// The meeting of all ranks with which every operation over nodes begins: signatures go from leader to leader, in so
 /// many rounds; in each, every leader sends one and gets one.
-constexpr std::size_t kSignatureBytes = 40;
+constexpr std::size_t kSignatureBytes = 48;
 int meeting_rounds(int nodes);
 Estimate meeting(const Shape& shape, const Machine& machine);
 

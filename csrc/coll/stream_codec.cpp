@@ -24,9 +24,8 @@ class Stopwatch {
   Clock::time_point began_ = Clock::now();
 };
 
-// Samples are slices of the data, so many and so large at most; kSamplingShare says what trying codecs on them may
-// cost.
-constexpr std::size_t kLeastSample = 4 << 10, kLeastSlice = 16 << 10, kMostSlice = 64 << 10, kMostSlices = 4;
+// Samples are slices of the data, of so much at first, and then longer as long as SamplingBudget allows.
+constexpr std::size_t kFirstSlice = 4 << 10, kLongerBy = 4, kMostSlices = 4;
 
 }  // namespace
 
@@ -80,55 +79,74 @@ void StreamCodec::choose(std::size_t first_frame, const Journey& journey) {
 }
 
 void StreamCodec::choose_for(const Class& which, std::size_t first_frame, Journey journey) {
-  // Stretches of a slice's length of what is still to be sent of this class, whole elements of one tensor each.
-  std::vector<std::pair<const Piece*, std::size_t>> places;
+  // What is still to be sent of this class, in stretches of a chunk's length, whole elements of one tensor each.
+  std::vector<Stretch> stretches;
   const StreamPlan::Chunk& begin = plan_.chunks()[plan_.frames()[first_frame].first];
   std::size_t total = 0;
   double bound = 0;
   for (std::size_t i = begin.piece; i < pieces_.size(); ++i) {
     if (class_of(pieces_[i]) != which) continue;
-    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += kMostSlice)
-      places.push_back({&pieces_[i], at});
+    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += plan_.chunk_bytes())
+      stretches.push_back({&pieces_[i], at});
     total += pieces_[i].data.size();
     bound = std::max(bound, pieces_[i].bound);
   }
   chosen_[which] = nullptr;
-  if (places.empty()) return;
+  if (stretches.empty()) return;
   const Encoding how{which.delta ? delta_type(which.type) : which.type, bound};
   std::vector<Candidate> candidates = codecs_to_try(how, options_.lacking, journey.link_bytes_per_s);
-  std::vector<CodecCost> costs;
-  for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
-  // This class's share of the whole journey's time; the time in which the message is under way counts too.
+  // This class's share of the whole journey's time.
   const double share = static_cast<double>(total) / journey.bytes;
-  const double budget_s = kSamplingShare * plain_seconds(journey) * share;
-  const SamplingPlan plan = plan_sampling(costs, budget_s, kLeastSample, std::min(kMostSlices * kMostSlice, total));
-  if (plan.codecs == 0) return;
-  candidates.resize(plan.codecs);
+  SamplingBudget budget(plain_seconds(journey) * share);
+  const auto cost_of = [](const std::vector<Candidate>& all, std::size_t slices, std::size_t bytes) {
+    double seconds = 0;
+    for (const Candidate& one : all) seconds += sampling_seconds(one.cost, static_cast<double>(bytes));
+    return seconds * static_cast<double>(slices);
+  };
+  // Tensors differ: of what is worth it not only one place is looked at.
+  const std::size_t slices = budget.allows(2 * cost_of(candidates, kMostSlices, kFirstSlice)) ? kMostSlices : 1;
+  for (std::size_t bytes = kFirstSlice; bytes <= plan_.chunk_bytes() && !candidates.empty(); bytes *= kLongerBy) {
+    // The first time each codec for itself, afterwards all that may still be the best or none.
+    if (bytes > kFirstSlice && !budget.allows(cost_of(candidates, slices, bytes))) break;
+    std::vector<std::vector<std::byte>> samples;
+    std::vector<Candidate> tried;
+    for (Candidate& candidate : candidates) {
+      if (!budget.allows(cost_of({candidate}, slices, bytes))) continue;
+      const auto began = Clock::now();
+      if (samples.empty()) journey.transform_s_per_byte = take_samples(stretches, slices, bytes, samples);
+      const std::vector<ConstBytes> views(samples.begin(), samples.end());
+      const bool is_smaller = try_codec(*candidate.codec, how, views, candidate.cost);
+      budget.spend(std::chrono::duration<double>(Clock::now() - began).count());
+      if (!is_smaller) continue;
+      budget.found(encoded_seconds(journey, candidate.cost) * share);
+      tried.push_back(candidate);
+    }
+    std::vector<CodecCost> costs;
+    for (const Candidate& candidate : tried) costs.push_back(candidate.cost);
+    const int best = choose_codec(journey, costs);
+    chosen_[which] = best < 0 ? nullptr : tried[best].codec;
+    std::erase_if(tried,
+                  [&](const Candidate& one) { return budget.is_hopeless(encoded_seconds(journey, one.cost) * share); });
+    candidates = std::move(tried);
+  }
+}
 
-  // At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.
-  const std::size_t slices = std::clamp<std::size_t>(plan.bytes / kLeastSlice, 1, kMostSlices);
-  const std::size_t length = std::max(kLeastSample, plan.bytes / slices / kLeastSample * kLeastSample);
-  std::vector<std::vector<std::byte>> slices_of_data;
-  std::vector<ConstBytes> samples;
-  double transform_s = 0;
+/// At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache. Returns
+/// what differences to a reference took, for a byte.
+double StreamCodec::take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
+                                 std::vector<std::vector<std::byte>>& samples) {
+  double seconds = 0;
   std::size_t sampled = 0;
   for (std::size_t k = 0; k < slices; ++k) {
-    const auto& [piece, at] = places[k * places.size() / slices];
-    const ConstBytes data = ConstBytes(piece->data).subspan(at, std::min(length, piece->data.size() - at));
-    slices_of_data.emplace_back(data.begin(), data.end());
-    if (which.delta) {
-      Stopwatch watch(transform_s);
-      delta_encode(which.type, data, piece->reference.subspan(at, data.size()), slices_of_data.back());
-    }
-    samples.push_back(slices_of_data.back());
+    const auto& [piece, at] = stretches[k * stretches.size() / slices];
+    const ConstBytes data = ConstBytes(piece->data).subspan(at, std::min(bytes, piece->data.size() - at));
+    samples.emplace_back(data.begin(), data.end());
     sampled += data.size();
+    if (piece->reference.empty()) continue;
+    Stopwatch watch(seconds);
+    delta_encode(piece->type, data, piece->reference.subspan(at, data.size()), samples.back());
   }
-  journey.transform_s_per_byte = transform_s / static_cast<double>(sampled);
-  candidates = survey(samples, how, candidates);
-  costs.clear();
-  for (const Candidate& candidate : candidates) costs.push_back(candidate.cost);
-  const int best = choose_codec(journey, costs);
-  if (best >= 0) chosen_[which] = candidates[best].codec;
+  return seconds / static_cast<double>(sampled);
 }
 
 ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {
@@ -138,7 +156,7 @@ ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector
   return room;
 }
 
-ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags) {
+ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
   Stopwatch watch(report_.encode_s);
   const StreamPlan::Frame& f = plan_.frames()[frame];
   FrameWriter writer(room, f.chunks);
@@ -162,7 +180,6 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room, std::uint8_t flags
   }
   FrameHead head;
   head.collective = static_cast<std::uint8_t>(collective_);
-  head.flags = flags;
   head.sequence = sequence_;
   head.stream_bytes = plan_.bytes();
   head.reference = reference_;
@@ -183,7 +200,7 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
                                static_cast<std::uint32_t>(plan_.chunk_bytes()), may_be_lossy, sizes});
 }
 
-std::uint8_t StreamCodec::decode(std::size_t frame, ConstBytes message) {
+void StreamCodec::decode(std::size_t frame, ConstBytes message) {
   Stopwatch watch(report_.decode_s);
   const FrameReader reader = read(frame, message);
   const StreamPlan::Frame& f = plan_.frames()[frame];
@@ -191,7 +208,6 @@ std::uint8_t StreamCodec::decode(std::size_t frame, ConstBytes message) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
     write_chunk(reader, i, chunk, spans_of(pieces_, chunk));
   }
-  return reader.flags();
 }
 
 void StreamCodec::decode_to(std::size_t frame, ConstBytes message, Bytes out) {

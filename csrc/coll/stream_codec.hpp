@@ -53,9 +53,9 @@ class StreamCodec {
   void choose_as(const Choices& other) { chosen_ = other; }  ///< what was chosen for the same classes
   bool encodes() const;                                      ///< whether any tensor has a codec now
 
-  ConstBytes encode(std::size_t frame, Bytes room, std::uint8_t flags);
-  /// Checks all of the message, then writes the frame's tensors; returns the head's flags. Throws CodecError.
-  std::uint8_t decode(std::size_t frame, ConstBytes message);
+  ConstBytes encode(std::size_t frame, Bytes room);
+  /// Checks all of the message, then writes the frame's tensors. Throws CodecError.
+  void decode(std::size_t frame, ConstBytes message);
   /// The frame's tensors one after the other, as receivers get them.
   void decode_to(std::size_t frame, ConstBytes message, Bytes out);
   /// The same from the tensors themselves, in `data`, for what encode() made of them last; cheaper than decoding.
@@ -71,6 +71,9 @@ class StreamCodec {
                    const std::vector<Bytes>& spans);
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
   void choose_for(const Class& which, std::size_t first_frame, Journey journey);
+  using Stretch = std::pair<const Piece*, std::size_t>;  // a tensor, and where in it
+  static double take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
+                             std::vector<std::vector<std::byte>>& samples);
 
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;

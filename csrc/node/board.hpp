@@ -24,10 +24,15 @@ struct Signature {
   Datatype type = Datatype::kBytes;
   std::uint8_t op = 255;  ///< ReduceOp, 255 where the operation has none
   MemoryKind memory = MemoryKind::kHost;
+  /// What the rank that decides something tells the others along with it; 0 from all others. Not compared.
+  std::uint64_t notice = 0;
 
-  bool operator==(const Signature&) const = default;
+  bool operator==(const Signature& other) const {
+    return sequence == other.sequence && count == other.count && layout == other.layout && check == other.check &&
+           root == other.root && kind == other.kind && type == other.type && op == other.op && memory == other.memory;
+  }
 };
-static_assert(sizeof(Signature) == 40);
+static_assert(sizeof(Signature) == 48);
 
 /// Why a group cannot go on. Written once by the first rank that notices, read by all of its node.
 enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther, kDamaged };

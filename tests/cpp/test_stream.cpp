@@ -10,6 +10,7 @@
 #include "check.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/policy.hpp"
+#include "codec/speeds.hpp"
 #include "codec/spread.hpp"
 #include "coll/link_meter.hpp"
 #include "coll/schedule.hpp"
@@ -235,20 +236,45 @@ void token_ids() {
 }
 
 void sampling() {
-  const CodecCost rows[] = {{1, 4e9, 6e9, 1e-6, 0}, {1, 1e9, 2e9, 9e-6, 3e-6}, {1, 0.4e9, 1e9, 15e-6, 4e-6}};
-  // 64 KiB at 1 Gbit/s take about 0.6 ms: time to look at 4 KiB with the fastest.
-  SamplingPlan plan = plan_sampling(rows, 9e-6, 4 << 10, 64 << 10);
-  CHECK(plan.codecs == 1 && plan.bytes >= 4 << 10 && plan.bytes < 32 << 10);
-  CHECK(plan_sampling(rows, 1e-6, 4 << 10, 64 << 10).codecs == 0);
-  CHECK(plan_sampling({}, 1, 4 << 10, 64 << 10).codecs == 0);
-  plan = plan_sampling(rows, 8e-3, 4 << 10, 256 << 10);  // 64 MiB
-  CHECK(plan.codecs == 3 && plan.bytes == 256 << 10);
-  for (double budget_s = 1e-7; budget_s < 1; budget_s *= 1.7) {
-    plan = plan_sampling(rows, budget_s, 4 << 10, 1 << 20);
-    double spent = 0;
-    for (std::size_t i = 0; i < plan.codecs; ++i) spent += sampling_seconds(rows[i], static_cast<double>(plan.bytes));
-    CHECK(spent <= budget_s * 1.001);
+  // 64 KiB at 1 Gbit/s take about 0.6 ms: time to look at 4 KiB with the fastest codecs.
+  const CodecCost fast{1, 4e9, 6e9, 1e-6, 0}, slow{1, 0.4e9, 1e9, 15e-6, 4e-6};
+  SamplingBudget budget(0.6e-3);
+  CHECK(budget.allows(sampling_seconds(fast, 4 << 10)) && !budget.allows(sampling_seconds(slow, 4 << 10)));
+  // 64 MiB: time for all.
+  budget = SamplingBudget(0.5);
+  CHECK(budget.allows(sampling_seconds(fast, 1 << 20) + sampling_seconds(slow, 1 << 20)));
+  // Unless one of them makes the rest short: then no search for a better one may take longer than that could gain.
+  budget.found(8e-3);
+  budget.spend(0.1e-3);
+  CHECK(!budget.allows(sampling_seconds(slow, 1 << 20)) && budget.allows(sampling_seconds(slow, 16 << 10)));
+  budget.found(1);
+  CHECK(budget.is_hopeless(13e-3) && !budget.is_hopeless(11e-3));
+  // Whatever is tried, the time for it is a small part of the best way's.
+  for (double plain_s = 1e-5; plain_s < 10; plain_s *= 3) {
+    budget = SamplingBudget(plain_s);
+    double spent = 0, best = plain_s;
+    for (double bytes = 4 << 10; bytes <= 1 << 20; bytes *= 2)
+      for (const CodecCost& codec : {fast, slow}) {
+        const double seconds = sampling_seconds(codec, bytes);
+        if (!budget.allows(seconds)) continue;
+        budget.spend(seconds);
+        budget.found(best = std::min(best, plain_s / (1 + bytes / 1e5)));
+        spent += seconds;
+        CHECK(spent <= SamplingBudget::kShare * plain_s);
+      }
   }
+}
+
+/// Where another size takes another way, a time in between lies between those that were measured.
+void times_of_codecs() {
+  const CodecTimes times{{1e-6, 10e-6, 40e-6, 240e-6}, {2e-6, 5e-6, 20e-6, 80e-6}};
+  for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) {
+    CHECK(std::abs(times.encode_s(CodecTimes::bytes_at(i)) / times.encode[i] - 1) < 1e-9);
+    CHECK(std::abs(times.decode_s(CodecTimes::bytes_at(i)) / times.decode[i] - 1) < 1e-9);
+  }
+  CHECK(std::abs(times.encode_s(40 << 10) - 25e-6) < 1e-12);
+  CHECK(std::abs(times.encode_s(1 << 20) - 1040e-6) < 1e-9);
+  CHECK(times.encode_s(1) > 0);
 }
 
 /// A stream of frames over a link of a speed; the receipt for each comes when the link has carried it.
@@ -375,6 +401,7 @@ int main() {
   allreduces();
   finer_points();
   token_ids();
+  times_of_codecs();
   sampling();
   links();
   checksums();

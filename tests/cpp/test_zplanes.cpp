@@ -71,19 +71,46 @@ void check_planes() {
         planes[3] == std::byte{1});
 }
 
+std::vector<std::byte> sparse_of(std::byte usual, ConstBytes data) {
+  std::vector<std::byte> room(2 * data.size());
+  const Exceptions found = find_exceptions(usual, data, room.data());
+  std::vector<std::byte> stream(found.sparse_bytes()), filled(data.size());
+  write_sparse(usual, found, stream.data());
+  CHECK(fill_in(usual, found, filled) && std::equal(filled.begin(), filled.end(), data.begin()));
+  if (!found.values.empty()) CHECK(!fill_in(usual, found, Bytes(filled).first(0)));
+  return stream;
+}
+
 void check_sparse() {
-  for (std::size_t gap : {0, 1, 7, 8, 254, 255, 256, 509, 510, 511, 2000}) {
-    std::vector<std::byte> data(gap, std::byte{9}), stream(64), restored(gap + 2);
+  for (std::size_t gap : {0, 1, 7, 8, 63, 64, 65, 254, 255, 256, 509, 510, 511, 2000}) {
+    std::vector<std::byte> data(gap, std::byte{9}), restored(gap + 2);
     data.push_back(std::byte{1});
     data.push_back(std::byte{9});
-    const std::size_t bytes = encode_sparse(std::byte{9}, data, stream);
-    CHECK(bytes == 1 + gap / 255 + 2);
-    CHECK(decode_sparse(ConstBytes(stream).first(bytes), restored) && restored == data);
-    CHECK(!decode_sparse(ConstBytes(stream).first(bytes), Bytes(restored).first(gap)));
-    CHECK(!decode_sparse(ConstBytes(stream).first(bytes - 1), restored));
-    for (std::size_t room = 0; room < bytes; ++room)
-      CHECK(encode_sparse(std::byte{9}, data, Bytes(stream).first(room)) == 0);
+    const std::vector<std::byte> stream = sparse_of(std::byte{9}, data);
+    CHECK(stream.size() == 1 + gap / 255 + 2);
+    CHECK(decode_sparse(stream, restored) && restored == data);
+    CHECK(!decode_sparse(stream, Bytes(restored).first(gap)));
+    CHECK(!decode_sparse(ConstBytes(stream).first(stream.size() - 1), restored));
   }
+  // Against the description, byte by byte: exceptions from none to all, on and beside the ends of blocks.
+  std::mt19937 random(7);
+  for (unsigned every : {1, 2, 6, 50, 700})
+    for (std::size_t size : {1, 64, 127, 128, 4096, 5001}) {
+      std::vector<std::byte> data(size, std::byte{0xff}), restored(size), wanted{std::byte{0xff}};
+      std::size_t gap = 0;
+      for (std::byte& value : data) {
+        if (random() % every == 0) value = static_cast<std::byte>(random() % 255);
+        if (value == std::byte{0xff}) {
+          ++gap;
+          continue;
+        }
+        wanted.insert(wanted.end(), gap / 255, std::byte{255});
+        wanted.insert(wanted.end(), {static_cast<std::byte>(gap % 255), value});
+        gap = 0;
+      }
+      CHECK(sparse_of(std::byte{0xff}, data) == wanted);
+      CHECK(decode_sparse(wanted, restored) && restored == data);
+    }
 }
 
 /// Builds a stream from (method, payload) per plane.

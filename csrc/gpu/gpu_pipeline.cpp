@@ -1,10 +1,10 @@
 #include "gpu/gpu_pipeline.hpp"
 
-#include "device/cuda_reduce.hpp"
-
 #include <cstring>
 #include <mutex>
 #include <utility>
+
+#include "device/cuda_reduce.hpp"
 
 namespace accdp {
 namespace {

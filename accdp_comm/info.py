@@ -22,7 +22,8 @@ from accdp_comm import _mpi
 known = {"library": " ".join(_mpi.library().split()), "abi": _mpi.abi()}
 print(json.dumps(known), flush=True)
 _mpi.init()
-print(json.dumps(known | {"thread_level": _mpi.thread_level()}), flush=True)
+known |= {"thread_level": _mpi.thread_level(), "cuda_aware": "yes" if _mpi.is_cuda_aware() else "no"}
+print(json.dumps(known), flush=True)
 _mpi.finalize()
 """
 _ASK_MPI_SECONDS = 20
@@ -129,7 +130,7 @@ def _present(found: dict[str, Any]) -> str:
 
 
 def mpi() -> dict[str, Any]:
-    """Return what the MPI says about itself: library, abi, thread_level; where it cannot, the text says so."""
+    """Return what the MPI says about itself: library, abi, thread_level, cuda_aware; a text where it cannot."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK_MPI],

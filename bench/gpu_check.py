@@ -6,6 +6,8 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
   ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: the operations of Communicator
              and of the torch backend against torch; then allreduce and bcast beside Gloo; which way the data went
              tells what the probe of IPC events found
+  nodes      the same with 4 ranks on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
+             memory; then its checks under compute-sanitizer
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer  the checks on 1 rank under compute-sanitizer
@@ -129,6 +131,20 @@ def beside_nccl(version: str, mps: bool) -> dict:
     return ranks_on_one_gpu(2, 60, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
 
 
+def over_nodes(mps: bool) -> dict:
+    """Check and measure 2 declared nodes of 2 ranks, all on GPU 0; then check them under compute-sanitizer."""
+    found = ranks_on_one_gpu(4, 60, mps, ACCDP_TOPOLOGY="2x2") | {"topology": "2x2"}
+    if shutil.which("compute-sanitizer") is None:
+        return found | {"sanitizer": {"skipped": "compute-sanitizer was not found"}}
+    with tempfile.TemporaryDirectory() as folder:
+        place = ["--ranks-per-gpu", "4", "--gpus", "0", "--mps", "off"]
+        command = [*ACCDP, "run", *place, "compute-sanitizer", "--error-exitcode", "9", sys.executable, str(RANK)]
+        sizes = ["--most-elements", "65537", "--most-bytes", "4096"]
+        good, said = run([*command, *sizes, "--peers", "", "--out", f"{folder}/x.json"], 120, ACCDP_TOPOLOGY="2x2")
+    clean = None if said.startswith("not done") else good
+    return found | {"sanitizer": {"clean": clean, "said": said[-800:]}}
+
+
 def between_hosts() -> dict:
     """Broadcast compressed device memory over limited links of network namespaces."""
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +168,7 @@ def table(found: dict) -> str:
     bandwidth = found["machine"]["copy_bytes_per_s"]
     heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    for run_ in [*found["runs"], *([found["nccl"]] if "rows" in found.get("nccl", {}) else [])]:
+    for run_ in [*found["runs"], *(found[step] for step in ("nodes", "nccl") if "rows" in found.get(step, {}))]:
         with_mps = "yes" if run_["mps"] else "no"
         if "failed" in run_:
             lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {run_['failed'].strip().splitlines()[-1:]}")
@@ -162,7 +178,9 @@ def table(found: dict) -> str:
             if what.endswith(("gloo", "nccl")):
                 continue
             share = 2 * run_["ranks"] * nbytes / bandwidth / taken
-            line = f"{with_mps:<4}{run_['ranks']:>6}  {what:<16}{nbytes:>11}{taken * 1e6:>11.1f}{share:>9.2f}"
+            # Between nodes it is not the GPU's memory that limits.
+            of_limit = "-" if run_.get("topology") else f"{share:.2f}"
+            line = f"{with_mps:<4}{run_['ranks']:>6}  {what:<16}{nbytes:>11}{taken * 1e6:>11.1f}{of_limit:>9}"
             for peer in ("gloo", "nccl"):
                 peers = times.get((f"{what.removesuffix(' torch')} {peer}", nbytes))
                 line += f"{peers / taken:8.1f}" if peers else " " * 8
@@ -201,6 +219,7 @@ def main() -> int:
         return 1
     found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
     found["runs"], found["mps"] = with_and_without_mps()
+    found["nodes"] = over_nodes(found["mps"] == "works")
     found["nvcomp"] = dict(zip(("device_codecs", "why_not"), nvcomp.device_codecs(), strict=True))
     found["nccl"] = beside_nccl(found["machine"]["nccl"], found["mps"] == "works")
     found["hosts"] = between_hosts()
@@ -210,10 +229,12 @@ def main() -> int:
     print(table(found))
     for word in ("nccl", "nvcomp"):
         print(f"{word}: {found[word].get('skipped') or found[word].get('device_codecs') or 'in the table'}")
-    print(f"{found['machine']['gpu']}, MPS {found['mps']}, compute-sanitizer {found['sanitizer']}; {options.out}")
+    sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes']['sanitizer']}"
+    print(f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {options.out}")
     # NCCL is a peer: what it does not bear is told, and fails nobody.
-    failed = any("failed" in part for part in [*found["runs"], found["hosts"]])
-    return 1 if failed or found["sanitizer"].get("clean") is False else 0
+    failed = any("failed" in part for part in [*found["runs"], found["nodes"], found["hosts"]])
+    unclean = any(step.get("clean") is False for step in (found["sanitizer"], found["nodes"]["sanitizer"]))
+    return 1 if failed or unclean else 0
 
 
 if __name__ == "__main__":

@@ -75,6 +75,10 @@ constexpr Setting kRows[] = {
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
      "chunk on its way through host memory.",
      true},
+    {&Settings::mpi_cuda, "ACCDP_MPI_CUDA", "auto, on or off",
+     "Whether device memory is handed to MPI for other nodes, instead of pinned host memory. auto: where the MPI "
+     "library says that it takes it (MPIX_Query_cuda_support).",
+     true},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {
@@ -137,6 +141,8 @@ void check(const Settings& values, const Setting& row) {
       values.gpu_slot_bytes < (64 << 10) || values.gpu_slot_bytes > (256 << 20) || values.gpu_slot_bytes % (64 << 10);
   if (is(&Settings::gpu_slot_bytes) && bad_slot) fail();
   if (is(&Settings::gpu_path) && values.gpu_path != "auto" && values.gpu_path != "staged") fail();
+  if (is(&Settings::mpi_cuda) && values.mpi_cuda != "auto" && values.mpi_cuda != "on" && values.mpi_cuda != "off")
+    fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 

@@ -30,6 +30,7 @@ struct Settings {
   std::string step_log = "";
   std::string gpu_path = "auto";
   std::int64_t gpu_slot_bytes = 16 << 20;
+  std::string mpi_cuda = "auto";
 };
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;

@@ -38,6 +38,7 @@ PYBIND11_MODULE(_mpi, m) {
   m.doc() = "MPI, as far as accdp uses it: the world, small exchanges while groups are made, and wires between nodes.";
   m.def("library", &mpi::library, "MPI_Get_library_version; works before initialisation.");
   m.def("abi", &mpi::flavour, "'mpich', 'openmpi' or 'other': what this module was built with.");
+  m.def("is_cuda_aware", &mpi::is_cuda_aware, "Whether the library says that it takes device memory of CUDA.");
   m.def("is_initialized", &mpi::is_initialized);
   m.def("init", &mpi::init, "Initialise MPI with MPI_THREAD_MULTIPLE unless it is already.", nogil());
   m.def("thread_level", &mpi::thread_level);

@@ -48,7 +48,7 @@ std::size_t FrameGrid::longest_segment() const {
 }
 
 WireReduction::WireReduction(Context& c, const FrameGrid& grid, int lane, const Reduction& how, int receiver,
-                             std::size_t ahead, FrameCodec* codec, Part part)
+                             std::size_t ahead, FrameCodec* codec, Part part, Workplace* workplace)
     : c_(c),
       grid_(grid),
       lane_(lane),
@@ -57,6 +57,7 @@ WireReduction::WireReduction(Context& c, const FrameGrid& grid, int lane, const 
       how_(how),
       codec_(codec),
       part_(part),
+      workplace_(workplace),
       flights_(ahead),
       decoded_(codec ? grid.nodes() : 0) {
   for (Flight& f : flights_)
@@ -82,7 +83,7 @@ Bytes WireReduction::memory_of(const Flight& f, std::size_t frame) const {
 
 Wire::Request WireReduction::expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag) {
   if (!codec_ && !plain.empty()) return c_.wire().irecv(plain, speaker(node), tag);
-  if (room.empty()) room = c_.scratch(codec_ ? codec_->room() : grid_.largest());
+  if (room.empty()) room = scratch(codec_ ? codec_->room() : grid_.largest());
   return codec_ ? c_.wire().irecv(room, speaker(node), tag, false)
                 : c_.wire().irecv(room.first(grid_.cut(frame).bytes), speaker(node), tag);
 }
@@ -158,7 +159,11 @@ void WireReduction::reduce_frame(Flight& f, std::size_t frame, Bytes place) {
       sources.push_back(f.inbox[node].data());
     }
   }
-  reduce(place.data(), sources, place.size() / element_bytes(how_.type), how_);
+  const std::size_t count = place.size() / element_bytes(how_.type);
+  if (workplace_)
+    workplace_->reduce(place.data(), sources, count, how_);
+  else
+    reduce(place.data(), sources, count, how_);
 }
 
 void WireReduction::expect_results(Flight& f) {

@@ -61,9 +61,18 @@ class WireReduction {
  public:
   /// All of it, or only half: sums stay with their nodes, or each node's own frames go to the others as they are.
   enum class Part { kBoth, kScatter, kGather };
-  /// receiver: the node that gets results, -1 for all. codec: null where frames go as they are.
+  /// Where frames are received and reduced, for memory that is not the host's.
+  class Workplace {
+   public:
+    virtual ~Workplace() = default;
+    virtual Bytes scratch(std::size_t bytes) = 0;  ///< until the end of the collective
+    /// As reduce() of device/reduce.hpp; done when it returns.
+    virtual void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) = 0;
+  };
+  /// receiver: the node that gets results, -1 for all. codec: null where frames go as they are. workplace: null for
+  /// host memory; else there is no codec.
   WireReduction(Context& c, const FrameGrid& grid, int lane, const Reduction& how, int receiver, std::size_t ahead,
-                FrameCodec* codec, Part part = Part::kBoth);
+                FrameCodec* codec, Part part = Part::kBoth, Workplace* workplace = nullptr);
   ~WireReduction();
 
   /// `memory` holds this node's contribution to the segment until the result replaces it.
@@ -83,6 +92,7 @@ class WireReduction {
   Flight& flight(std::size_t segment) { return flights_[segment % flights_.size()]; }
   int speaker(int node) const;
   bool is_wanted(int node) const { return part_ != Part::kScatter && (receiver_ < 0 || receiver_ == node); }
+  Bytes scratch(std::size_t bytes) { return workplace_ ? workplace_->scratch(bytes) : c_.scratch(bytes); }
   Bytes memory_of(const Flight& f, std::size_t frame) const;
   /// A message from `node`: as long as the frame, or up to a codec's room.
   Wire::Request expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag);
@@ -100,6 +110,7 @@ class WireReduction {
   const Reduction how_;
   FrameCodec* codec_;
   const Part part_;
+  Workplace* const workplace_;
   std::vector<Flight> flights_;
   std::vector<std::vector<std::byte>> decoded_;
   std::size_t started_ = 0, folded_ = 0, expected_ = 0, finished_ = 0;

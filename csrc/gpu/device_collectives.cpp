@@ -1,10 +1,13 @@
 #include "gpu/device_collectives.hpp"
 
+#include <cstring>
 #include <limits>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "device/cuda_reduce.hpp"
+#include "gpu/gpu_pipeline.hpp"
 #include "gpu/host_copies.hpp"
 #include "gpu/shared_gpu.hpp"
 #include "gpu/staging.hpp"
@@ -18,12 +21,18 @@ struct DevicePath::State {
   Event before, after;
   Staging staging;
   std::shared_ptr<PinnedSpare> spare = std::make_shared<PinnedSpare>();
-  std::unique_ptr<Pool> pool;  // last: its end waits for the stream, before the memory above goes
+  int nodes = 1;
+  std::optional<GpuHierarchy> hierarchy;  // where ranks share memory, but not all of them the same
+  std::unique_ptr<Pool> pool;             // last: its end waits for the stream, before the memory above goes
 
-  bool is_shared() const { return pool && pool->is_shared(); }
+  bool is_shared() const { return pool && !hierarchy; }
+  bool goes_over_gpus(const Context& c, std::size_t bytes) const {
+    return hierarchy && accdp::goes_over_gpus(c, *hierarchy, bytes);
+  }
   cudaStream_t stream() const { return pool ? pool->stream() : own_stream.get(); }
   bool is_set_up() const { return static_cast<bool>(after); }
   void set_up(Context& context);
+  void set_up_hierarchy(Context& context);
   ~State() {
     if (own_stream) drain(own_stream.get());
   }
@@ -31,37 +40,102 @@ struct DevicePath::State {
 
 namespace {
 
+constexpr std::size_t kLongestSegment = 4 << 20;  // long enough for PCIe, and several are on the wire
+
+template <class Block>
+std::size_t total_bytes(const std::vector<Block>& blocks) {
+  std::size_t bytes = 0;
+  for (const Block& block : blocks) bytes += block.size();
+  return bytes;
+}
+
 bool goes_through_host() { return settings().gpu_path == "staged"; }
 
 }  // namespace
 
 void DevicePath::State::set_up(Context& c) {
   before = make_event();
+  nodes = c.topology().nodes();
   if (goes_through_host())
     why_not = "ACCDP_GPU_PATH=staged";
-  else if (c.topology().nodes() > 1)
-    why_not = "the ranks are on several nodes";
-  else if (c.local_size() > static_cast<int>(kMostSources))
-    why_not = "more than " + std::to_string(kMostSources) + " ranks";
+  else if (c.shape().node_ranks() > static_cast<int>(kMostSources))
+    why_not = "more than " + std::to_string(kMostSources) + " ranks on a node";
+  else if (c.shape().local_size == 0)
+    why_not = "nodes have different numbers of ranks";
   else
     why_not.clear();
   if (why_not.empty()) {
     pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
     why_not = pool->why_not();
-  } else {
-    own_stream = make_stream();
+    if (!pool->is_shared() || nodes > 1) set_up_hierarchy(c);
   }
+  if (!why_not.empty()) pool.reset();
+  if (!pool) own_stream = make_stream();
   after = make_event();
+}
+
+/// All ranks find the same: whether the nodes' pools are good for it, and how.
+void DevicePath::State::set_up_hierarchy(Context& c) {
+  struct Verdict {
+    bool is_usable, mpi_takes_memory;
+    int groups, largest_group;
+  };
+  const Topology& t = c.topology();
+  const std::string& asked = settings().mpi_cuda;
+  const bool takes = nodes > 1 && (asked == "on" || (asked == "auto" && c.wire().takes_device_memory()));
+  Verdict all{pool->is_usable(), takes, 0, 0};
+  if (all.is_usable) all.groups = pool->groups().count(), all.largest_group = pool->groups().largest();
+  if (nodes > 1 && t.is_leader()) {
+    std::vector<Verdict> theirs(nodes, all);
+    const Verdict mine = all;
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for (int node = 0; node < nodes; ++node) {
+      if (node == t.node()) continue;
+      incoming.push_back({t.leader(node), std::as_writable_bytes(std::span(&theirs[node], 1))});
+      outgoing.push_back({t.leader(node), std::as_bytes(std::span(&mine, 1))});
+    }
+    c.exchange(incoming, outgoing);
+    for (const Verdict& other : theirs)
+      all = {all.is_usable && other.is_usable, all.mpi_takes_memory && other.mpi_takes_memory,
+             std::max(all.groups, other.groups), std::max(all.largest_group, other.largest_group)};
+  }
+  const int leader = t.local_of(t.leader(t.node()));
+  std::memcpy(c.open(), &all, sizeof all);
+  c.publish();
+  c.await(leader);
+  std::memcpy(&all, c.slot(leader), sizeof all);
+
+  const bool by_mpi = all.mpi_takes_memory && all.groups == 1;  // groups of a node meet in host memory
+  if (!all.is_usable) {
+    if (why_not.empty()) why_not = "ranks of another node cannot share device memory";
+    return;
+  }
+  if (all.largest_group == 1 && !by_mpi) {
+    if (why_not.empty()) why_not = "the ranks are on several nodes";
+    return;
+  }
+  why_not.clear();
+  std::size_t most = std::min(pool->slot_bytes(), kLongestSegment);
+  if (all.groups > 1) most = std::min(most, c.slot_bytes());
+  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(), {}});
 }
 
 DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
 DevicePath::~DevicePath() = default;
 
 std::string DevicePath::describe() const {
-  if (!state_->is_shared()) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
+  if (!state_->pool) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
   const Pool& pool = *state_->pool;
-  return std::string(pool.is_one_gpu() ? "shared GPU" : "peer GPUs") + ", ordered by " +
-         (pool.uses_events() ? "events" : "the host");
+  const int groups = pool.groups().count();
+  std::string text = groups > 1          ? std::to_string(groups) + " GPUs apart"
+                     : pool.is_one_gpu() ? "shared GPU"
+                                         : "peer GPUs";
+  if (state_->nodes > 1) text += " on each of " + std::to_string(state_->nodes) + " nodes";
+  text += std::string(", ordered by ") + (pool.uses_events() ? "events" : "the host");
+  if (state_->hierarchy)
+    text += state_->hierarchy->by_mpi_on_device ? ", joined by MPI on device memory" : ", joined through host memory";
+  return text;
 }
 
 void DevicePath::admit(int device, std::uintptr_t stream) {
@@ -126,6 +200,8 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
   run(
       c, [&](Pool& pool) { bcast_shared_gpu(c, pool, data, root); },
       [&](Staging& staging, cudaStream_t stream) {
+        DevicePath::State& state = *path_->state_;
+        if (state.goes_over_gpus(c, data.size())) return bcast_over_gpus(c, *state.pool, *state.hierarchy, data, root);
         staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(), stream,
                           [&](ConstBytes in, Bytes out) {
                             // A root's chunk is only read.
@@ -139,6 +215,9 @@ void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Re
   run(
       c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver); },
       [&](Staging& staging, cudaStream_t stream) {
+        DevicePath::State& state = *path_->state_;
+        if (state.goes_over_gpus(c, in.size()))
+          return reduce_over_gpus(c, *state.pool, *state.hierarchy, in, out, how, receiver);
         const bool wanted = receiver < 0 || receiver == c.topology().rank();
         staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(), stream, [&](ConstBytes part, Bytes result) {
           host_collectives().reduce_to(c, part, result, how, receiver);
@@ -150,6 +229,9 @@ void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<B
   run(
       c, [&](Pool& pool) { allgather_shared_gpu(c, pool, in, outs); },
       [&](Staging&, cudaStream_t) {
+        DevicePath::State& state = *path_->state_;
+        if (state.goes_over_gpus(c, total_bytes(outs)))
+          return allgather_over_gpus(c, *state.pool, *state.hierarchy, in, outs);
         whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().allgather(c, from[0], to); });
       });
 }
@@ -159,6 +241,9 @@ void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>
   run(
       c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how); },
       [&](Staging&, cudaStream_t) {
+        DevicePath::State& state = *path_->state_;
+        if (state.goes_over_gpus(c, total_bytes(ins)))
+          return reduce_scatter_over_gpus(c, *state.pool, *state.hierarchy, ins, out, how);
         whole(ins, {out},
               [&](const auto& from, const auto& to) { host_collectives().reduce_scatter(c, from, to[0], how); });
       });

@@ -105,7 +105,6 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes)
   exchange_cards(c, mine, cards);
   bool memory = true, events = true;
   for (const Card& card : cards) {
-    one_gpu_ = one_gpu_ && card.gpu == mine.gpu;
     memory = memory && card.has_memory;
     events = events && card.has_events;
   }
@@ -115,18 +114,44 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes)
   }
   mappings_.resize(c.local_size());
   for (auto& half : published_) half.resize(c.local_size());
-  try {
-    for (int rank = 0; rank < c.local_size(); ++rank)
-      if (rank != me_) mappings_[rank] = open_memory(cards[rank].memory);
-  } catch (const CudaError& error) {
-    trouble = error.what();
+  is_usable_ = group_ranks(c, cards);
+  if (!is_usable_) return;
+  for (int rank : groups_.mates()) one_gpu_ = one_gpu_ && cards[rank].gpu == mine.gpu;
+  events_ = agree(c, events && open_events(cards)) && events_work(c);
+}
+
+/// All ranks of the node in one group, or those of each GPU; false where not even those can open each other's memory.
+bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
+  const GpuId gpu = cards[me_].gpu;
+  std::string trouble;
+  bool all = true, those_here = true, one_gpu = true;
+  for (int rank = 0; rank < c.local_size(); ++rank) {
+    const bool is_here = cards[rank].gpu == gpu;
+    one_gpu = one_gpu && is_here;
+    if (rank == me_) continue;
+    try {
+      mappings_[rank] = open_memory(cards[rank].memory);
+    } catch (const CudaError& error) {
+      trouble = error.what();
+      all = false;
+      those_here = those_here && !is_here;
+    }
   }
-  if (!agree(c, trouble.empty())) {
-    why_not_ = std::string("memory of another ") + (one_gpu_ ? "process" : "GPU") + " cannot be opened" +
+  std::vector<int> group_of(c.local_size(), 0);
+  const bool is_one_group = agree(c, all);
+  if (!is_one_group) {
+    std::vector<GpuId> gpus;
+    for (int rank = 0; rank < c.local_size(); ++rank) {
+      const auto found = std::find(gpus.begin(), gpus.end(), cards[rank].gpu);
+      group_of[rank] = static_cast<int>(found - gpus.begin());
+      if (found == gpus.end()) gpus.push_back(cards[rank].gpu);
+      if (!(cards[rank].gpu == gpu)) mappings_[rank] = {};
+    }
+    why_not_ = std::string("memory of another ") + (one_gpu ? "process" : "GPU") + " cannot be opened" +
                (trouble.empty() ? "" : ": " + trouble);
-    return;
   }
-  events_ = agree(c, events && open_peers(cards)) && events_work(c);
+  groups_ = GpuGroups(me_, std::move(group_of));
+  return is_one_group || agree(c, those_here);
 }
 
 Pool::~Pool() {
@@ -151,10 +176,10 @@ bool Pool::agree(Context& c, bool mine) {
   return all;
 }
 
-bool Pool::open_peers(const std::vector<Card>& cards) {
+bool Pool::open_events(const std::vector<Card>& cards) {
   try {
     for (int h : {0, 1})
-      for (int rank = 0; rank < static_cast<int>(cards.size()); ++rank)
+      for (int rank : groups_.mates())
         if (rank != me_) published_[h][rank] = open_event(cards[rank].events[h]);
     return true;
   } catch (const CudaError&) {
@@ -196,12 +221,12 @@ bool Pool::events_work(Context& c) {
   c.publish();
   c.await_all();
   attempt([&] {
-    for (int rank = 0; rank < c.local_size(); ++rank) {
+    for (int rank : groups_.mates()) {
       if (rank == me_) continue;
       wait_for(reader.get(), published_[half(step_)][rank]);
       copy_async(seen.data() + rank * bytes, slot(rank), bytes, reader.get());
     }
-    for (int look = 0; good && c.local_size() > 1 && look < kProbeLooks; ++look) {
+    for (int look = 0; good && groups_.mates().size() > 1 && look < kProbeLooks; ++look) {
       good = is_busy(reader.get());
       std::this_thread::sleep_for(kProbeRest);
     }
@@ -209,9 +234,11 @@ bool Pool::events_work(Context& c) {
   c.meet();
   gate.open();
   attempt([&] { synchronize(reader.get()); });
-  for (int rank = 0; good && rank < c.local_size(); ++rank)
-    good = rank == me_ || std::all_of(seen.data() + rank * bytes, seen.data() + (rank + 1) * bytes,
-                                      [&](std::byte found) { return found == static_cast<std::byte>(1 + rank); });
+  for (int rank : groups_.mates()) {
+    if (rank == me_) continue;
+    good = good && std::all_of(seen.data() + rank * bytes, seen.data() + (rank + 1) * bytes,
+                               [&](std::byte found) { return found == static_cast<std::byte>(1 + rank); });
+  }
   drain(stream());  // before what it uses goes
   return agree(c, good);
 }

@@ -5,6 +5,7 @@
 
 #include "coll/context.hpp"
 #include "device/cuda.hpp"
+#include "gpu/gpu_groups.hpp"
 
 namespace accdp {
 
@@ -19,17 +20,20 @@ namespace accdp {
 /// for another process, so nothing can keep a GPU from running what it waits for.
 class Pool {
  public:
-  /// Collective over the ranks of the context, which share a node. Sets up the slots where each rank can open the
-  /// others' memory: always meant to work on one GPU, and between GPUs that have peer access (NVLink, PCIe).
+  /// Collective over the ranks of the node. Sets up the slots where each rank can open the others' memory: always meant
+  /// to work on one GPU, and between GPUs that have peer access (NVLink, PCIe). Where some cannot, the ranks of each
+  /// GPU share a pool of their own; all ranks of the node go through its steps together.
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
   /// Waits for the work on the stream. The memory stays allocated, for this process's later groups: other ranks may
   /// still have it open, and to free it before they close it is undefined.
   ~Pool();
 
-  bool is_shared() const { return why_not_.empty(); }
-  const std::string& why_not() const { return why_not_; }  ///< why the ranks cannot share device memory
-  bool is_one_gpu() const { return one_gpu_; }
+  bool is_usable() const { return is_usable_; }
+  bool is_shared() const { return is_usable_ && groups_.count() == 1; }  ///< by all ranks of the node
+  const std::string& why_not() const { return why_not_; }                ///< why they cannot all share it
+  const GpuGroups& groups() const { return groups_; }
+  bool is_one_gpu() const { return one_gpu_; }  ///< of this rank's group
   bool uses_events() const { return events_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   cudaStream_t stream() const { return stream_.get(); }
@@ -37,13 +41,16 @@ class Pool {
   std::byte* open(Context& context);
   void publish(Context& context);
   void await_all(Context& context);
+  std::byte* own_slot() const { return base(me_) + half(step_) * slot_bytes_; }
+  /// Of a rank of the group.
   const std::byte* slot(int rank) const { return base(rank) + half(step_) * slot_bytes_; }
 
  private:
   struct Card;
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
   bool agree(Context& context, bool mine);
-  bool open_peers(const std::vector<Card>& cards);
+  bool group_ranks(Context& context, const std::vector<Card>& cards);
+  bool open_events(const std::vector<Card>& cards);
   bool events_work(Context& context);
   void wait_for_events();
   std::byte* base(int rank) const {
@@ -57,9 +64,10 @@ class Pool {
   DeviceBuffer memory_;
   Stream stream_;
   Event mine_[2];
-  std::vector<IpcMapping> mappings_;  // by rank; none for this one
+  GpuGroups groups_;
+  std::vector<IpcMapping> mappings_;  // by rank of the node; none for this one and other groups
   std::vector<Event> published_[2];   // likewise
-  bool one_gpu_ = true, events_ = false;
+  bool one_gpu_ = true, events_ = false, is_usable_ = false;
   std::uint64_t step_ = 0, awaited_ = 0;
 };
 

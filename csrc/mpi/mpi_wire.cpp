@@ -38,6 +38,8 @@ class MpiWire : public Wire {
     return native_type(type) != MPI_DATATYPE_NULL && native_op(type, op) != MPI_OP_NULL;
   }
 
+  bool takes_device_memory() const override { return is_cuda_aware(); }
+
   bool test(Request& request) override {
     if (!request.pending) return true;
     MPI_Request raw = unpack(request);

@@ -43,6 +43,8 @@ class Wire {
   virtual Request start(const NativeCall& call) = 0;
   /// Whether the MPI library has the reduction.
   virtual bool has_native(Datatype type, ReduceOp op) const = 0;
+  /// Whether messages may lie in memory of a CUDA device, as far as the MPI library tells.
+  virtual bool takes_device_memory() const { return false; }
   /// True once it is complete. Throws MismatchError when a message of another size came.
   virtual bool test(Request& request) = 0;
   /// Takes one whole message of unknown size and sender, if there is one.

@@ -8,6 +8,9 @@
 
 #include "base/deadline.hpp"
 
+// An extension of MPICH and Open MPI that not every build has. Null where the library that is loaded lacks it.
+extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
+
 namespace accdp::mpi {
 namespace {
 
@@ -81,6 +84,8 @@ const char* flavour() {
   return "other";
 #endif
 }
+
+bool is_cuda_aware() { return MPIX_Query_cuda_support && MPIX_Query_cuda_support() == 1; }
 
 MPI_Comm world_comm() {
   if (state().world == MPI_COMM_NULL) throw UsageError("MPI is not initialised: expected a call of init() before");

@@ -18,6 +18,8 @@ std::unique_lock<std::mutex> turn();
 
 std::string library();  ///< version text; works before initialisation
 const char* flavour();  ///< "mpich", "openmpi" or "other"
+/// Whether the library says that it takes device memory of CUDA; false where it cannot be asked.
+bool is_cuda_aware();
 bool is_initialized();
 /// Initialises MPI for many threads unless it is already (by mpi4py); then only joins in. Collective
 /// over MPI_COMM_WORLD the first time.

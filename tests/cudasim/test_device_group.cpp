@@ -53,7 +53,7 @@ int main() {
   run_nodes({0, 0, 1}, [](Group& group) {
     Gpu gpu(group);
     everything_on_device(gpu);
-    CHECK(gpu.path->describe() == "staged: the ranks are on several nodes");
+    CHECK(gpu.path->describe() == "staged: nodes have different numbers of ranks");
   });
   set_setting("ACCDP_GPU_PATH", "staged");
   CHECK(run_ranks(3, [](Group& group) {

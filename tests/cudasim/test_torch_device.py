@@ -18,6 +18,8 @@ BUILT = HERE.parents[1] / "build" / f"{sys.implementation.cache_tag}-in-place" /
         (3, "shared GPU, ordered by events", {}),
         (2, "staged: ACCDP_GPU_PATH=staged", {"ACCDP_GPU_PATH": "staged"}),
         (2, "staged: the ranks are on several nodes", {"ACCDP_TOPOLOGY": "0,1"}),
+        (4, "shared GPU on each of 2 nodes", {"ACCDP_TOPOLOGY": "2x2"}),
+        (2, "shared GPU on each of 2 nodes", {"ACCDP_TOPOLOGY": "0,1", "ACCDP_MPI_CUDA": "on"}),
     ],
 )
 def test_backend(ranks, path, env):

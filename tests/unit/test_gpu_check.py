@@ -58,15 +58,19 @@ def test_table():
     ]
     nccl = {"mps": True, "ranks": 2, "path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
+    nodes = {"mps": False, "ranks": 4, "topology": "2x2", "path": "shared GPU on each of 2 nodes", "rows": [rows[0]]}
     hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
     hosts["rows"][0]["s"] = 2.0
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
-    lines = gpu_check.table({"machine": machine, "runs": runs, "nccl": nccl, "hosts": hosts}).splitlines()
+    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts}
+    lines = gpu_check.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].startswith("yes") and "last line" in lines[3]
-    assert lines[4].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
-    assert lines[6].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+    assert lines[4].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
+    assert lines[5].strip() == "shared GPU on each of 2 nodes"
+    assert lines[6].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
+    assert lines[8].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
 
 
 def test_no_time_left(monkeypatch):

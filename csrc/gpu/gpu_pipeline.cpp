@@ -1,0 +1,148 @@
+#include "gpu/gpu_pipeline.hpp"
+
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "device/cuda_reduce.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kLeastFrame = 4 << 10;
+constexpr std::size_t kRoomAlign = 256;
+
+/// What a failed call left to MPI. Never destroyed.
+void leave_to_mpi(PinnedBuffer pinned, std::vector<DeviceBuffer> device) {
+  static std::mutex mutex;
+  static auto* const left_pinned = new std::vector<PinnedBuffer>;
+  static auto* const left_device = new std::vector<DeviceBuffer>;
+  std::lock_guard lock(mutex);
+  left_pinned->push_back(std::move(pinned));
+  for (DeviceBuffer& buffer : device) left_device->push_back(std::move(buffer));
+}
+
+}  // namespace
+
+void SegmentRooms::reserve(std::size_t segment_bytes, std::size_t count, bool on_device, cudaStream_t stream) {
+  segment_bytes = (segment_bytes + kRoomAlign - 1) / kRoomAlign * kRoomAlign;
+  while (settled_.size() < count) settled_.push_back(make_event());
+  if (data_ && on_device == on_device_ && segment_bytes <= segment_bytes_ && count == count_) return;
+  synchronize(stream);
+  data_ = nullptr;
+  pinned_ = {};
+  device_ = {};
+  if (on_device)
+    device_ = DeviceBuffer(segment_bytes * count);
+  else
+    pinned_ = PinnedBuffer(segment_bytes * count);
+  data_ = on_device ? device_.data() : pinned_.data();
+  on_device_ = on_device;
+  segment_bytes_ = segment_bytes;
+  count_ = count;
+}
+
+Bytes SegmentRooms::scratch(std::size_t bytes) {
+  if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
+  DeviceBuffer& buffer = scratch_[scratch_used_++];
+  if (buffer.bytes() < bytes) buffer = DeviceBuffer(bytes);
+  return {buffer.data(), bytes};
+}
+
+void SegmentRooms::abandon() {
+  scratch_.push_back(std::move(device_));
+  leave_to_mpi(std::move(pinned_), std::exchange(scratch_, {}));
+  data_ = nullptr;
+}
+
+GpuPipeline::GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid)
+    : c_(c),
+      pool_(pool),
+      groups_(pool.groups()),
+      hierarchy_(hierarchy),
+      rooms_(hierarchy.rooms),
+      grid_(std::move(grid)) {
+  // One more than is on the wire: the next is on its way from the device.
+  rooms_.reserve(grid_.longest_segment(), kAhead + 1, hierarchy.by_mpi_on_device, pool.stream());
+}
+
+void DeviceWorkplace::reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) {
+  reduce_async(dst, nullptr, srcs, count, how, hierarchy_.wire_stream.get());
+  synchronize(hierarchy_.wire_stream.get());  // MPI sends it next
+}
+
+void GpuPipeline::sum_in_group(std::size_t segment, int lane, const Reduction& how) {
+  const Bytes to = room(segment, lane);
+  std::vector<const void*> sources;
+  for (int mate : groups_.mates()) sources.push_back(pool_.slot(mate) + offset(segment, lane));
+  std::byte* sum = pool_.own_slot() + offset(segment, lane);
+  if (sources.size() > 1) {
+    if (hierarchy_.by_mpi_on_device) sum = to.data();
+    reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how, pool_.stream());
+  }
+  copy_async(to.data(), sum, to.size(), pool_.stream());
+}
+
+void GpuPipeline::sum_of_groups(std::size_t segment, const Reduction& how) {
+  const Bytes mine = room(segment, me());
+  std::vector<const void*> sources;
+  for (int group = 0; group < groups_.count(); ++group)
+    sources.push_back(group == groups_.mine() ? mine.data() : found(segment, group).data());
+  reduce(mine.data(), sources, mine.size() / element_bytes(how.type), how);
+}
+
+void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {
+  std::byte* const slot = c_.open();
+  for (int lane : groups_.lanes_of(me())) {
+    const Bytes part = room(segment, lane);
+    if (gives && lane != me() && !part.empty()) std::memcpy(slot + offset(segment, lane), part.data(), part.size());
+  }
+  c_.publish();
+  c_.await_all();
+}
+
+ConstBytes GpuPipeline::found(std::size_t segment, int group) const {
+  return {c_.slot(groups_.agent(group, me())) + offset(segment, me()), cut(segment, me()).bytes};
+}
+
+void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
+  const Bytes mine = room(segment, me());
+  std::byte* const slot = c_.open();
+  if (!mine.empty()) std::memcpy(slot + offset(segment, me()), mine.data(), mine.size());
+  c_.publish();
+  c_.await_all();
+  for (int lane : groups_.lanes_of(me())) {
+    const Bytes part = room(segment, lane);
+    if (wanted && lane != me() && !part.empty())
+      std::memcpy(part.data(), c_.slot(lane) + offset(segment, lane), part.size());
+  }
+}
+
+void GpuPipeline::hand_out(std::size_t segment, Bytes out, bool gives) {
+  std::byte* const slot = pool_.open(c_);
+  for (int lane : groups_.lanes_of(me())) {
+    const Bytes part = room(segment, lane);
+    if (gives) copy_async(slot + offset(segment, lane), part.data(), part.size(), pool_.stream());
+  }
+  mark(segment);
+  pool_.publish(c_);
+  pool_.await_all(c_);
+  if (out.empty()) return;
+  for (int mate : groups_.mates())
+    for (int lane : groups_.lanes_of(mate)) {
+      const FrameGrid::Cut part = cut(segment, lane);
+      copy_async(out.data() + part.begin, pool_.slot(mate) + offset(segment, lane), part.bytes, pool_.stream());
+    }
+}
+
+std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares) {
+  const std::size_t each = hierarchy.segment_bytes / shares / kRoomAlign * kRoomAlign;
+  return each < kLeastFrame ? 0 : each;
+}
+
+bool goes_over_gpus(const Context& c, const GpuHierarchy& hierarchy, std::size_t bytes) {
+  const Shape& shape = c.shape();
+  return bytes >= hierarchy.segment_bytes / 4 && gpu_frame_bytes(hierarchy, shape.ranks) > 0;
+}
+
+}  // namespace accdp

@@ -1,0 +1,174 @@
+// Collectives on device memory of ranks in several GPU groups: on several nodes, on GPUs of a node without peer access,
+// and both. Every rank of the groups is a process.
+#include "device_checks.hpp"
+#include "gpu/gpu_groups.hpp"
+#include "process_wire.hpp"
+
+using Prepare = std::function<void(int)>;
+
+void prepare_and_check(Group& group, const Prepare& prepare, const std::string& path,
+                       const std::function<void(const Gpu&)>& check) {
+  prepare(group.rank());
+  cudasim::set_jitter(20);
+  Gpu gpu(group);
+  check(gpu);
+  if (gpu.path->describe().find(path) != 0) std::fprintf(stderr, "path: %s\n", gpu.path->describe().c_str());
+  CHECK(gpu.path->describe().find(path) == 0);
+  one_block(group, 1000);  // host memory in the same group
+}
+
+void every_size(const Gpu& gpu) { everything_on_device(gpu); }
+
+void run(const std::vector<int>& nodes, const std::string& path, const Prepare& prepare,
+         const std::function<void(const Gpu&)>& check = every_size) {
+  CHECK(run_processes_on_nodes(nodes, [&](Group& group) { prepare_and_check(group, prepare, path, check); }));
+}
+
+void gpu_of(int gpu) {
+  cudasim::set_devices(1, gpu);
+  cudasim::set_peer_access(false);
+}
+
+/// All roots and operations on lengths around segments, with a rounding that would show an order.
+void long_messages(const Gpu& gpu) {
+  Group& group = gpu.group;
+  for (std::size_t count : {std::size_t{16} << 10, (std::size_t{80} << 10) + 3, std::size_t{500'001}})
+    for (int root = 0; root < group.size(); ++root) {
+      const Array data(gpu, group.rank() == root ? input(root, count) : Ints(count));
+      const Array mine(gpu, input(group.rank(), count)), result(gpu, count);
+      DeviceCollectives via = gpu.via();
+      group.bcast(data.bytes(), kType, root, -1, via);
+      CHECK(std::string(group.last_run().way.algorithm) == "gpu_lanes");
+      const bool is_root = group.rank() == root;
+      group.reduce(mine.bytes(), is_root ? result.bytes() : Bytes(), kType, ReduceOp::kMax, root, -1, via);
+      CHECK(std::string(group.last_run().way.algorithm) == "gpu_lanes");
+      CHECK(data.values() == input(root, count));
+      CHECK(mine.values() == input(group.rank(), count));
+      CHECK(result.values() == (is_root ? input(group.size() - 1, count) : Ints(count, -1)));
+    }
+}
+
+/// An average of bfloat16, in place: rounded alike on all ranks, which compare what they got.
+void averages(const Gpu& gpu) {
+  Group& group = gpu.group;
+  const std::size_t count = 100'000;
+  Ints bits(count / 2);
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    const float value = 1.0f + static_cast<float>((i * 7 + group.rank() * 13) % 251) / 64;
+    std::uint32_t word;
+    std::memcpy(&word, &value, sizeof word);
+    bits[i] = static_cast<std::int32_t>(word & 0xffff0000u) | static_cast<std::int32_t>(word >> 16);
+  }
+  const Array data(gpu, bits);
+  DeviceCollectives via = gpu.via();
+  group.allreduce(data.bytes(), data.bytes(), Datatype::kBF16, ReduceOp::kAvg, -1, via);
+  const Ints found = data.values();
+  Ints first = found;
+  group.bcast(bytes(first), kType, 0);
+  CHECK(found == first);
+  for (std::size_t i = 0; i < found.size(); i += 997) {
+    float wanted = 0;
+    for (int r = 0; r < group.size(); ++r) wanted += 1.0f + static_cast<float>((i * 7 + r * 13) % 251) / 64;
+    const std::uint32_t word = static_cast<std::uint32_t>(found[i]) & 0xffff0000u;
+    float got;
+    std::memcpy(&got, &word, sizeof got);
+    wanted /= static_cast<float>(group.size());
+    CHECK(std::abs(got - wanted) <= 0.03f * wanted);
+  }
+}
+
+void both(const Gpu& gpu) {
+  long_messages(gpu);
+  averages(gpu);
+  for (std::size_t count : {5000, 40'000}) many_blocks_on_device(gpu, count);
+}
+
+void groups_of_ranks() {
+  // Every lane has one agent in each group, itself in its own; nobody has no part.
+  for (const std::vector<int>& group_of : {std::vector<int>{0}, {0, 0, 0}, {0, 1}, {0, 1, 0, 1}, {0, 1, 1, 1}}) {
+    const int ranks = static_cast<int>(group_of.size());
+    for (int me = 0; me < ranks; ++me) {
+      const GpuGroups groups(me, group_of);
+      CHECK(groups.mine() == group_of[me]);
+      std::vector<int> seen(ranks);
+      for (int mate : groups.mates()) {
+        CHECK(groups.of(mate) == groups.mine());
+        for (int lane : groups.lanes_of(mate)) {
+          ++seen[lane];
+          CHECK(groups.agent(groups.mine(), lane) == mate);
+        }
+      }
+      CHECK(seen == std::vector<int>(ranks, 1));
+      CHECK(groups.agent(groups.mine(), me) == me);
+    }
+  }
+  CHECK(GpuGroups(0, {0, 1, 1, 1}).largest() == 3);
+  CHECK(GpuGroups(0, {0, 1, 1, 1}).lanes_of(0) == (std::vector<int>{0, 1, 2, 3}));
+  CHECK(GpuGroups(0, {0, 1, 0, 1}).lanes_of(2) == (std::vector<int>{2, 3}));
+}
+
+/// A call that fails on one rank is heard of on all, those of other nodes too.
+void failing_call(const char* call, int nth, const char* text) {
+  CHECK(run_processes_on_nodes({0, 0, 1, 1}, [&](Group& group) {
+    Gpu gpu(group);
+    const Array data(gpu, input(group.rank(), 500'000));
+    const Array sum(gpu, 500'000);
+    DeviceCollectives via = gpu.via();
+    auto allreduce = [&] { group.allreduce(data.bytes(), sum.bytes(), kType, ReduceOp::kSum, -1, via); };
+    allreduce();
+    CHECK(sum.values() == sum_of_inputs(4, 500'000));
+    if (group.rank() == 3) {
+      cudasim::fail(call, cudaErrorLaunchFailure, nth);
+      CHECK_THROWS(allreduce(), CudaError, text);
+    } else {
+      CHECK_THROWS(allreduce(), Error, "rank 3 (pid");
+    }
+    CHECK_THROWS(allreduce(), Error, text);  // and it stays broken
+    gpu.synchronize();
+  }));
+}
+
+int main() {
+  groups_of_ranks();
+  set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
+  auto alike = [](int) {};
+  run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined through host memory", alike);
+  run({0, 1, 0, 1, 2, 2}, "shared GPU on each of 3 nodes", alike, both);
+  run({0, 0, 1, 1}, "peer GPUs on each of 2 nodes", [](int rank) { cudasim::set_devices(1, rank); }, both);
+  run(
+      {0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by the host",
+      [](int rank) {
+        if (rank == 0) cudasim::ignore_ipc_events(true);
+        if (rank == 3) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
+      },
+      both);
+  // GPUs of a node without peer access, two ranks on each; one and three; and that on two nodes.
+  run({0, 0, 0, 0}, "2 GPUs apart, ordered by events, joined through host memory", [](int rank) { gpu_of(rank / 2); });
+  run({0, 0, 0, 0}, "2 GPUs apart", [](int rank) { gpu_of(rank == 2); }, both);
+  run({0, 0, 0, 0, 1, 1, 1, 1}, "2 GPUs apart on each of 2 nodes", [](int rank) { gpu_of(rank % 2); }, both);
+  // One node has two groups, the other one.
+  run({0, 0, 1, 1}, "", [](int rank) { gpu_of(rank == 1); }, both);
+
+  // Who cannot, goes through the host with all others.
+  run({0, 0, 1}, "staged: nodes have different numbers of ranks", alike);
+  run({0, 1}, "staged: the ranks are on several nodes", alike);
+  run(
+      {0, 0, 1, 1}, "staged: ",
+      [](int rank) {
+        if (rank == 2) cudasim::set_largest_allocation((128 << 10) - 1);
+      },
+      [](const Gpu& gpu) { one_block_on_device(gpu, 1000); });
+
+  // MPI takes device memory, which here is host memory.
+  set_setting("ACCDP_MPI_CUDA", "on");
+  run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined by MPI on device memory", alike);
+  run({0, 1, 2}, "shared GPU on each of 3 nodes, ordered by events, joined by MPI on device memory", alike, both);
+  run(
+      {0, 0, 0, 0, 1, 1, 1, 1}, "2 GPUs apart on each of 2 nodes, ordered by events, joined through host memory",
+      [](int rank) { gpu_of(rank / 2 % 2); }, both);
+  failing_call("cudaLaunchKernelExC", 4, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
+  set_setting("ACCDP_MPI_CUDA", "auto");
+  failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
+  failing_call("cudaMemcpyAsync", 7, "cudaMemcpyAsync(to, from, bytes");
+  failing_call("cudaEventSynchronize", 2, "cudaEventSynchronize(event.get())");
+}

@@ -9,7 +9,7 @@ nodes are arrays of NumPy, and one round, in which each node sends at most one m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from accdp_comm import _core
 Times = NDArray[np.float64]  # seconds, one per node
 Nodes = NDArray[np.int64]
 
-SIGNATURE_BYTES = 40
+SIGNATURE_BYTES, MEETING_FAN_OUT = 40, 8
 AHEAD, MOST_IN_FLIGHT = 4, 16 << 20  # segments under way at once, and their bytes: csrc/coll/reduce_over_nodes.cpp
 
 
@@ -61,12 +61,16 @@ class Network:
 
     def post_to_all(self, nbytes: float) -> Burst:
         """Every node sends to every other, the next one first."""
+        return self.post_to(range(1, self.nodes), nbytes)
+
+    def post_to(self, steps: Sequence[int], nbytes: float) -> Burst:
+        """Every node sends to those that lie so many places behind it."""
         taken = np.zeros(self.nodes)
-        for step in range(1, self.nodes):
+        for step in steps:
             receivers = (self.ids + step) % self.nodes
             arrived = self.post(self.ids, receivers, nbytes)
             taken[receivers] = np.maximum(taken[receivers], arrived) + self.machine.message_s
-        return Burst(taken, self.nodes - 1)
+        return Burst(taken, len(steps))
 
     def take(self, burst: Burst) -> None:
         """Let every processor wait for its messages and take them."""
@@ -164,10 +168,13 @@ def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> Non
 
 
 def meet(network: Network) -> None:
-    """Compare signatures, as every operation of accdp does first: each round with a leader twice as far away."""
+    """Compare signatures, as every operation of accdp does first (csrc/coll/meeting.hpp)."""
     network.work(network.machine.step_s if network.shape.local_size > 1 else 0.0)
-    for distance in (1 << bit for bit in range((network.nodes - 1).bit_length())):
-        network.pass_on(network.ids, (network.ids + distance) % network.nodes, SIGNATURE_BYTES)
+    distance = 1
+    while distance < network.nodes:
+        messages = min((network.nodes - 1) // distance, MEETING_FAN_OUT - 1)
+        network.take(network.post_to([step * distance for step in range(1, messages + 1)], SIGNATURE_BYTES))
+        distance *= MEETING_FAN_OUT
 
 
 def between_leaders(algorithm: Callable[[Network, int], None]) -> Callable[[Network, int], None]:

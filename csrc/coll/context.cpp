@@ -2,7 +2,10 @@
 
 #include <time.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
+#include "coll/meeting.hpp"
 
 namespace accdp {
 namespace {
@@ -74,24 +77,29 @@ void Context::compare_on_node() {
   told_ |= signature_.notice;
 }
 
-/// Round by round each leader tells another, twice as far away as before, what it and all that it heard of call. After
-/// the last round everyone has heard of all, also where their number is no power of two: hearing of some twice does no
-/// harm. Only if they disagree does every leader need to know what every other one calls.
+/// Round by round each leader tells others, farther away than before, what it and all that it heard of call. After the
+/// last round everyone has heard of all, whatever their number: hearing of some twice does no harm. Only if they
+/// disagree does every leader need to know what every other one calls.
 void Context::compare_between_nodes() {
   static_assert(sizeof(Signature) == kSignatureBytes);
   constexpr std::uint8_t kSomeDisagree = 255;  // the kind of no operation
   const int nodes = topology().nodes(), me = topology().node();
   Signature all = signature_;
   all.notice = told_;
-  for (int distance = 1; distance < nodes; distance *= 2) {
-    Signature theirs;
-    const Incoming in{topology().leader((me + nodes - distance) % nodes),
-                      std::as_writable_bytes(std::span(&theirs, 1))};
-    const Outgoing out{topology().leader((me + distance) % nodes), std::as_bytes(std::span(&all, 1))};
-    exchange(std::span(&in, 1), std::span(&out, 1));
-    if (theirs != all) all.kind = kSomeDisagree;
-    all.notice |= theirs.notice;
-  }
+  for_meeting_rounds(nodes, [&](int distance, int messages) {
+    std::vector<Signature> theirs(messages);
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for (int i = 1; i <= messages; ++i) {
+      const int before = topology().leader((me + nodes - i * distance) % nodes);
+      incoming.push_back({before, std::as_writable_bytes(std::span(&theirs[i - 1], 1))});
+      outgoing.push_back({topology().leader((me + i * distance) % nodes), std::as_bytes(std::span(&all, 1))});
+    }
+    exchange(incoming, outgoing);
+    if (std::any_of(theirs.begin(), theirs.end(), [&](const Signature& other) { return other != all; }))
+      all.kind = kSomeDisagree;
+    for (const Signature& other : theirs) all.notice |= other.notice;
+  });
   told_ = all.notice;
   if (all.kind == kSomeDisagree) tell_who_disagrees();
 }

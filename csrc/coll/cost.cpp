@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.hpp"
+#include "coll/meeting.hpp"
 
 namespace accdp {
 namespace {
@@ -126,10 +127,17 @@ double exchange_seconds(std::size_t messages, double bytes_each, const Machine& 
   return m.link.latency_s + one + others * std::max(one, 2 * m.message_s);
 }
 
-int meeting_rounds(int nodes) { return std::bit_width(unsigned(nodes - 1)); }
+int meeting_rounds(int nodes) {
+  int rounds = 0;
+  for_meeting_rounds(nodes, [&](int, int) { ++rounds; });
+  return rounds;
+}
 
 Estimate meeting(const Shape& shape, const Machine& m) {
-  return {m.step_s + meeting_rounds(shape.nodes) * exchange_seconds(1, kSignatureBytes, m), 1, 0, 0};
+  Estimate all{m.step_s, 1, 0, 0};
+  for_meeting_rounds(shape.nodes,
+                     [&](int, int messages) { all.seconds += exchange_seconds(messages, kSignatureBytes, m); });
+  return all;
 }
 
 int lanes_for(std::size_t bytes, const Shape& shape) {

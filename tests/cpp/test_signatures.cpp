@@ -1,10 +1,27 @@
 // What ranks say to each other before an operation over nodes: how many messages, and who is named when one disagrees.
-#include <bit>
 #include <numeric>
+#include <set>
 
+#include "coll/meeting.hpp"
 #include "group_checks.hpp"
 
 namespace {
+
+/// After the last round everybody has heard of all, by few messages.
+void everybody_hears_of_all() {
+  for (int nodes : {1, 2, 3, 7, 8, 9, 15, 57, 64, 65, 500, 512, 4096}) {
+    std::set<int> heard{0};  // so many places before
+    int sent = 0;
+    for_meeting_rounds(nodes, [&](int distance, int messages) {
+      const std::set<int> had = heard;
+      for (int i = 1; i <= messages; ++i)
+        for (int place : had) heard.insert((place + i * distance) % nodes);
+      sent += messages;
+    });
+    CHECK(heard.size() == static_cast<std::size_t>(nodes) && sent <= 28);
+    CHECK(nodes > 8 || sent == nodes - 1);
+  }
+}
 
 /// A node of its own for each rank.
 std::vector<int> nodes_apart(int nodes) {
@@ -13,11 +30,11 @@ std::vector<int> nodes_apart(int nodes) {
   return places;
 }
 
-/// Every leader sends one signature in each round, the other ranks none.
+/// Leaders send a signature to each other one where nodes are few, the other ranks none.
 void messages_of_a_barrier(Group& group) {
   group.barrier();
-  const unsigned rounds = std::bit_width(unsigned(group.topology().nodes() - 1));
-  CHECK(group.last_run().wire_bytes == (group.topology().is_leader() ? rounds * sizeof(Signature) : 0));
+  const std::size_t others = group.topology().nodes() - 1;
+  CHECK(group.last_run().wire_bytes == (group.topology().is_leader() ? others * sizeof(Signature) : 0));
 }
 
 /// All ranks name the one that calls something else first. With one other rank: the one that is not rank 0.
@@ -40,11 +57,14 @@ void three_against_five(Group& group) {
 }  // namespace
 
 int main() {
+  everybody_hears_of_all();
   for (int nodes = 2; nodes <= 8; ++nodes) {
     run_nodes(nodes_apart(nodes), messages_of_a_barrier);
     for (int odd = 0; odd < nodes; ++odd) run_nodes(nodes_apart(nodes), [&](Group& group) { one_is_odd(group, odd); });
   }
   run_nodes({0, 0, 1, 1, 2, 2}, messages_of_a_barrier);
-  for (int odd : {0, 3, 5}) run_nodes({0, 0, 1, 1, 2, 2}, [&](Group& group) { one_is_odd(group, odd); });
+  // Of the two ranks of a node the second is taken to be the odd one.
+  for (int odd : {1, 3, 5}) run_nodes({0, 0, 1, 1, 2, 2}, [&](Group& group) { one_is_odd(group, odd); });
   run_nodes(nodes_apart(8), three_against_five);
+  run_nodes(nodes_apart(9), [](Group& group) { one_is_odd(group, 4); });  // two rounds
 }

@@ -165,6 +165,7 @@ class BetweenNodes {
 
   /// All other ranks get the same bits, those on the root's node too.
   void look_at_result(std::size_t frame, ConstBytes message) {
+    codec_->fetch(frame);
     result_.resize(plan_.frames()[frame].bytes);
     copy_together(frame, result_);
     codec_->round(frame, message, result_);
@@ -177,6 +178,7 @@ class BetweenNodes {
     codec_->choose(0, journey);
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     direct_ = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
+    if (direct_) codec_->fetch();
     flags_ = direct_ ? FrameHead::kDirect : 0;
     if (c_.link().wants_receipts(plan_.frames().size(), plan_.bytes())) flags_ |= FrameHead::kReceipt;
     c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
@@ -271,6 +273,7 @@ class BetweenNodes {
   void hand_over(std::size_t frame) {
     const auto began = Clock::now();
     const bool from_result = leads_ && !result_.empty();
+    if (leads_ && place_ == 0 && codec_ && !from_result) codec_->fetch(frame);
     bcast_on_node(c_, from_result ? std::vector<Bytes>{result_} : spans_of_frame(frame),
                   c_.topology().local_of(leader_));
     report_.node_s += Seconds(Clock::now() - began).count();
@@ -342,16 +345,29 @@ BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const Strea
   return choose_bcast(c.shape().nodes, plan.frames().size(), static_cast<double>(plan.bytes()), c.machine().link);
 }
 
+/// Whether receivers get frames as the root encoded them, if it encodes any.
+bool goes_encoded_from_root(const StreamOptions& options, const Topology& t) {
+  if (options.algorithm == BcastAlgorithm::kMpi || options.algorithm == BcastAlgorithm::kP2pCompressed) return false;
+  return t.nodes() > 1 ? options.automatic || options.codec : !options.automatic && options.codec;
+}
+
 }  // namespace
 
-StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& options) {
+StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& asked) {
   const auto began = Clock::now();
   const Topology& t = c.topology();
   StreamReport report;
+  StreamOptions options = asked;
+  if (options.far && !goes_encoded_from_root(options, t)) {
+    if (t.rank() == root) fetch_all(*options.far, pieces);
+    options.far = nullptr;
+  }
   const StreamPlan plan(pieces, std::min(options.chunk_bytes, frame_limit(c.slot_bytes())));
   report.logical_bytes = plan.bytes();
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
                     report);
+  // Ranks that share what their leader decodes want it in the host.
+  codec.decode_far(t.nodes() == 1 || c.local_size() == 1);
   const bool plain = !options.automatic && !options.codec;
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
@@ -382,6 +398,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
       BetweenNodes(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report)
           .run(journey);
   }
+  if (options.far) options.far->finish();
   codec.finish_report();
   report.total_s = Seconds(Clock::now() - began).count();
   return report;

@@ -167,8 +167,11 @@ __global__ void plan(Batch batch, Scratch scratch) {
         const std::uint8_t* counts =
             scratch.counts + (std::size_t{c} * batch.segments + b * S::kSegments) * Format::kCounts;
         std::uint16_t sums[Format::kCounts + 1] = {};
-        for (std::uint32_t i = 0; i < S::kSegments * Format::kCounts; ++i)
-          sums[i % Format::kCounts] = static_cast<std::uint16_t>(sums[i % Format::kCounts] + counts[i]);
+        if constexpr (Format::kCounts > 0)
+          for (std::uint32_t i = 0; i < S::kSegments * Format::kCounts; ++i) {
+            std::uint16_t& sum = sums[i % Format::kCounts];
+            sum = static_cast<std::uint16_t>(sum + counts[i]);
+          }
         scratch.plans[c * batch.blocks + b] = Format::plan(merged<Format>(batch, scratch, c, b), sums);
       });
 }

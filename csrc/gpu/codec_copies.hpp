@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "base/ranges.hpp"
+#include "codec/cuda_codec.hpp"
 #include "coll/device_route.hpp"
 #include "coll/far_memory.hpp"
 #include "device/cuda.hpp"
-#include "device/cuda_codec.hpp"
 
 namespace accdp {
 

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "check.hpp"
+#include "codec/cuda_codec.hpp"
 #include "codec/fpk.hpp"
 #include "codec/qpk.hpp"
 #include "codec_data.hpp"
 #include "cudasim.hpp"
-#include "device/cuda_codec.hpp"
 
 using namespace accdp;
 
@@ -175,7 +175,7 @@ int main() {
                "must be finite and > 0");
   cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure);
   CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF32}, {many.data(), 1}, nullptr, nullptr), CudaError,
-               "cudaErrorLaunchFailure, device/cuda_codec.cu:");
+               "cudaErrorLaunchFailure, codec/cuda_codec.cu:");
   cudasim::set_largest_allocation(1000);
   CHECK_THROWS(DeviceCodec(1, kChunk), CudaError, "out of memory");
 }

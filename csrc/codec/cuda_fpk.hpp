@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/cuda_bits.hpp"
 #include "codec/fpk_code.hpp"
-#include "device/codec_bits.hpp"
 
 namespace accdp::device_codec {
 

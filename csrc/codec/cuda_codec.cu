@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "codec/cuda_fpk.hpp"
+#include "codec/cuda_qpk.hpp"
 #include "codec/fpk.hpp"
 #include "codec/quantiser.hpp"
-#include "device/codec_fpk.hpp"
-#include "device/codec_qpk.hpp"
 
 namespace accdp {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels around the block formats of fpk and qpk (codec_fpk.hpp, codec_qpk.hpp), for the stream of
+// The kernels around the block formats of fpk and qpk (cuda_fpk.hpp, cuda_qpk.hpp), for the stream of
 // codec/block_stream.hpp. A thread works on a segment, 32 consecutive elements, which are one word of every bit plane:
 // no thread needs another one's registers, so that every pass is elementwise. Passes of an encoder:
 //   survey   per segment: what it adds to the choice of its block's code
@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "device/cuda_codec.hpp"
+#include "codec/cuda_codec.hpp"
 
 namespace accdp::device_codec {
 

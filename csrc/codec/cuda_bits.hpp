@@ -1,11 +1,11 @@
 #pragma once
-// What the block formats on the device share (codec_kernels.hpp has what a format is for). A format has
+// What the block formats on the device share (cuda_kernels.hpp has what a format is for). A format has
 //   summary(x), merge(a, b)          what a block's segments together tell about its code
 //   count(x, merged, counts)         per possible code, elements of the segment
 //   plan(merged, sums)               the choice of the code, from the sums of those counts
 //   write(x, s, plan, counts, out)   segment s of a block that begins at `out`; counts: those of its first segment
 //   read(in, bytes, s, step, x)      false where no encoder writes such a block; reads nothing outside of it
-#include "device/codec_kernels.hpp"
+#include "codec/cuda_kernels.hpp"
 
 namespace accdp::device_codec {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "device/codec_bits.hpp"
+#include "codec/cuda_bits.hpp"
 
 namespace accdp::device_codec {
 

@@ -36,6 +36,7 @@ class BcastResult:
     logical_bytes: int  # of the tensors
     wire_bytes: int  # that went over one link between nodes (through shared memory where there is one node), with heads
     codec: str  # that encoded most of it, or "none"
+    codec_place: str  # where this rank encoded or decoded most of that: "host", or "device" (docs/gpu.md)
     algorithm: str  # how it went from node to node; "flat" on one node
     seconds: dict[str, float]  # encode, decode, wire (waiting for it), node (shared memory), total
 
@@ -46,8 +47,9 @@ class BcastResult:
 
     def __str__(self) -> str:
         mib, wire = self.logical_bytes / 2**20, self.wire_bytes / 2**20
+        place = " on the device" if self.codec_place == "device" else ""
         stages = ", ".join(f"{name} {value * 1e3:.1f} ms" for name, value in self.seconds.items())
-        return f"{mib:.2f} MiB as {wire:.2f} MiB ({self.ratio:.2f}x, {self.codec}, {self.algorithm}): {stages}"
+        return f"{mib:.2f} MiB as {wire:.2f} MiB ({self.ratio:.2f}x, {self.codec}{place}, {self.algorithm}): {stages}"
 
 
 class BcastWork:

@@ -101,14 +101,16 @@ class CommunicatorChannel:
 
         def run(group: _core.Group) -> Report:
             keep = (stream, old)  # the arrays, until the operation has ended
-            view = self._view([(x, is_root, not is_root) for x in stream])
+            view = self._view([(x, is_root, not is_root) for x in stream], later=True)
             before = self._view([(x, True, False) for x in old or ()])
             tensors = [
                 (view.pointers[i], x.count, x.datatype, before.pointers[i] if old is not None and x.count else 0)
                 for i, x in enumerate(stream)
             ]
             value, is_relative = bound
-            report = group.bcast_stream(tensors, root, codec, chunk_bytes, algorithm, value, is_relative, label=label)
+            report = group.bcast_stream(
+                tensors, root, codec, chunk_bytes, algorithm, value, is_relative, label=label, far=view.far
+            )
             view.deliver()
             del keep
             return report
@@ -133,9 +135,9 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op))
 
-    def _view(self, buffers: list[tuple[Buffer, bool, bool]]) -> HostView:
+    def _view(self, buffers: list[tuple[Buffer, bool, bool]], later: bool = False) -> HostView:
         is_far = any(x.device is not None for x, _, _ in buffers)
-        return HostView(self._communicator._path() if is_far else None, buffers)
+        return HostView(self._communicator._path() if is_far else None, buffers, later)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return self._communicator.allgather(np.array(row, np.int64)).tolist()

@@ -163,7 +163,9 @@ def _cuda() -> dict[str, Any]:
         built = f"; built with CUDA {_dotted(report['runtime_version'])}" if report["built"] else ""
         return report | {"missing": report["why_not"] + built}
     built, driver = _dotted(report["runtime_version"]), _dotted(report["driver_version"])
-    return report | {"found": f"{report['devices']} GPUs, built with CUDA {built}, driver for CUDA {driver}"}
+    codecs = ", ".join(report["codecs"])
+    gpus = f"{report['devices']} GPUs, built with CUDA {built}, driver for CUDA {driver}"
+    return report | {"found": f"{gpus}; broadcasts of device memory encode {codecs} there"}
 
 
 def _dotted(version: int) -> str:

@@ -10,6 +10,7 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
              memory; then its checks under compute-sanitizer
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
+  codecs     bench/gpu_codecs.py: fpk and qpk on the GPU, byte for byte against those of the host, speeds and ratios
   sanitizer  the checks on 1 rank under compute-sanitizer
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
@@ -30,10 +31,12 @@ from pathlib import Path
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
+CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
 RANKS = (2, 4, 8)
 NCCL_SHARES_GPUS = (2, 30, 3)
 SMI = "driver_version,uuid,compute_mode"
+CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 
 
@@ -153,6 +156,14 @@ def between_hosts() -> dict:
         return json.loads(out.read_text()) if good else {"failed": said}
 
 
+def codecs_on_the_gpu() -> dict:
+    """Check fpk and qpk on the GPU against the host's, and time them."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "codecs.json")
+        good, said = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 120)
+        return json.loads(out.read_text()) if good else {"failed": said}
+
+
 def sanitizer() -> dict:
     """Run the checks on one rank under compute-sanitizer."""
     if shutil.which("compute-sanitizer") is None:
@@ -186,7 +197,7 @@ def table(found: dict) -> str:
                 line += f"{peers / taken:8.1f}" if peers else " " * 8
             lines.append(line.rstrip())
         lines.append(f"{'':<12}{run_['path']}")
-    return "\n".join([*lines, *table_of_hosts(found.get("hosts", {}))])
+    return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
 def table_of_hosts(hosts: dict) -> list[str]:
@@ -196,6 +207,21 @@ def table_of_hosts(hosts: dict) -> list[str]:
         codec = row["codec"] + (" of differences" if row["reference"] else "")
         ratio, speed = row["logical_bytes"] / row["wire_bytes"], row["logical_bytes"] / row["s"] / 1e9
         lines.append(f"{row['link_gbit']:>4} Gbit/s  {codec:<22}{ratio:>7.2f}x{speed:>8.2f} GB/s")
+    return lines
+
+
+def table_of_codecs(codecs: dict) -> list[str]:
+    """Lay out the codecs' speeds beside that of a copy, and the links on which they gain."""
+    lines = [f"codecs on the GPU: failed: {codecs['failed']}"] if "failed" in codecs else []
+    if codecs.get("rows"):
+        heads = f"{'ratio':>8}{'encode GB/s':>13}{'decode GB/s':>13}{'copy GB/s':>11}{'wins below Gbit/s':>19}"
+        lines.append(f"{'codec':<6}{'datatype':<10}{'data':<11}{heads}")
+    for row in codecs.get("rows", []):
+        encode, decode, copy = (row.get(f"{word}_bytes_per_s", 0) / 1e9 for word in ("encode", "decode", "copy"))
+        figures = (
+            f"{row['ratio']:>8.2f}{encode:>13.1f}{decode:>13.1f}{copy:>11.1f}{row.get('wins_below_gbit', 0):>19.0f}"
+        )
+        lines.append(f"{row['codec']:<6}{row['dtype']:<10}{row['data']:<11}{figures}")
     return lines
 
 
@@ -223,6 +249,7 @@ def main() -> int:
     found["nvcomp"] = dict(zip(("device_codecs", "why_not"), nvcomp.device_codecs(), strict=True))
     found["nccl"] = beside_nccl(found["machine"]["nccl"], found["mps"] == "works")
     found["hosts"] = between_hosts()
+    found["codecs"] = codecs_on_the_gpu()
     found["sanitizer"] = sanitizer()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -232,7 +259,7 @@ def main() -> int:
     sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes']['sanitizer']}"
     print(f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {options.out}")
     # NCCL is a peer: what it does not bear is told, and fails nobody.
-    failed = any("failed" in part for part in [*found["runs"], found["nodes"], found["hosts"]])
+    failed = any("failed" in part for part in [*found["runs"], found["nodes"], found["hosts"], found["codecs"]])
     unclean = any(step.get("clean") is False for step in (found["sanitizer"], found["nodes"]["sanitizer"]))
     return 1 if failed or unclean else 0
 

@@ -5,6 +5,7 @@
 
 #include "bind/capsule.hpp"
 #include "coll/device_route.hpp"
+#include "coll/far_memory.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
 #include "gpu/device_collectives.hpp"
@@ -17,8 +18,8 @@ namespace accdp::bind {
 namespace {
 
 #ifdef ACCDP_WITH_CUDA
-/// Of device memory: address, bytes, whether it is read, and written.
-using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool>;
+/// Of device memory: address, bytes, whether it is read, and written, and whether what is read is fetched later.
+using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
@@ -39,6 +40,7 @@ py::dict report_as_dict() {
   entry["driver_version"] = found.driver_version;
   entry["devices"] = found.devices;
   entry["why_not"] = found.why_not;
+  entry["codecs"] = kIsBuilt ? std::vector<std::string>{"fpk", "qpk"} : std::vector<std::string>{};
   return entry;
 }
 
@@ -49,6 +51,7 @@ void bind_device(py::module_& m) {
   m.def("cuda_report", report_as_dict,
         "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
+  py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
@@ -58,13 +61,15 @@ void bind_device(py::module_& m) {
           "fetch",
           [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<Block>& blocks) {
             std::vector<DeviceBlock> taken;
-            for (const auto& [ptr, bytes, is_read, is_written] : blocks)
-              taken.push_back({{reinterpret_cast<std::byte*>(ptr), bytes}, is_read, is_written});
+            for (const auto& [ptr, bytes, is_read, is_written, later] : blocks)
+              taken.push_back(
+                  {{reinterpret_cast<std::byte*>(ptr), bytes}, is_read && !later, is_written, is_read && later});
             path.admit(device, stream);
             return path.fetch(device, stream, taken);
           },
           "device"_a, "stream"_a, "blocks"_a, py::call_guard<py::gil_scoped_release>(),
-          "Pinned host copies of blocks of device memory: (address, bytes, is_read, is_written) each.")
+          "Pinned host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) "
+          "each.")
       .def("capsule", [](std::shared_ptr<DevicePath> path) {
         return make_capsule<DeviceRoute>(std::move(path), kDeviceRouteCapsule);
       });
@@ -76,6 +81,9 @@ void bind_device(py::module_& m) {
                                  pointers.push_back(reinterpret_cast<std::uintptr_t>(block.data()));
                                return pointers;
                              })
+      .def_property_readonly("far", &HostCopies::far, py::return_value_policy::reference_internal,
+                             "For the argument `far` of Group.bcast_stream: what is to be "
+                             "fetched later, and encoded and decoded on the device.")
       .def("deliver", &HostCopies::deliver, py::call_guard<py::gil_scoped_release>(),
            "Copy what was written back to the device.");
   py::class_<DeviceCollectives, Collectives>(m, "DeviceCollectives", "One call on memory of a CUDA device.")

@@ -44,7 +44,7 @@ using Tensor = std::tuple<Address, std::size_t, Datatype, Address>;
 
 py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root, const std::string& codec,
                       std::size_t chunk_bytes, const std::string& algorithm, double error_bound, bool relative,
-                      bool root_takes_decoded, std::uint64_t label, double timeout_s) {
+                      bool root_takes_decoded, std::uint64_t label, FarMemory* far, double timeout_s) {
   StreamReport report;
   {
     py::gil_scoped_release nogil;
@@ -56,6 +56,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
     StreamOptions options = stream_options(codec, chunk_bytes, algorithm);
     options.root_takes_decoded = root_takes_decoded;
     options.label = label;
+    options.far = far;
     options.bound = {error_bound, relative};
     report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
   }
@@ -215,7 +216,8 @@ void bind_group(py::module_& m) {
           },
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
       .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",
-           "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0, timeout)
+           "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0,
+           "far"_a = py::none(), timeout)
       .def("allreduce_stream", &allreduce_stream, "ptr"_a, "counts"_a, "dtype"_a, "op"_a, "codec"_a,
            "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())

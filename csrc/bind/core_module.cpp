@@ -246,6 +246,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
         "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
   bind_device(m);
+  bind_device_codec(m);
   bind_plan(m);
   bind_group(m);
 }

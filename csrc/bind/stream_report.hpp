@@ -10,6 +10,7 @@ inline pybind11::dict report_of(const StreamReport& report) {
   d["logical_bytes"] = report.logical_bytes;
   d["wire_bytes"] = report.wire_bytes;
   d["codec"] = report.codec;
+  d["codec_place"] = report.codec_place;
   d["algorithm"] = report.algorithm;
   pybind11::dict seconds;
   seconds["encode"] = report.encode_s;

@@ -50,7 +50,24 @@ bool FrameWriter::add(const CodecRow* codec, const Encoding& how, ConstBytes raw
     record.stored = record.raw;
     if (!raw.empty()) std::memcpy(out.data(), raw.data(), raw.size());
   }
-  record.crc = crc32c(out.first(record.stored));
+  put(record);
+  return record.codec != CodecId::kNone;
+}
+
+void FrameWriter::add_encoded(const CodecRow& codec, std::size_t raw_bytes, ConstBytes stored, std::uint8_t flags) {
+  ChunkRecord record;
+  record.raw = static_cast<std::uint32_t>(raw_bytes);
+  record.stored = static_cast<std::uint32_t>(stored.size());
+  record.codec = codec.id;
+  record.format = codec.format;
+  record.library_major = codec.library_major();
+  record.flags = flags;
+  std::memcpy(room_.data() + used_, stored.data(), stored.size());
+  put(record);
+}
+
+void FrameWriter::put(ChunkRecord record) {
+  record.crc = crc32c(room_.subspan(used_, record.stored));
   std::memcpy(room_.data() + sizeof(FrameHead) + added_ * sizeof record, &record, sizeof record);
   ++added_;
   const std::size_t end = used_ + record.stored;
@@ -60,7 +77,6 @@ bool FrameWriter::add(const CodecRow* codec, const Encoding& how, ConstBytes raw
     used_ = end;
   else
     std::memset(room_.data() + end, 0, used_ - end);
-  return record.codec != CodecId::kNone;
 }
 
 ConstBytes FrameWriter::finish(FrameHead head) {
@@ -122,7 +138,7 @@ FrameReader::FrameReader(ConstBytes message, const FrameExpectation& expected) :
 
 void FrameReader::decode(std::size_t i, Datatype type, Bytes out) const {
   const ChunkRecord& record = records_[i];
-  const ConstBytes stored = message_.subspan(places_[i], record.stored);
+  const ConstBytes stored = this->stored(i);
   require("room for a chunk", record.raw, out.size());
   if (record.codec == CodecId::kNone) {
     if (!out.empty()) std::memcpy(out.data(), stored.data(), out.size());

@@ -50,10 +50,14 @@ class FrameWriter {
   FrameWriter(Bytes room, std::size_t chunks);
   /// Encodes one chunk and puts it in; as it is where `codec` is null or does not make it smaller: then false.
   bool add(const CodecRow* codec, const Encoding& how, ConstBytes raw, std::uint8_t flags = 0);
+  /// Puts in a chunk of `raw_bytes` that `codec` has made smaller already.
+  void add_encoded(const CodecRow& codec, std::size_t raw_bytes, ConstBytes stored, std::uint8_t flags = 0);
   /// The message. `head` needs the fields that do not follow from the chunks.
   ConstBytes finish(FrameHead head);
 
  private:
+  void put(ChunkRecord record);  // its stored bytes are in place
+
   Bytes room_;
   std::size_t chunks_, added_ = 0, used_;
 };
@@ -75,6 +79,7 @@ class FrameReader {
   FrameReader(ConstBytes message, const FrameExpectation& expected);
   std::size_t chunks() const { return records_.size(); }
   const ChunkRecord& record(std::size_t i) const { return records_[i]; }
+  ConstBytes stored(std::size_t i) const { return message_.subspan(places_[i], records_[i].stored); }
   /// Decodes chunk i into `out`, which has the expected raw size.
   void decode(std::size_t i, Datatype type, Bytes out) const;
 

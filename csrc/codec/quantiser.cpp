@@ -56,13 +56,6 @@ double largest_magnitude(Datatype type, ConstBytes in) {
   return std::min(value, format.largest);
 }
 
-/// |x * inverse| up to this is rounded to a number; beyond it the block stays as it is. Half a step above the largest
-/// float16, rounding would give infinity.
-float limit_of(Datatype type, double step) {
-  if (type != Datatype::kF16) return kMostNumber;
-  return static_cast<float>(std::min<double>(kMostNumber, kHalf.largest / step - 1));
-}
-
 }  // namespace
 
 bool Quantiser::takes(Datatype type) noexcept {
@@ -82,13 +75,18 @@ float Quantiser::step_for(Datatype type, double bound, double largest) {
   return step < kLeastStep ? 0 : static_cast<float>(step);
 }
 
+float Quantiser::limit_for(Datatype type, double step) {
+  if (type != Datatype::kF16) return kMostNumber;
+  return static_cast<float>(std::min<double>(kMostNumber, kHalf.largest / step - 1));
+}
+
 Quantiser::Quantiser(const char* codec, Datatype type, double bound, ConstBytes chunk) : type_(type) {
   if (!(bound > 0) || std::isinf(bound))
     throw UsageError(std::string(codec) + ": the error bound must be finite and > 0");
   step_ = step_for(type, bound, type == Datatype::kF32 ? 0 : largest_magnitude(type, chunk));
   if (!has_step()) return;
   inverse_ = 1 / step_;
-  limit_ = limit_of(type, step_);
+  limit_ = limit_for(type, step_);
 }
 
 Quantiser::Quantiser(const char* codec, Datatype type, ConstBytes stream) : type_(type) {

@@ -21,6 +21,9 @@ class Quantiser {
   static bool takes(Datatype type) noexcept;
   /// The step that keeps |x - x'| <= bound for elements up to `largest` in magnitude (float32: any); 0 if none can.
   static float step_for(Datatype type, double bound, double largest);
+  /// |x / step| up to this is rounded to a number; beyond it the block stays as it is. Half a step above the largest
+  /// float16, rounding would give infinity.
+  static float limit_for(Datatype type, double step);
 
   bool has_step() const { return step_ != 0; }
   std::size_t block_bytes() const { return kBlock * element_bytes(type_); }

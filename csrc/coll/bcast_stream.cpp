@@ -68,6 +68,7 @@ class BetweenNodes {
     codec_->choose(0, journey);
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
+    if (direct) codec_->fetch();
     const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
     return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing);
   }
@@ -186,6 +187,7 @@ class BetweenNodes {
 
   /// All other ranks get the same bits, those on the root's node too.
   void look_at_result(std::size_t frame, ConstBytes message) {
+    codec_->fetch(frame);
     result_.resize(plan_.frames()[frame].bytes);
     copy_together(frame, result_);
     codec_->round(frame, message, result_);
@@ -272,6 +274,7 @@ class BetweenNodes {
   void hand_over(std::size_t frame) {
     const auto began = Clock::now();
     const bool from_result = leads_ && !result_.empty();
+    if (leads_ && place_ == 0 && codec_ && !from_result) codec_->fetch(frame);
     bcast_on_node(c_, from_result ? std::vector<Bytes>{result_} : spans_of_frame(frame),
                   c_.topology().local_of(leader_));
     report_.node_s += Seconds(Clock::now() - began).count();
@@ -343,18 +346,31 @@ BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const Strea
   return choose_bcast(c.shape().nodes, plan.frames().size(), static_cast<double>(plan.bytes()), c.machine().link);
 }
 
+/// Whether receivers get frames as the root encoded them, if it encodes any.
+bool goes_encoded_from_root(const StreamOptions& options, const Topology& t) {
+  if (options.algorithm == BcastAlgorithm::kMpi || options.algorithm == BcastAlgorithm::kP2pCompressed) return false;
+  return t.nodes() > 1 || !options.automatic;
+}
+
 }  // namespace
 
-StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& options) {
+StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& asked) {
   const auto began = Clock::now();
   const Topology& t = c.topology();
   StreamReport report;
-  const StreamPlan plan(pieces, std::min(options.chunk_bytes, frame_limit(c.slot_bytes())));
+  const StreamPlan plan(pieces, std::min(asked.chunk_bytes, frame_limit(c.slot_bytes())));
   report.logical_bytes = plan.bytes();
+  // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
+  const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;
+  StreamOptions options = asked;
+  if (options.far && (plain || !goes_encoded_from_root(options, t))) {
+    if (t.rank() == root) fetch_all(*options.far, pieces);
+    options.far = nullptr;
+  }
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
                     report);
-  // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
-  const bool plain = options.automatic ? plan.bytes() < StreamCodec::kTooSmall : !options.codec;
+  // Ranks that share what their leader decodes want it in the host.
+  codec.decode_far(t.nodes() == 1 || c.local_size() == 1);
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
     c.note({name_of(options.algorithm), 1, plan.bytes()});
@@ -386,6 +402,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     else
       stream.run(journey);
   }
+  if (options.far) options.far->finish();
   codec.finish_report();
   report.total_s = Seconds(Clock::now() - began).count();
   return report;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coll/collectives.hpp"
+#include "coll/far_memory.hpp"
 
 namespace accdp {
 
@@ -12,6 +13,7 @@ namespace accdp {
 struct DeviceBlock {
   Bytes data;
   bool is_read, is_written;
+  bool is_read_later = false;  ///< instead of is_read: only what FarMemory::fetch() asks for
 };
 
 /// Pinned host copies of blocks of device memory, for what only works there.
@@ -21,6 +23,8 @@ class HostCopies {
   virtual const std::vector<Bytes>& blocks() const = 0;  ///< in the order given
   /// Those that are written go back, in the order of the stream.
   virtual void deliver() = 0;
+  /// For those that encode and decode on the device; what they decoded there is not delivered.
+  virtual FarMemory& far() = 0;
 };
 
 /// The way of one group's calls to the memory of a device, for those who know no CUDA (gpu/device_collectives.hpp).

@@ -167,11 +167,16 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
             std::to_string(piece.data.size()));
     piece.lossy = bound.value > 0 && is_real_float(piece.type) && piece.reference.empty();
   }
-  if (rank() == root) set_bounds(pieces, bound);
   StreamReport report;
   collective(OpKind::kBcastCompressed,
              {.layout = layout_of(pieces, options), .check = reference_check(pieces), .root = root}, bytes, timeout_s,
-             [&](Context& c) { report = accdp::bcast_stream(c, pieces, root, options); });
+             [&](Context& c) {
+               if (rank() == root) {
+                 if (options.far && bound.value > 0 && bound.is_relative) fetch_all(*options.far, pieces);
+                 set_bounds(pieces, bound);
+               }
+               report = accdp::bcast_stream(c, pieces, root, options);
+             });
   return report;
 }
 

@@ -49,7 +49,24 @@ StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, co
       collective_(collective),
       sequence_(sequence),
       reference_(reference),
-      report_(report) {}
+      report_(report) {
+  if (options.far)
+    far_frames_.emplace(*options.far, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
+}
+
+void StreamCodec::fetch(const std::vector<Bytes>& spans) {
+  if (!options_.far) return;
+  for (const Bytes& span : spans) options_.far->fetch(span);
+}
+
+void StreamCodec::fetch() {
+  if (options_.far) fetch_all(*options_.far, pieces_);
+}
+
+void StreamCodec::fetch(std::size_t frame) {
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) fetch(spans_of(pieces_, plan_.chunks()[i]));
+}
 
 StreamCodec::Class StreamCodec::class_of(const Piece& piece) {
   return {piece.type, piece.lossy && piece.bound > 0, !piece.reference.empty()};
@@ -139,7 +156,9 @@ double StreamCodec::take_samples(const std::vector<Stretch>& stretches, std::siz
   std::size_t sampled = 0;
   for (std::size_t k = 0; k < slices; ++k) {
     const auto& [piece, at] = stretches[k * stretches.size() / slices];
-    const ConstBytes data = ConstBytes(piece->data).subspan(at, std::min(bytes, piece->data.size() - at));
+    const Bytes place = piece->data.subspan(at, std::min(bytes, piece->data.size() - at));
+    fetch({place});
+    const ConstBytes data = place;
     samples.emplace_back(data.begin(), data.end());
     sampled += data.size();
     if (piece->reference.empty()) continue;
@@ -161,11 +180,21 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
   const StreamPlan::Frame& f = plan_.frames()[frame];
   FrameWriter writer(room, f.chunks);
   last_codecs_.clear();
+  std::vector<std::optional<FarFrames::Encoded>> far(f.chunks);
+  if (far_frames_ && encodes()) far = far_frames_->take(frame);
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[i];
     const Piece& piece = pieces_[chunk.piece];
-    const CodecRow* codec = codec_for(piece);
     const std::vector<Bytes> spans = spans_of(pieces_, chunk);
+    if (const auto& done = far[i - f.first]; done && !done->stored.empty()) {
+      writer.add_encoded(*done->codec, chunk.bytes, done->stored);
+      encoded_bytes_[done->codec->id] += chunk.bytes;
+      far_bytes_ += chunk.bytes;
+      last_codecs_.push_back(done->codec);
+      continue;
+    }
+    const CodecRow* codec = far[i - f.first] ? nullptr : codec_for(piece);  // did not become smaller there
+    fetch(spans);
     ConstBytes raw = joined({spans.begin(), spans.end()}, gathered_);
     bool encoded;
     if (codec && !piece.reference.empty()) {
@@ -247,6 +276,14 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
   const ChunkRecord& record = reader.record(index);
   const bool is_delta = record.flags & ChunkRecord::kDelta;
   if (record.codec != CodecId::kNone) encoded_bytes_[record.codec] += record.raw;
+  if (decodes_far_ && options_.far && !is_delta && spans.size() == 1 && record.codec != CodecId::kNone) {
+    FarMemory& far = *options_.far;
+    const CodecRow& codec = *find_codec(record.codec);
+    if (far.has(codec, piece.type) && far.holds(spans[0])) {
+      far_bytes_ += record.raw;
+      return far.decode(codec, piece.type, reader.stored(index), spans[0]);
+    }
+  }
   if (!is_delta && spans.size() == 1) return reader.decode(index, piece.type, spans[0]);
   gathered_.resize(chunk.bytes);
   reader.decode(index, is_delta ? delta_type(piece.type) : piece.type, gathered_);
@@ -261,6 +298,9 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
 }
 
 void StreamCodec::finish_report() {
+  std::uint64_t all = 0;
+  for (const auto& [id, bytes] : encoded_bytes_) all += bytes;
+  if (2 * far_bytes_ > all) report_.codec_place = "device";
   std::uint64_t most = 0;  // nothing encoded: what another codec of this operation said stays
   for (const auto& [id, bytes] : encoded_bytes_) {
     if (bytes <= most) continue;

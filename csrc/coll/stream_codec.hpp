@@ -6,6 +6,7 @@
 #include "codec/frame.hpp"
 #include "codec/policy.hpp"
 #include "coll/call.hpp"
+#include "coll/far_memory.hpp"
 #include "coll/schedule.hpp"
 #include "coll/stream.hpp"
 
@@ -21,6 +22,7 @@ struct StreamOptions {
   std::uint64_t label = 0;          ///< hash of the tensors' names; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
+  FarMemory* far = nullptr;         ///< tensors that are on a device; the caller's own matter, ranks may differ in it
 };
 
 /// From names; chunk_bytes 0 and algorithm "" mean the settings'. Throws UsageError.
@@ -30,6 +32,7 @@ StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, 
 struct StreamReport {
   std::uint64_t logical_bytes = 0, wire_bytes = 0;  ///< wire: of one link, heads included
   std::string codec = "none", algorithm = "flat";
+  std::string codec_place = "host";  ///< where this rank encoded or decoded most of what it did; "device" or "host"
   double encode_s = 0, decode_s = 0, wire_s = 0, node_s = 0, total_s = 0;
 };
 
@@ -61,12 +64,18 @@ class StreamCodec {
   /// The same from the tensors themselves, in `data`, for what encode() made of them last; cheaper than decoding.
   void round(std::size_t frame, ConstBytes message, Bytes data);
   bool is_lossy() const;
+  /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
+  void decode_far(bool on) { decodes_far_ = on; }
+  /// What is on a device comes to the host: all of the tensors, or those of a frame.
+  void fetch();
+  void fetch(std::size_t frame);
   void finish_report();  ///< names the codec that encoded most
 
  private:
   static Class class_of(const Piece& piece);
   const CodecRow* codec_for(const Piece& piece) const;
   FrameReader read(std::size_t frame, ConstBytes message) const;
+  void fetch(const std::vector<Bytes>& spans);
   void write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
                    const std::vector<Bytes>& spans);
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
@@ -83,6 +92,9 @@ class StreamCodec {
   StreamReport& report_;
   Choices chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
+  std::optional<FarFrames> far_frames_;
+  bool decodes_far_ = false;
+  std::uint64_t far_bytes_ = 0;               // encoded and decoded on the device
   std::vector<const CodecRow*> last_codecs_;  // of the chunks of the frame that was encoded last
   std::vector<std::byte> gathered_, old_, delta_;
 };

@@ -21,6 +21,7 @@ struct DevicePath::State {
   Event before, after;
   Staging staging;
   std::shared_ptr<PinnedSpare> spare = std::make_shared<PinnedSpare>();
+  std::shared_ptr<SpareWorkshop> workshop = std::make_shared<SpareWorkshop>();
   int nodes = 1;
   std::optional<GpuHierarchy> hierarchy;  // where ranks share memory, but not all of them the same
   std::unique_ptr<Pool> pool;             // last: its end waits for the stream, before the memory above goes
@@ -154,7 +155,8 @@ std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t 
 
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                               const std::vector<DeviceBlock>& blocks) {
-  return std::make_unique<PinnedCopies>(state_->spare, device, reinterpret_cast<cudaStream_t>(stream), blocks);
+  return std::make_unique<PinnedCopies>(state_->spare, state_->workshop, device, reinterpret_cast<cudaStream_t>(stream),
+                                        blocks);
 }
 
 DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)

@@ -33,8 +33,8 @@ void PinnedSpare::put(PinnedBuffer memory, Event used_until) {
   if (used_until) drain(used_until);  // before the smaller one of both goes
 }
 
-PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, int device, cudaStream_t stream,
-                           std::vector<DeviceBlock> blocks)
+PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop, int device,
+                           cudaStream_t stream, std::vector<DeviceBlock> blocks)
     : spare_(std::move(spare)), device_(device), stream_(stream), blocks_(std::move(blocks)) {
   const DeviceGuard guard(device_);
   std::size_t bytes = 0;
@@ -50,14 +50,17 @@ PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, int device, cudaS
     waits = true;
   }
   if (waits) synchronize(stream_);
+  far_ = std::make_unique<FarCopies>(std::move(workshop), device_, stream_, blocks_, copies_);
 }
 
-PinnedCopies::~PinnedCopies() { spare_->put(std::move(memory_), std::move(delivered_)); }
+PinnedCopies::~PinnedCopies() {
+  far_.reset();
+  spare_->put(std::move(memory_), std::move(delivered_));
+}
 
 void PinnedCopies::deliver() {
   const DeviceGuard guard(device_);
-  for (std::size_t i = 0; i < blocks_.size(); ++i)
-    if (blocks_[i].is_written) copy_async(blocks_[i].data.data(), copies_[i].data(), copies_[i].size(), stream_);
+  far_->deliver();
   delivered_ = make_event();
   record(delivered_, stream_);
 }

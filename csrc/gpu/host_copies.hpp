@@ -4,6 +4,7 @@
 
 #include "coll/device_route.hpp"
 #include "device/cuda.hpp"
+#include "gpu/codec_copies.hpp"
 
 namespace accdp {
 
@@ -22,12 +23,14 @@ class PinnedSpare {
 
 class PinnedCopies final : public HostCopies {
  public:
-  PinnedCopies(std::shared_ptr<PinnedSpare> spare, int device, cudaStream_t stream, std::vector<DeviceBlock> blocks);
+  PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop, int device,
+               cudaStream_t stream, std::vector<DeviceBlock> blocks);
   PinnedCopies(const PinnedCopies&) = delete;
   ~PinnedCopies() override;
 
   const std::vector<Bytes>& blocks() const override { return copies_; }
   void deliver() override;
+  FarMemory& far() override { return *far_; }
 
  private:
   std::shared_ptr<PinnedSpare> spare_;
@@ -37,6 +40,7 @@ class PinnedCopies final : public HostCopies {
   std::vector<Bytes> copies_;
   PinnedBuffer memory_;
   Event delivered_;
+  std::unique_ptr<FarCopies> far_;  // last: its end waits for work on the memory above
 };
 
 }  // namespace accdp

@@ -2,12 +2,13 @@
 
 namespace accdp::torch_backend {
 
-HostView::HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use) {
+HostView::HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later) {
   std::vector<DeviceBlock> far;
   std::vector<std::size_t> places;
   for (const Operand& operand : operands) {
     if (!operand.dense().is_cpu()) {
-      far.push_back({operand.bytes(), use != Operand::kWrite, use != Operand::kRead});
+      const bool is_read = use != Operand::kWrite;
+      far.push_back({operand.bytes(), is_read && !later, use != Operand::kRead, is_read && later});
       places.push_back(memory_.size());
     }
     memory_.push_back(operand.bytes());

@@ -18,10 +18,13 @@ struct Way {
 /// Operands for what works in the host only: host memory as it is, memory of a device as pinned copies.
 class HostView {
  public:
-  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use);
+  /// later: what is read is not fetched now, but where far() is asked for it.
+  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later = false);
   Bytes operator[](std::size_t i) const { return memory_[i]; }
   /// What was written goes to the device, in the order of the stream.
   void deliver();
+  /// For streams that are encoded on the device; null where all of it is host memory.
+  FarMemory* far() { return copies_ ? &copies_->far() : nullptr; }
 
  private:
   std::vector<Bytes> memory_;

@@ -48,7 +48,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
                     StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
                     how.root_takes_decoded = true;
                     how.bound = call.bound;
-                    HostView view(way, {memory[first]}, is_root ? Operand::kReadWrite : Operand::kWrite);
+                    HostView view(way, {memory[first]}, is_root ? Operand::kReadWrite : Operand::kWrite, true);
+                    how.far = view.far();
                     group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
                     view.deliver();
                   }
@@ -90,7 +91,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
       plan, place_of(plan),
       [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
           Group& group, double timeout_s, const Way& way) {
-        HostView view(way, memory, use);
+        HostView view(way, memory, use, true);
+        StreamOptions how = options;
+        how.far = view.far();
         const HostView before(way, old, Operand::kRead);
         std::vector<Piece> pieces;
         std::size_t used = 0;
@@ -98,7 +101,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
           const bool has_reference = i < references.size() && references[i].defined();
           pieces.push_back({view[i], memory[i].type(), has_reference ? ConstBytes(before[used++]) : ConstBytes()});
         }
-        *report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
+        *report = group.bcast_stream(std::move(pieces), root, how, timeout_s);
         view.deliver();
         give_back(memory);
       });

@@ -3,6 +3,7 @@
 // beside the host and in no order but the one asked for; "device" memory is shared memory, so that IPC handles work
 // between processes. What tests can change about it is in cudasim.hpp. Found instead of the toolkit's header.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <tuple>
@@ -106,6 +107,15 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 inline thread_local dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+/// What kernels on several streams may do to the same word.
+inline unsigned atomicMax(unsigned* word, unsigned value) {
+  std::atomic_ref<unsigned> it(*word);
+  unsigned before = it.load();
+  while (before < value && !it.compare_exchange_weak(before, value)) {
+  }
+  return before;
+}
 
 namespace cudasim {
 /// Puts work at the end of a stream; the code that an injected fault gives `call`, else success.

@@ -212,7 +212,7 @@ def captured_streams(group, rank, size):
 
 
 def compressed(group, rank, size):
-    """Device tensors beside host tensors, through the codecs of the host."""
+    """Device tensors beside host tensors: through codecs of the device where there are some, else of the host."""
     limit = datetime.timedelta(seconds=30)
 
     def bcast(tensors, references, codec):
@@ -225,6 +225,7 @@ def compressed(group, rank, size):
     x, few = far(numbers(rank)), numbers(rank, 3, torch.int64)
     report = bcast([x, few], [], "fpk")
     assert report["logical_bytes"] == 4 * COUNT + 24
+    assert (report["codec"], report["codec_place"]) == ("fpk", "device")
     assert is_same(x, numbers(size - 1)) and torch.equal(few, numbers(size - 1, 3, torch.int64))
     new = far(numbers(size - 1) + 1) if rank == size - 1 else x  # receivers write over their reference
     bcast([new], [x], "auto")

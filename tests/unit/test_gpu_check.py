@@ -62,7 +62,9 @@ def test_table():
     hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
     hosts["rows"][0]["s"] = 2.0
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
-    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts}
+    codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
+    codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
+    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts, "codecs": {"rows": [codec]}}
     lines = gpu_check.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
@@ -71,6 +73,7 @@ def test_table():
     assert lines[5].strip() == "shared GPU on each of 2 nodes"
     assert lines[6].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
     assert lines[8].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+    assert lines[10].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
 
 
 def test_no_time_left(monkeypatch):

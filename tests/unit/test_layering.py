@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "node": ["base"],
     "mpi": ["base"],
     "coll": ["base", "device", "codec", "node", "mpi/wire.hpp"],
-    "gpu": ["base", "device", "node", "coll"],
+    "gpu": ["base", "device", "codec", "node", "coll"],
     "torch": ["base", "device", "node", "coll", "gpu"],
     "bind": ["base", "device", "codec", "node", "mpi", "coll", "gpu", "torch"],
 }
@@ -34,8 +34,17 @@ HOMES = {
     "Python": (r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)", ["bind", "torch/work.cpp"]),
     "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
     "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
-    "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device"]),
-    "CUDA's header": (r"#include <cuda\w*\.h>", ["device/cuda.hpp", "device/cuda_reduce.hpp", "device/cuda_reduce.cu"]),
+    "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device", "codec/cuda_codec.cu"]),
+    "CUDA's header": (
+        r"#include <cuda\w*\.h>",
+        [
+            "device/cuda.hpp",
+            "device/cuda_reduce.hpp",
+            "device/cuda_reduce.cu",
+            "codec/cuda_codec.hpp",
+            "codec/cuda_qpk.hpp",
+        ],
+    ),
     "shared memory and futexes": (
         r"\b(?:mmap|munmap|mremap|memfd_create|shm_open)\s*\(|\bSYS_futex\b|#include <(?:linux/futex|sys/mman)\.h>",
         ["node"],
@@ -175,12 +184,12 @@ def test_only_files_named_cuda_need_cuda():
     def includes(path: Path) -> set[str]:
         return set(re.findall(r'#include\s+"([^"]+)"', code_of(path)))
 
-    cuda = {"device/cuda.hpp", "device/cuda_reduce.hpp"}
+    cuda = {"device/cuda.hpp", "device/cuda_reduce.hpp", "codec/cuda_codec.hpp"}
     for path in sources(CSRC):
         cuda |= {path.relative_to(CSRC).as_posix()} if path.suffix == ".hpp" and includes(path) & cuda else set()
     for path in sources(CSRC):
         name = path.relative_to(CSRC).as_posix()
-        left_out = name.startswith("gpu/") or re.fullmatch(r"device/cuda_\w+\.(cpp|cu)", name)
+        left_out = name.startswith("gpu/") or re.fullmatch(r"(device|codec)/cuda_\w+\.(cpp|cu)", name)
         if path.suffix in {".cpp", ".cu"} and includes(path) & cuda:
             assert left_out, name
 

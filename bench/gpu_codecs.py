@@ -1,0 +1,169 @@
+"""Check and time fpk and qpk on GPU 0; a step of bench/gpu_check.py.
+
+    python bench/gpu_codecs.py --out FILE.json --cache FOLDER
+
+Every chunk is compared, byte for byte, with what the codecs of the host write: weights and gradients of a small model
+(bench/real_tensors.py), random bits and zeros. Times are of all kernels of an encoding or decoding of up to 64 MiB in
+chunks of 256 KiB, medians; `copy_bytes_per_s` is a device-to-device copy of the same tensor in the same run, its bytes
+counted once. A link that is slower than `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import real_tensors
+import torch
+
+from accdp_comm import _core
+
+CHUNK = 256 << 10
+NBYTES = 64 << 20
+AT_ONCE = 32
+REPEATS = 15
+TYPES = {
+    "float32": _core.Datatype.f32,
+    "bfloat16": _core.Datatype.bf16,
+    "float16": _core.Datatype.f16,
+}
+DATA = ("weights", "gradients", "random", "zeros")
+BOUND = 0.01  # qpk: of the tensor's standard deviation
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Median of the device's time of one call."""
+    times = []
+    for turn in range(REPEATS + 3):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        if turn >= 3:
+            times.append(start.elapsed_time(end) * 1e-3)
+    return statistics.median(times)
+
+
+class Pass:
+    """One tensor through one codec on the device and back."""
+
+    def __init__(self, codec: str, dtype: str, bound: float, tensor: torch.Tensor):
+        self.codec, self.type, self.bound = codec, TYPES[dtype], bound
+        self.raw = tensor.view(torch.uint8)
+        self.worker = _core.DeviceCodec(AT_ONCE, CHUNK)
+        self.room = _core.DeviceCodec.room(CHUNK)
+        self.begins = list(range(0, self.raw.numel(), CHUNK))
+        self.stored = torch.empty(len(self.begins) * self.room, dtype=torch.uint8, device="cuda")
+        self.sizes = torch.zeros(len(self.begins), dtype=torch.int32, device="cuda")
+        self.back = self.raw.clone()
+        self.damaged = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.stream = torch.cuda.current_stream().cuda_stream
+        self._steps = [0.0] * len(self.begins)
+        self._host_sizes: list[int] = []
+
+    def _length(self, chunk: int) -> int:
+        return min(CHUNK, self.raw.numel() - self.begins[chunk])
+
+    def encode(self) -> None:
+        """Hand the kernels of all chunks to the current stream."""
+        for first in range(0, len(self.begins), AT_ONCE):
+            jobs = [
+                (
+                    self.raw.data_ptr() + self.begins[i],
+                    self._length(i),
+                    self.stored.data_ptr() + i * self.room,
+                    self.room,
+                    0.0,
+                )
+                for i in range(first, min(first + AT_ONCE, len(self.begins)))
+            ]
+            sizes = self.sizes.data_ptr() + 4 * first
+            self.worker.encode(self.codec, self.type, self.bound, jobs, sizes, self.stream)
+
+    def check(self) -> int:
+        """Compare all chunks with the host's; returns the bytes that travel."""
+        self._host_sizes = self.sizes.tolist()
+        total = 0
+        stored, raw = self.stored.cpu().numpy(), self.raw.cpu().numpy()
+        for i, begin in enumerate(self.begins):
+            chunk = raw[begin : begin + self._length(i)].tobytes()
+            found = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
+            wanted = _core.encode_chunk(self.codec, self.type, chunk, self.bound)
+            assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not what the host writes"
+            total += len(found) or len(chunk)
+            if self.codec == "qpk" and found:
+                self._steps[i] = struct.unpack("<d", found[:8])[0]
+        self.decode()
+        assert not self.damaged.item(), f"{self.codec} {self.type}: the device refuses its own chunks"
+        back = self.back.cpu().numpy()
+        for i, begin in enumerate(self.begins):
+            if not self._host_sizes[i]:
+                continue
+            chunk = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
+            wanted = _core.decode_chunk(self.codec, self.type, chunk, self._length(i))
+            found = back[begin : begin + self._length(i)].tobytes()
+            assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not decoded as in the host"
+        return total
+
+    def decode(self) -> None:
+        """The same for the way back of those that became smaller; after check() has read their sizes."""
+        encoded = [i for i in range(len(self.begins)) if self._host_sizes[i]]
+        for first in range(0, len(encoded), AT_ONCE):
+            jobs = [
+                (
+                    self.stored.data_ptr() + i * self.room,
+                    self._host_sizes[i],
+                    self.back.data_ptr() + self.begins[i],
+                    self._length(i),
+                    self._steps[i],
+                )
+                for i in encoded[first : first + AT_ONCE]
+            ]
+            self.worker.decode(self.codec, self.type, jobs, self.damaged.data_ptr(), self.stream)
+
+
+def tensor_of(folder: Path, dtype: str, data: str) -> torch.Tensor:
+    """Up to 64 MiB of numbers on the GPU."""
+    kind = getattr(torch, dtype)
+    if data in ("weights", "gradients"):
+        return real_tensors.load(folder, data, "float32", NBYTES).to(kind).to("cuda")
+    return real_tensors.load(folder, data, "uint8", NBYTES).view(kind).to("cuda")
+
+
+def measure(folder: Path, codec: str, dtype: str, data: str) -> dict:
+    """Check one kind of data with one codec, then time it."""
+    is_model = data in ("weights", "gradients")
+    tensor = tensor_of(folder, dtype, data)
+    bound = (BOUND * float(tensor.float().std()) if is_model else 1.0) if codec == "qpk" else 0.0
+    one = Pass(codec, dtype, bound, tensor)
+    one.encode()
+    stored = one.check()
+    nbytes = one.raw.numel()
+    other = torch.empty_like(one.raw)
+    row = {"codec": codec, "dtype": dtype, "data": data, "bytes": nbytes, "ratio": nbytes / stored}
+    row["encode_bytes_per_s"] = nbytes / seconds(one.encode)
+    if any(one.sizes.tolist()):
+        row["decode_bytes_per_s"] = nbytes / seconds(one.decode)
+        slower = min(row["encode_bytes_per_s"], row["decode_bytes_per_s"])
+        row["wins_below_gbit"] = 8e-9 * slower if stored < nbytes else 0.0
+    row["copy_bytes_per_s"] = nbytes / seconds(lambda: other.copy_(one.raw))
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for the tensors of the small model")
+    options = parser.parse_args()
+    folder = real_tensors.make(options.cache, real_tensors.QUICK)
+    rows = [measure(folder, codec, dtype, data) for data in DATA for codec in ("fpk", "qpk") for dtype in TYPES]
+    options.out.write_text(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+// Host side of the codecs' kernels: which passes, over how many threads. Compiled without fused multiply-add, which the
+// host loops do not use either.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/error.hpp"
+#include "codec/cuda_fpk.hpp"
+#include "codec/cuda_qpk.hpp"
+#include "codec/fpk.hpp"
+#include "codec/quantiser.hpp"
+
+namespace accdp {
+namespace {
+
+using namespace device_codec;
+
+constexpr std::size_t kMostCounts = FpkIntegers<std::uint32_t>::kCounts;
+constexpr std::size_t kAlign = 256;
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), std::size_t threads, cudaStream_t stream, const Arguments&... arguments) {
+  constexpr unsigned kThreads = 128;
+  // Enough blocks to fill any GPU of today several times; the loops in the kernels do the rest.
+  constexpr std::size_t kMostBlocks = 4096;
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks)));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  ACCDP_CUDA(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Steps of qpk depend on the data only by the exponent of the largest element, which the device finds.
+template <class Number>
+__global__ void find_largest(Batch batch, Scratch scratch) {
+  using T = typename Number::T;
+  each_in_chunks(
+      batch, batch.segments,
+      [](const DeviceChunk& chunk) { return (chunk.in_bytes / std::uint32_t{sizeof(T)} + kSegment - 1) / kSegment; },
+      [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
+        const std::uint32_t end = chunk.in_bytes / std::uint32_t{sizeof(T)}, first = s * kSegment;
+        std::uint32_t largest = 0;
+        for (std::uint32_t i = first; i < end && i < first + kSegment; ++i) {
+          const std::uint32_t exponent = Number::exponent(reinterpret_cast<const T*>(chunk.in)[i]);
+          largest = exponent > largest ? exponent : largest;
+        }
+        atomicMax(scratch.largest + c, largest);
+      });
+}
+
+__global__ void set_zero(std::uint32_t* words, std::uint32_t count) {
+  each_index(count, [&](std::size_t i) { words[i] = 0; });
+}
+
+Steps steps_of(const Encoding& how) {
+  if (!(how.bound > 0) || std::isinf(how.bound)) throw UsageError("qpk: the error bound must be finite and > 0");
+  Steps steps{};
+  const bool is_half = how.type == Datatype::kF16;
+  const int exponents = how.type == Datatype::kF32 ? 1 : is_half ? 32 : 256, bias = is_half ? 15 : 127;
+  for (int e = 0; e < exponents; ++e) {
+    // The uppermost exponent is that of infinity, for which the largest finite number counts.
+    const int binade = std::clamp(e, 1, std::max(exponents - 2, 1)) - bias;
+    const double largest = how.type == Datatype::kF32 ? 0 : std::ldexp(1.0, binade);
+    steps.step[e] = Quantiser::step_for(how.type, how.bound, largest);
+    if (steps.step[e] != 0) steps.limit[e] = Quantiser::limit_for(how.type, steps.step[e]);
+  }
+  return steps;
+}
+
+/// Calls `with` with the format of a codec for a datatype.
+template <class With>
+void dispatch(CodecId codec, Datatype type, With&& with) {
+  if (codec == CodecId::kFpk) {
+    switch (type) {
+      case Datatype::kF32: return with(static_cast<FpkFloats<PartsF32>*>(nullptr));
+      case Datatype::kBF16: return with(static_cast<FpkFloats<PartsBF16>*>(nullptr));
+      case Datatype::kF16: return with(static_cast<FpkFloats<PartsF16>*>(nullptr));
+      case Datatype::kU16: return with(static_cast<FpkIntegers<std::uint16_t>*>(nullptr));
+      case Datatype::kU32: return with(static_cast<FpkIntegers<std::uint32_t>*>(nullptr));
+      default: break;
+    }
+  } else if (codec == CodecId::kQpk) {
+    switch (type) {
+      case Datatype::kF32: return with(static_cast<Qpk<NumberF32>*>(nullptr));
+      case Datatype::kBF16: return with(static_cast<Qpk<NumberBF16>*>(nullptr));
+      case Datatype::kF16: return with(static_cast<Qpk<NumberF16>*>(nullptr));
+      default: break;
+    }
+  }
+  throw UsageError(std::string("encoding ") + name_of(type) + " on a device: expected fpk or qpk, and what they take");
+}
+
+void find_largest_of(Datatype type, const Batch& batch, const Scratch& scratch, cudaStream_t stream) {
+  launch(set_zero, batch.count, stream, scratch.largest, batch.count);
+  const std::size_t threads = std::size_t{batch.count} * batch.segments;
+  if (type == Datatype::kBF16) launch(find_largest<NumberBF16>, threads, stream, batch, scratch);
+  if (type == Datatype::kF16) launch(find_largest<NumberF16>, threads, stream, batch, scratch);
+}
+
+/// Chunks, and the memory for what is found out about them, which begins at `memory`.
+struct Layout {
+  Batch batch{};
+  Scratch scratch{};
+  std::size_t bytes = 0;
+
+  Layout(std::size_t count, std::size_t chunk_bytes, std::byte* memory) {
+    // For the smallest elements and blocks: 2 bytes, 256 elements.
+    batch.count = static_cast<std::uint32_t>(count);
+    batch.segments = static_cast<std::uint32_t>(chunk_bytes / (2 * kSegment) + 1);
+    batch.blocks = static_cast<std::uint32_t>(chunk_bytes / (2 * Quantiser::kBlock) + 1);
+    batch.groups = batch.blocks / kGroup + 1;
+    take(scratch.summaries, count * batch.segments, memory);
+    take(scratch.counts, count * batch.segments * kMostCounts, memory);
+    take(scratch.plans, count * batch.blocks, memory);
+    take(scratch.offsets, count * (batch.blocks + 1), memory);
+    take(scratch.sums, count * batch.groups, memory);
+    take(scratch.largest, count, memory);
+  }
+
+ private:
+  template <class T>
+  void take(T*& at, std::size_t count, std::byte* memory) {
+    at = reinterpret_cast<T*>(memory + bytes);
+    bytes += aligned(count * sizeof(T));
+  }
+};
+
+}  // namespace
+
+bool encodes_on_device(CodecId codec, Datatype type) noexcept {
+  return (codec == CodecId::kFpk && fpk_takes(type)) || (codec == CodecId::kQpk && Quantiser::takes(type));
+}
+
+double step_of(CodecId codec, Datatype type, ConstBytes stored) {
+  if (codec != CodecId::kQpk) return 0;
+  static_cast<void>(Quantiser("qpk", type, stored));  // looks at it
+  double step;
+  std::memcpy(&step, stored.data(), sizeof step);
+  return step;
+}
+
+std::size_t encoded_room(std::size_t chunk_bytes) noexcept {
+  const std::size_t blocks = chunk_bytes / (2 * Quantiser::kBlock);
+  return aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
+}
+
+DeviceCodec::DeviceCodec(std::size_t chunks, std::size_t chunk_bytes)
+    : chunks_(std::min(chunks, kMostDeviceChunks)),
+      chunk_bytes_(chunk_bytes),
+      scratch_(Layout(chunks_, chunk_bytes_, nullptr).bytes) {}
+
+void DeviceCodec::check(std::span<const DeviceChunk> chunks, bool encodes) const {
+  if (chunks.size() > chunks_)
+    throw UsageError(std::to_string(chunks.size()) + " chunks: expected up to " + std::to_string(chunks_));
+  for (const DeviceChunk& chunk : chunks)
+    if ((encodes ? chunk.in_bytes : chunk.out_bytes) > chunk_bytes_)
+      throw UsageError("a chunk of more than " + std::to_string(chunk_bytes_) + " bytes");
+}
+
+void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> chunks,
+                               std::uint32_t* sizes, cudaStream_t stream) {
+  check(chunks, true);
+  if (chunks.empty()) return;
+  dispatch(codec, how.type, [&](auto* format) {
+    using Format = std::remove_pointer_t<decltype(format)>;
+    Layout layout(chunks.size(), chunk_bytes_, scratch_.data());
+    Batch& batch = layout.batch;
+    const Scratch& scratch = layout.scratch;
+    std::copy(chunks.begin(), chunks.end(), batch.chunks);
+    typename Format::Parameters parameters{};
+    if constexpr (std::is_same_v<typename Format::Parameters, Steps>) {
+      parameters = steps_of(how);
+      find_largest_of(how.type, batch, scratch, stream);
+    }
+    const std::size_t count_ = chunks.size(), segments = count_ * batch.segments, blocks = count_ * batch.blocks;
+    launch(survey<Format>, segments, stream, batch, scratch, parameters);
+    if constexpr (Format::kCounts > 0) launch(count<Format>, segments, stream, batch, scratch);
+    launch(plan<Format>, blocks, stream, batch, scratch);
+    launch(add_up<Format, true>, count_ * batch.groups, stream, batch, scratch);
+    launch(place<Format>, blocks + count_, stream, batch, scratch, parameters, sizes);
+    launch(write<Format>, segments, stream, batch, scratch, parameters);
+    launch(tail<Format, true>, count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+  });
+}
+
+void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const DeviceChunk> chunks,
+                               std::uint32_t* damaged, cudaStream_t stream) {
+  check(chunks, false);
+  if (chunks.empty()) return;
+  dispatch(codec, type, [&](auto* format) {
+    using Format = std::remove_pointer_t<decltype(format)>;
+    Layout layout(chunks.size(), chunk_bytes_, scratch_.data());
+    Batch& batch = layout.batch;
+    const Scratch& scratch = layout.scratch;
+    std::copy(chunks.begin(), chunks.end(), batch.chunks);
+    const std::size_t count_ = chunks.size(), segments = count_ * batch.segments, blocks = count_ * batch.blocks;
+    launch(device_codec::open<Format>, blocks, stream, batch, scratch, damaged);
+    launch(add_up<Format, false>, count_ * batch.groups, stream, batch, scratch);
+    launch(place_again<Format>, blocks + count_, stream, batch, scratch, damaged);
+    launch(device_codec::read<Format>, segments, stream, batch, scratch, damaged);
+    launch(tail<Format, false>, count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+  });
+}
+
+}  // namespace accdp

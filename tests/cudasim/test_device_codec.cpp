@@ -1,0 +1,181 @@
+// The kernels of fpk and qpk against the codecs of the host: the same bytes, whatever the data, and back.
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "check.hpp"
+#include "codec/cuda_codec.hpp"
+#include "codec/fpk.hpp"
+#include "codec/qpk.hpp"
+#include "codec_data.hpp"
+#include "cudasim.hpp"
+
+using namespace accdp;
+
+constexpr std::size_t kChunk = 64 << 10;
+
+struct Case {
+  CodecId codec;
+  Encoding how;
+};
+
+/// Every chunk of a call, with the stream that the host makes of it.
+class Device {
+ public:
+  Device() : stream_(make_stream()), codec_(kMostDeviceChunks, kChunk), words_(64 * 4) {}
+
+  std::vector<Buffer> encode(const Case& what, const std::vector<Buffer>& chunks, std::size_t shift) {
+    const DeviceBuffer in(chunks.size() * (kChunk + 64)), out(chunks.size() * encoded_room(kChunk));
+    std::vector<DeviceChunk> jobs;
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      std::byte* at = in.data() + c * (kChunk + 64) + shift;
+      if (!chunks[c].empty()) std::memcpy(at, chunks[c].data(), chunks[c].size());
+      jobs.push_back({at, out.data() + c * encoded_room(kChunk), static_cast<std::uint32_t>(chunks[c].size()),
+                      static_cast<std::uint32_t>(encoded_room(kChunk))});
+    }
+    auto* sizes = reinterpret_cast<std::uint32_t*>(words_.data());
+    codec_.encode_async(what.codec, what.how, jobs, sizes, stream_.get());
+    synchronize(stream_.get());
+    std::vector<Buffer> streams;
+    for (std::size_t c = 0; c < chunks.size(); ++c) streams.emplace_back(jobs[c].out, jobs[c].out + sizes[c]);
+    return streams;
+  }
+
+  /// Whether the streams were whole; what they are decoded to is in `chunks`, which has the sizes.
+  bool decode(const Case& what, const std::vector<Buffer>& streams, std::vector<Buffer>& chunks, std::size_t shift) {
+    std::vector<DeviceBuffer> memory;
+    memory.reserve(2 * chunks.size());
+    std::vector<DeviceChunk> jobs;
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      const DeviceBuffer& in = memory.emplace_back(streams[c].size());
+      const DeviceBuffer& out = memory.emplace_back(chunks[c].size() + shift + 1);
+      if (!streams[c].empty()) std::memcpy(in.data(), streams[c].data(), streams[c].size());
+      double step = 0;
+      if (streams[c].size() >= sizeof step) std::memcpy(&step, streams[c].data(), sizeof step);
+      jobs.push_back({in.data(), out.data() + shift, static_cast<std::uint32_t>(streams[c].size()),
+                      static_cast<std::uint32_t>(chunks[c].size()), step});
+    }
+    auto* damaged = reinterpret_cast<std::uint32_t*>(words_.data());
+    *damaged = 0;
+    codec_.decode_async(what.codec, what.how.type, jobs, damaged, stream_.get());
+    synchronize(stream_.get());
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      const std::byte behind = jobs[c].out[chunks[c].size()];
+      CHECK(behind == std::byte{0xa5});  // what the simulation fills memory with
+      if (!chunks[c].empty()) std::memcpy(chunks[c].data(), jobs[c].out, chunks[c].size());
+    }
+    return *damaged == 0;
+  }
+
+ private:
+  Stream stream_;
+  DeviceCodec codec_;
+  DeviceBuffer words_;
+};
+
+Buffer on_host(const Case& what, const Buffer& chunk) {
+  Buffer out(chunk.size());
+  const std::size_t bytes = what.codec == CodecId::kFpk ? fpk_encode(what.how.type, chunk, out)
+                                                        : qpk_encode(what.how.type, what.how.bound, chunk, out);
+  out.resize(bytes);
+  return out;
+}
+
+Buffer back_on_host(const Case& what, const Buffer& stream, std::size_t bytes) {
+  Buffer out(bytes);
+  what.codec == CodecId::kFpk ? fpk_decode(what.how.type, stream, out) : qpk_decode(what.how.type, stream, out);
+  return out;
+}
+
+/// Every kind of bits that a float can be made of, in runs of all lengths.
+Buffer adversarial(Datatype type, std::size_t count, std::uint64_t seed) {
+  Random random{seed};
+  const std::size_t width = element_bytes(type);
+  const std::uint32_t f32[] = {0,          0x80000000, 1,          0x807fffff, 0x00800000, 0x7f800000, 0xff800000,
+                               0x7f800001, 0xffc12345, 0x7fffffff, 0x7f7fffff, 0xff7fffff, 0x3f800000, 0xffffffff};
+  const std::uint16_t bf16[] = {0,      0x8000, 1,      0x807f, 0x0080, 0x7f80, 0xff80,
+                                0x7f81, 0xffc1, 0x7fff, 0x7f7f, 0xff7f, 0x3f80, 0xffff};
+  const std::uint16_t f16[] = {0,      0x8000, 1,      0x83ff, 0x0400, 0x7c00, 0xfc00,
+                               0x7c01, 0xfe01, 0x7fff, 0x7bff, 0xfbff, 0x3c00, 0xffff};
+  Buffer data = make(random.below(2) ? Kind::kBell : Kind::kBits, type, count, seed);
+  for (std::size_t i = 0; i < count;) {
+    const std::uint32_t which = random.below(14);
+    const void* value = width == 4                ? static_cast<const void*>(f32 + which)
+                        : type == Datatype::kBF16 ? static_cast<const void*>(bf16 + which)
+                                                  : static_cast<const void*>(f16 + which);
+    for (std::uint32_t run = random.below(random.below(4) ? 3 : 700); run > 0 && i < count; --run, ++i)
+      std::memcpy(data.data() + i * width, value, width);
+    i += random.below(900);
+  }
+  return data;
+}
+
+int main() {
+  Device device;
+  std::vector<Case> cases;
+  for (Datatype type : {Datatype::kF32, Datatype::kBF16, Datatype::kF16, Datatype::kU16, Datatype::kU32})
+    cases.push_back({CodecId::kFpk, {type}});
+  for (Datatype type : {Datatype::kF32, Datatype::kBF16, Datatype::kF16})
+    for (double bound : {1e-30, 1e-4, 0.01, 0.7, 1e5, 1e300}) cases.push_back({CodecId::kQpk, {type, bound}});
+  std::size_t encoded = 0;
+  for (const Case& what : cases) {
+    const Datatype type = what.how.type;
+    const std::size_t width = element_bytes(type);
+    std::vector<Buffer> chunks;
+    for (Kind kind : kKinds) chunks.push_back(make(kind, type, kChunk / width, 7));
+    std::uint64_t seed = 1;
+    for (std::size_t count : {0, 1, 3, 31, 255, 256, 257, 511, 512, 513, 1024, 5000, 16383, 16384})
+      chunks.push_back(adversarial(type, count, ++seed));
+    for (Kind kind : {Kind::kSparse, Kind::kRareLarge}) chunks.push_back(make(kind, type, 12345, 3));
+    for (std::size_t shift : {std::size_t{0}, width}) {  // a multiple of 16, and none
+      const std::vector<Buffer> streams = device.encode(what, chunks, shift);
+      std::vector<Buffer> wanted, whole, restored;
+      for (std::size_t c = 0; c < chunks.size(); ++c) {
+        CHECK(streams[c] == on_host(what, chunks[c]));
+        if (streams[c].empty()) continue;
+        ++encoded;
+        whole.push_back(streams[c]);
+        wanted.push_back(back_on_host(what, streams[c], chunks[c].size()));
+        restored.emplace_back(chunks[c].size());
+      }
+      CHECK(device.decode(what, whole, restored, shift));
+      CHECK(restored == wanted);
+    }
+
+    // What is no stream is found out where the host finds it out, and nothing else is touched.
+    const Buffer data = make(Kind::kWide, type, 5000, 5);
+    const Buffer stream = on_host(what, data);
+    if (stream.empty()) continue;
+    Random random{11};
+    for (int round = 0; round < 60; ++round) {
+      std::vector<Buffer> bad{damaged(stream, random)}, out{Buffer(data.size())};
+      if (what.codec == CodecId::kQpk && (bad[0].size() < 8 || std::memcmp(bad[0].data(), stream.data(), 8) != 0))
+        continue;  // the head is looked at in the host
+      bool good = true;
+      Buffer expected;
+      try {
+        expected = back_on_host(what, bad[0], data.size());
+      } catch (const CodecError&) {
+        good = false;
+      }
+      const bool found_good = device.decode(what, bad, out, 0);
+      CHECK(found_good == good);
+      if (good) CHECK(out[0] == expected);
+    }
+  }
+  CHECK(encoded > 300);
+
+  const std::vector<DeviceChunk> many(kMostDeviceChunks + 1);
+  DeviceCodec codec(kMostDeviceChunks, kChunk);
+  CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF32}, many, nullptr, nullptr), UsageError,
+               "33 chunks: expected up to 32");
+  CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF64}, {many.data(), 1}, nullptr, nullptr), UsageError,
+               "encoding float64 on a device");
+  CHECK_THROWS(codec.encode_async(CodecId::kQpk, {Datatype::kF32, 0}, {many.data(), 1}, nullptr, nullptr), UsageError,
+               "must be finite and > 0");
+  cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure);
+  CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF32}, {many.data(), 1}, nullptr, nullptr), CudaError,
+               "cudaErrorLaunchFailure, codec/cuda_codec.cu:");
+  cudasim::set_largest_allocation(1000);
+  CHECK_THROWS(DeviceCodec(1, kChunk), CudaError, "out of memory");
+}

@@ -1,0 +1,160 @@
+// Compressed broadcasts of tensors in device memory: encoded and decoded there where the codec is fpk or qpk, in groups
+// whose other ranks may hold theirs in host memory.
+#include <cmath>
+#include <cstring>
+
+#include "codec_data.hpp"
+#include "device_checks.hpp"
+#include "gpu/host_copies.hpp"
+
+/// One tensor of a rank, on the device or not.
+struct Tensor {
+  Datatype type;
+  Buffer values;
+  bool is_far;
+};
+
+/// A broadcast as the bindings make it: tensors on the device by host memory that stands for them. Tensors are written
+/// by a stream, and read by it without anything but the call's own order.
+StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, StreamOptions options) {
+  const bool is_root = gpu.group.rank() == root;
+  std::vector<DeviceBuffer> memory;
+  std::vector<DeviceBlock> blocks;
+  for (Tensor& tensor : tensors) {
+    if (!tensor.is_far) continue;
+    memory.emplace_back(tensor.values.size() + 1);
+    const Bytes data(memory.back().data(), tensor.values.size());
+    copy_async(data.data(), tensor.values.data(), data.size(), gpu.stream());
+    const bool is_read = is_root, is_written = !is_root || options.root_takes_decoded;
+    blocks.push_back({data, false, is_written, is_read});
+  }
+  std::unique_ptr<HostCopies> copies;
+  if (!blocks.empty()) {
+    const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
+    gpu.path->admit(kDevice, stream);
+    copies = gpu.path->fetch(kDevice, stream, blocks);
+    options.far = &copies->far();
+  }
+  std::vector<Piece> pieces;
+  std::size_t far = 0;
+  for (Tensor& tensor : tensors)
+    pieces.push_back({tensor.is_far ? copies->blocks()[far++] : Bytes(tensor.values), tensor.type});
+  StreamReport report = gpu.group.bcast_stream(std::move(pieces), root, options);
+  if (copies) copies->deliver();
+  far = 0;
+  for (Tensor& tensor : tensors)
+    if (tensor.is_far) copy_async(tensor.values.data(), memory[far++].data(), tensor.values.size(), gpu.stream());
+  gpu.synchronize();
+  return report;
+}
+
+constexpr Datatype kFloats[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16};
+
+/// Sizes around chunks and runs of them, tensors that share a chunk, and one that no codec takes.
+std::vector<Tensor> tensors_of(std::size_t count, bool is_far, bool is_filled) {
+  std::vector<Tensor> tensors;
+  for (Datatype type : kFloats) tensors.push_back({type, make(Kind::kWide, type, count, 9), is_far});
+  tensors.push_back({Datatype::kF32, make(Kind::kBits, Datatype::kF32, count / 3, 4), is_far});
+  tensors.push_back({Datatype::kF32, make(Kind::kSparse, Datatype::kF32, count, 5), is_far});
+  tensors.push_back({Datatype::kI64, make(Kind::kBits, Datatype::kF32, 2 * (count / 5), 6), is_far});
+  if (!is_filled)
+    for (Tensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{7});
+  return tensors;
+}
+
+bool is_far(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
+
+void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, std::size_t chunk) {
+  const StreamOptions options = stream_options(codec, chunk, algorithm);
+  const Group& group = gpu.group;
+  for (int root : {0, group.size() - 1})
+    for (std::size_t count : {std::size_t{0}, std::size_t{700}, std::size_t{30'000}}) {
+      const bool far = is_far(group.rank(), which);
+      std::vector<Tensor> mine = tensors_of(count, far, group.rank() == root);
+      const StreamReport report = bcast(gpu, mine, root, options);
+      const std::vector<Tensor> wanted = tensors_of(count, far, true);
+      for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i].values);
+      const bool decodes = group.topology().nodes() == 1 ? group.size() > 1 : group.topology().nodes() == group.size();
+      const bool is_fpk = std::string(codec) == "fpk" && std::string(algorithm) != "p2p_compressed";
+      if (count == 30'000 && is_fpk && (decodes || (group.rank() == root && group.topology().nodes() > 1)))
+        CHECK(report.codec_place == (far ? "device" : "host"));
+    }
+}
+
+/// All ranks but a root that keeps its own end with the same bits, within the bound.
+void bounded(const Gpu& gpu, int which, bool root_takes_decoded, bool relative) {
+  Group& group = gpu.group;
+  StreamOptions options = stream_options("qpk", 16384, "chain");
+  options.root_takes_decoded = root_takes_decoded;
+  options.bound = {relative ? 0.05 : 0.01, relative};
+  const std::size_t count = 40'000;
+  for (Datatype type : kFloats) {
+    const Buffer wanted = make(Kind::kBell, type, count, 3);
+    const bool is_root = group.rank() == 0;
+    std::vector<Tensor> mine{{type, is_root ? wanted : Buffer(wanted.size()), is_far(group.rank(), which)}};
+    const StreamReport report = bcast(gpu, mine, 0, options);
+    if (group.topology().is_leader()) CHECK(report.codec == "qpk");  // others get what those decode
+    const bool is_exact = is_root && !root_takes_decoded;
+    CHECK((mine[0].values == wanted) == is_exact || group.size() == 1);
+    Buffer theirs = mine[0].values;
+    group.bcast(theirs, type, group.size() - 1);
+    if (!is_exact) CHECK(theirs == mine[0].values);
+    if (type != Datatype::kF32) continue;
+    for (std::size_t i = 0; i < count; ++i) {
+      float a, b;
+      std::memcpy(&a, wanted.data() + 4 * i, 4);
+      std::memcpy(&b, mine[0].values.data() + 4 * i, 4);
+      CHECK(std::abs(a - b) <= (relative ? 0.05 * 0.03125 * 1.05 : 0.01));
+    }
+  }
+}
+
+void everything_encoded(Group& group) {
+  cudasim::set_jitter(5);
+  Gpu gpu(group);
+  for (int which : {0, 1, 2}) {
+    for (const char* algorithm : {"chain", "binomial", "scatter_allgather", "p2p_compressed"})
+      exact(gpu, "fpk", algorithm, which, 8192);
+    exact(gpu, "fpk", "chain", which, 256 << 10);
+    for (const char* codec : {"auto", "none", "lz4"}) {
+      if (std::string(codec) == "lz4" && !codec_named("lz4").why_not().empty()) continue;
+      exact(gpu, codec, "chain", which, 16384);
+    }
+    for (bool takes : {false, true}) bounded(gpu, which, takes, takes);
+  }
+}
+
+/// A call of rank `failing` fails in the middle of a broadcast: all ranks hear of it, by name.
+void failure(int failing, const std::function<void()>& inject, const char* text) {
+  CHECK(run_ranks(2, [&](Group& group) {
+    Gpu gpu(group);
+    const StreamOptions options = stream_options("fpk", 8192, "");
+    auto call = [&] {
+      std::vector<Tensor> mine = tensors_of(30'000, true, group.rank() == 0);
+      return bcast(gpu, mine, 0, options);
+    };
+    if (group.rank() == failing) {
+      inject();
+      CHECK_THROWS(call(), CudaError, text);
+    } else {
+      CHECK_THROWS(call(), Error, "rank " + std::to_string(failing) + " (pid");
+    }
+    CHECK_THROWS(call(), Error, text);  // and it stays broken
+    gpu.synchronize();
+  }));
+}
+
+int main() {
+  for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
+  run_nodes({0, 1, 2}, everything_encoded);
+  run_nodes({0, 0, 1, 1}, everything_encoded);
+  for (int rank : {0, 1}) {
+    failure(rank, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure");
+    // The first six allocations are the test's own.
+    failure(rank, [] { cudasim::fail("cudaMalloc", cudaErrorMemoryAllocation, 8); }, "cudaErrorMemoryAllocation");
+    failure(rank, [] { cudasim::fail("cudaEventSynchronize", cudaErrorLaunchFailure); }, "cudaEventSynchronize");
+    failure(
+        rank, [] { cudasim::fail("cudaStreamCreateWithFlags", cudaErrorMemoryAllocation); },
+        "cudaStreamCreateWithFlags");
+  }
+}

@@ -81,8 +81,8 @@ class StreamCodec {
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
   void choose_for(const Class& which, std::size_t first_frame, Journey journey);
   using Stretch = std::pair<const Piece*, std::size_t>;  // a tensor, and where in it
-  static double take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
-                             std::vector<std::vector<std::byte>>& samples);
+  double take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
+                      std::vector<std::vector<std::byte>>& samples);
 
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;

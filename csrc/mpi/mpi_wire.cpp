@@ -124,6 +124,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   MPI_Group_free(&all);
   ACCDP_MPI(code);
   ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
+  add_wire(made);
   return std::make_shared<MpiWire>(made);
 }
 

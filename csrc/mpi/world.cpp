@@ -20,6 +20,8 @@ struct State {
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::mutex mutex;
+  std::mutex wires_mutex;
+  std::vector<MPI_Comm> wires;  // they last as long as MPI
 };
 State& state() {
   static State instance;
@@ -49,6 +51,21 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
       worsen(Wire::kGroupFailed);
       throw PeerTimeout(std::string(what) + " Timed out (timeout) waiting for other MPI ranks");
     }
+  }
+}
+
+/// Farewells of ranks that closed a group after this one had: where nobody reads them UCX warns of each at the end.
+void read_what_is_left(MPI_Comm comm) {
+  std::vector<std::byte> message;
+  for (;;) {
+    int found = 0, bytes = 0;
+    MPI_Message matched;
+    MPI_Status status;
+    ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &matched, &status));
+    if (!found) return;
+    ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    message.resize(bytes);
+    ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
   }
 }
 
@@ -90,6 +107,11 @@ bool is_cuda_aware() { return MPIX_Query_cuda_support && MPIX_Query_cuda_support
 MPI_Comm world_comm() {
   if (state().world == MPI_COMM_NULL) throw UsageError("MPI is not initialised: expected a call of init() before");
   return state().world;
+}
+
+void add_wire(MPI_Comm comm) {
+  const std::lock_guard lock(state().wires_mutex);
+  state().wires.push_back(comm);
 }
 
 bool is_initialized() {
@@ -210,6 +232,7 @@ bool finalize(double timeout_s, bool leave_open) {
   }
   // Where the time-out was too short for others this rank may have met them all, and would wait for them again.
   if (leave_open) return true;
+  for (MPI_Comm wire : s.wires) read_what_is_left(wire);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
   return true;

@@ -35,6 +35,7 @@ std::vector<int> world_ranks_of(MPI_Comm comm);
 
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
+void add_wire(MPI_Comm comm);  ///< finalize() reads what nobody waited for
 
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;

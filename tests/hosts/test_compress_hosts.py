@@ -24,6 +24,8 @@ def test_compressed_is_faster_between_two_hosts(two_hosts, launcher, per_host):
     else:
         result = two_hosts.torchrun(per_host, CHILD, timeout=SECONDS)
     assert result.returncode == 0 and len(result.reports) == 2 * per_host, str(result)
+    # Every message was read before MPI ended.
+    assert "was not matched" not in str(result)
     report = result.reports[0]
     assert report["hosts"] == ["node0"] * per_host + ["node1"] * per_host, str(result)
     seconds, wire_bytes, logical_bytes = report["seconds"], report["wire_bytes"], report["logical_bytes"]

@@ -22,14 +22,19 @@
 #include <string>
 #include <thread>
 
-struct SimStream {
-  SimStream();
-  ~SimStream();
+/// What is to be done on a stream. It outlives the stream for those who wait for all streams of the process.
+struct SimQueue {
   void run();
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   bool busy = false, ending = false;
+};
+
+struct SimStream {
+  SimStream();
+  ~SimStream();
+  const std::shared_ptr<SimQueue> queue = std::make_shared<SimQueue>();
   std::thread thread;
 };
 
@@ -52,7 +57,7 @@ struct State {
   int devices = 1, first_device = 0, live = 0;
   std::map<const std::byte*, Block> blocks;
   std::map<std::string, Fault> faults;
-  std::set<SimStream*> streams;
+  std::set<std::shared_ptr<SimQueue>> queues;          // of all streams
   std::map<int, std::unique_ptr<SimStream>> defaults;  // by process: a forked child has no threads
 };
 State& state() {
@@ -157,26 +162,26 @@ cudaError_t import_memory(void** memory, const Handle& handle) {
   return cudaSuccess;
 }
 
-void drain(SimStream& stream) {
-  std::unique_lock lock(stream.mutex);
-  stream.changed.wait(lock, [&] { return stream.work.empty() && !stream.busy; });
+void drain(SimQueue& queue) {
+  std::unique_lock lock(queue.mutex);
+  queue.changed.wait(lock, [&] { return queue.work.empty() && !queue.busy; });
 }
 /// What frees memory or ends an event waits for all work of the process first, as the real one may.
 void drain_all() {
-  std::set<SimStream*> all;
+  std::set<std::shared_ptr<SimQueue>> all;
   {
     std::lock_guard lock(state().mutex);
-    all = state().streams;
+    all = state().queues;
   }
-  for (SimStream* stream : all) drain(*stream);
+  for (const auto& queue : all) drain(*queue);
 }
 
-SimStream& stream_of(cudaStream_t stream) {
-  if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread) return *stream;
+SimQueue& queue_of(cudaStream_t stream) {
+  if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread) return *stream->queue;
   std::lock_guard lock(state().mutex);
   auto& mine = state().defaults[getpid()];
   if (!mine) mine = std::make_unique<SimStream>();
-  return *mine;
+  return *mine->queue;
 }
 
 }  // namespace
@@ -189,25 +194,25 @@ struct SimEvent {
   bool is_ours = true;
 };
 
-SimStream::SimStream() : thread([this] { run(); }) {
+SimStream::SimStream() : thread([queue = queue] { queue->run(); }) {
   std::lock_guard lock(state().mutex);
-  state().streams.insert(this);
+  state().queues.insert(queue);
 }
 
 SimStream::~SimStream() {
   {
     std::lock_guard lock(state().mutex);
-    state().streams.erase(this);
+    state().queues.erase(queue);
   }
   {
-    std::lock_guard lock(mutex);
-    ending = true;
+    std::lock_guard lock(queue->mutex);
+    queue->ending = true;
   }
-  changed.notify_all();
+  queue->changed.notify_all();
   thread.join();
 }
 
-void SimStream::run() {
+void SimQueue::run() {
   std::minstd_rand random(static_cast<unsigned>(getpid()));
   std::unique_lock lock(mutex);
   while (true) {
@@ -245,7 +250,7 @@ int live_objects() {
 
 cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work) {
   SIM_FAULT(call);
-  SimStream& it = stream_of(stream);
+  SimQueue& it = queue_of(stream);
   {
     std::lock_guard lock(it.mutex);
     it.work.push_back(std::move(work));
@@ -346,11 +351,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   SIM_FAULT("cudaStreamSynchronize");
-  drain(stream_of(stream));
+  drain(queue_of(stream));
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  SimStream& it = stream_of(stream);
+  SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
   return it.work.empty() && !it.busy ? cudaSuccess : cudaErrorNotReady;
 }

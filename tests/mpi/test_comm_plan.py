@@ -10,7 +10,7 @@ SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test
 
 def signature_bytes(nodes: int) -> int:
     """What a leader sends of signatures, up to eight nodes."""
-    return 40 * (nodes - 1)
+    return 48 * (nodes - 1)
 
 
 def run(world, op: str, nbytes: int, dtype: type = np.float32) -> dict:

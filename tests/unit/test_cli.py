@@ -52,12 +52,15 @@ def test_settings_page_has_every_setting(capsys):
 def test_why_the_gpu_is_not_used(monkeypatch):
     def shown(**report) -> str:
         usual = {"built": True, "runtime_version": 13000, "driver_version": 0, "devices": 0, "why_not": ""}
+        usual |= {"codecs": ["fpk", "qpk"]}
         monkeypatch.setattr(_core, "cuda_report", lambda: usual | report)
         return info._present(info._cuda())
 
     assert shown(why_not="no NVIDIA driver") == "no: no NVIDIA driver; built with CUDA 13.0"
     assert shown(built=False, why_not="accdp was built without CUDA") == "no: accdp was built without CUDA"
-    assert shown(driver_version=13010, devices=2) == "2 GPUs, built with CUDA 13.0, driver for CUDA 13.1"
+    assert shown(driver_version=13010, devices=2) == (
+        "2 GPUs, built with CUDA 13.0, driver for CUDA 13.1; broadcasts of device memory encode fpk, qpk there"
+    )
 
 
 def test_info_shows_the_same_as_text_and_json():

@@ -64,7 +64,8 @@ def test_table():
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
     codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
     codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
-    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts, "codecs": {"rows": [codec]}}
+    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts}
+    found["codecs"] = {"rows": [codec]}
     lines = gpu_check.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"

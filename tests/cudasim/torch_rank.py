@@ -5,6 +5,7 @@ argv: the folder of the module sim_torch, and what the way of the data must be c
 
 import datetime
 import json
+import os
 import sys
 import traceback
 
@@ -225,7 +226,11 @@ def compressed(group, rank, size):
     x, few = far(numbers(rank)), numbers(rank, 3, torch.int64)
     report = bcast([x, few], [], "fpk")
     assert report["logical_bytes"] == 4 * COUNT + 24
-    assert (report["codec"], report["codec_place"]) == ("fpk", "device")
+    where = ("fpk", "device")
+    if os.environ.get("ACCDP_TOPOLOGY") == "2x2" and rank != size - 1:
+        # Of ranks that share a node the leader decodes, in the host, for all; on the root's node nobody has to.
+        where = ("fpk", "host") if rank == 0 else ("none", "host")
+    assert (report["codec"], report["codec_place"]) == where
     assert is_same(x, numbers(size - 1)) and torch.equal(few, numbers(size - 1, 3, torch.int64))
     new = far(numbers(size - 1) + 1) if rank == size - 1 else x  # receivers write over their reference
     bcast([new], [x], "auto")

@@ -27,5 +27,6 @@ def test_backend(ranks, path, env):
         pytest.skip("make test-cudasim builds the module sim_torch")
     command = [*jobs.mpiexec_command(ranks), sys.executable, str(HERE / "torch_rank.py"), str(BUILT), path]
     result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k", **env}, timeout=115)
-    # Not the exit status: mpiexec may kill ranks that end later than the first (torch_rank.py says why).
+    # 9: mpiexec may kill ranks that end later than the first (torch_rank.py says why). A crash at the end has another.
+    assert result.returncode in (0, 9), result
     assert sorted(report["passed"] for report in result.reports) == list(range(ranks)), result

@@ -58,6 +58,10 @@ class SamplingBudget {
   bool allows(double seconds) const { return spent_s_ + seconds <= kShare * best_s_; }
   void spend(double seconds) { spent_s_ += seconds; }
   void found(double predicted_s) { best_s_ = std::min(best_s_, predicted_s); }
+  /// What may still be spent; below 0 where too much was.
+  double left() const { return kShare * best_s_ - spent_s_; }
+  /// What an operation gives when nothing was left over before.
+  double share() const { return kShare * best_s_; }
   /// Whether something that was predicted to take so long may still turn out to be the best.
   bool is_hopeless(double predicted_s) const { return predicted_s > 1.5 * best_s_; }
 

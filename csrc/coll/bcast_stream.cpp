@@ -65,22 +65,26 @@ class BetweenNodes {
     if (!codec_) return 0;
     knew_link_ = c_.link().is_known();
     considered_ = journey.link_bytes_per_s;
-    codec_->choose(0, journey);
+    codec_->choose(0, journey, &c_.experiences());
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
     if (direct) codec_->fetch();
     const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
-    return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing);
+    // The model takes "none" to be direct.
+    const bool wants_time = codec_->chooser().wants_time() && direct != codec_->encodes();
+    return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing) | (wants_time ? kTime : kNothing);
   }
 
   /// After all have met.
   void run(const Journey& journey) {
     const double began = processor_s();
     double handing_over = 0;
+    const auto set_out = Clock::now();
     try {
       if (leads_ && codec_) {
         direct_ = c_.told() & kDirect;
         wants_receipts_ = c_.told() & kReceipts;
+        wants_time_ = c_.told() & kTime;
         if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
       }
       for (std::size_t i = 0; i < hops_.size(); ++i) {
@@ -98,6 +102,8 @@ class BetweenNodes {
       for (Wire::Request& receipt : receipts_) c_.wait(receipt);
       while (!sent_at_receipt_.empty()) await_receipt();
       if (sent_bytes_ > 0) c_.link().end(Clock::now());
+      if (wants_time_ && place_ == nodes_ - 1) tell_end();
+      if (wants_time_ && place_ == 0) await_end(set_out);
       if (leads_ && direct_)
         c_.message_cost().note(processor_s() - began - handing_over, static_cast<double>(moved_bytes_));
     } catch (...) {
@@ -202,7 +208,10 @@ class BetweenNodes {
   void reconsider(std::size_t frame, Journey journey) {
     const double speed = c_.link().bytes_per_s();
     if (speed > 0.8 * considered_ && speed < 1.25 * considered_) return;
+    // What such streams took is known better than what the model makes of the link.
+    if (codec_->chooser().has_seen(codec_->choices())) return;
     considered_ = speed;
+    is_as_chosen_ = false;
     journey.link_bytes_per_s = speed;
     journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
     codec_->choose(frame, journey);
@@ -223,6 +232,17 @@ class BetweenNodes {
   void count_receipt() {
     c_.link().received(sent_at_receipt_.front(), Clock::now());
     sent_at_receipt_.pop_front();
+  }
+
+  /// The node that comes last has it all: that is when a stream ends.
+  void tell_end() {
+    receipts_.push_back(c_.wire().isend(ConstBytes(&token_, 1), leader_at(0), Wire::kReceipt));
+    c_.wait(receipts_.back());
+  }
+  void await_end(Clock::time_point set_out) {
+    receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(nodes_ - 1), Wire::kReceipt);
+    c_.wait(receipt_);
+    if (is_as_chosen_) codec_->note_time(Seconds(Clock::now() - set_out).count());
   }
 
   static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
@@ -280,7 +300,7 @@ class BetweenNodes {
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
-  enum Decision : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2 };
+  enum Decision : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kTime = 4 };
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
   static constexpr std::size_t kEachReceipt = 16, kReceiptEvery = 8;
 
@@ -293,7 +313,8 @@ class BetweenNodes {
   const int root_node_, nodes_, place_, root_, leader_;
   const bool leads_;
   const std::vector<Hop> hops_;
-  bool direct_, wants_receipts_ = false;
+  bool direct_, wants_receipts_ = false, wants_time_ = false;
+  bool is_as_chosen_ = true;  // all of it with the codecs that were chosen before its first frame
   std::vector<Passage> passages_;
   std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
   bool knew_link_ = false;

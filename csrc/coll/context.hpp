@@ -61,6 +61,7 @@ class Context : public Lookout {
   LinkMeter& link() { return fabric_.link; }
   MessageCost& message_cost() { return fabric_.message_cost; }
   ChoiceMemo& choices() { return fabric_.choices; }
+  Experiences& experiences() { return fabric_.experiences; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/experience.hpp"
 #include "coll/call.hpp"
 #include "coll/choice_memo.hpp"
 #include "coll/cost.hpp"
@@ -56,8 +57,9 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  ChoiceMemo choices;  ///< of allreduces
-  Way way;             ///< of the last collective
+  ChoiceMemo choices;       ///< of allreduces
+  Experiences experiences;  ///< of broadcasts from this rank
+  Way way;                  ///< of the last collective
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;

@@ -7,7 +7,6 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "codec/delta.hpp"
-#include "codec/survey.hpp"
 
 namespace accdp {
 namespace {
@@ -23,9 +22,6 @@ class Stopwatch {
   double& sum_;
   Clock::time_point began_ = Clock::now();
 };
-
-// Samples are slices of the data, of so much at first, and then longer as long as SamplingBudget allows.
-constexpr std::size_t kFirstSlice = 4 << 10, kLongerBy = 4, kMostSlices = 4;
 
 }  // namespace
 
@@ -49,7 +45,8 @@ StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, co
       collective_(collective),
       sequence_(sequence),
       reference_(reference),
-      report_(report) {
+      report_(report),
+      chooser_(pieces, plan, options) {
   if (options.far)
     far_frames_.emplace(*options.far, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
 }
@@ -68,12 +65,8 @@ void StreamCodec::fetch(std::size_t frame) {
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) fetch(spans_of(pieces_, plan_.chunks()[i]));
 }
 
-StreamCodec::Class StreamCodec::class_of(const Piece& piece) {
-  return {piece.type, piece.lossy && piece.bound > 0, !piece.reference.empty()};
-}
-
 const CodecRow* StreamCodec::codec_for(const Piece& piece) const {
-  const Class which = class_of(piece);
+  const PieceClass which = class_of(piece);
   if (options_.automatic) {
     auto found = chosen_.find(which);
     return found == chosen_.end() ? nullptr : found->second;
@@ -87,85 +80,13 @@ bool StreamCodec::encodes() const {
   return std::any_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return codec_for(piece) != nullptr; });
 }
 
-void StreamCodec::choose(std::size_t first_frame, const Journey& journey) {
-  if (!options_.automatic || journey.bytes < kTooSmall) return;
-  std::vector<Class> classes;
-  for (const Piece& piece : pieces_)
-    if (std::find(classes.begin(), classes.end(), class_of(piece)) == classes.end()) classes.push_back(class_of(piece));
-  for (const Class& which : classes) choose_for(which, first_frame, journey);
+void StreamCodec::choose(std::size_t first_frame, const Journey& journey, Experiences* known) {
+  if (options_.automatic && journey.bytes >= kTooSmall) chosen_ = chooser_.choose(first_frame, journey, known);
 }
 
-void StreamCodec::choose_for(const Class& which, std::size_t first_frame, Journey journey) {
-  // What is still to be sent of this class, in stretches of a chunk's length, whole elements of one tensor each.
-  std::vector<Stretch> stretches;
-  const StreamPlan::Chunk& begin = plan_.chunks()[plan_.frames()[first_frame].first];
-  std::size_t total = 0;
-  double bound = 0;
-  for (std::size_t i = begin.piece; i < pieces_.size(); ++i) {
-    if (class_of(pieces_[i]) != which) continue;
-    for (std::size_t at = i == begin.piece ? begin.offset : 0; at < pieces_[i].data.size(); at += plan_.chunk_bytes())
-      stretches.push_back({&pieces_[i], at});
-    total += pieces_[i].data.size();
-    bound = std::max(bound, pieces_[i].bound);
-  }
-  chosen_[which] = nullptr;
-  if (stretches.empty()) return;
-  const Encoding how{which.delta ? delta_type(which.type) : which.type, bound};
-  std::vector<Candidate> candidates = codecs_to_try(how, options_.lacking, journey.link_bytes_per_s);
-  // This class's share of the whole journey's time.
-  const double share = static_cast<double>(total) / journey.bytes;
-  SamplingBudget budget(plain_seconds(journey) * share);
-  const auto cost_of = [](const std::vector<Candidate>& all, std::size_t slices, std::size_t bytes) {
-    double seconds = 0;
-    for (const Candidate& one : all) seconds += sampling_seconds(one.cost, static_cast<double>(bytes));
-    return seconds * static_cast<double>(slices);
-  };
-  // Tensors differ: of what is worth it not only one place is looked at.
-  const std::size_t slices = budget.allows(2 * cost_of(candidates, kMostSlices, kFirstSlice)) ? kMostSlices : 1;
-  for (std::size_t bytes = kFirstSlice; bytes <= plan_.chunk_bytes() && !candidates.empty(); bytes *= kLongerBy) {
-    // The first time each codec for itself, afterwards all that may still be the best or none.
-    if (bytes > kFirstSlice && !budget.allows(cost_of(candidates, slices, bytes))) break;
-    std::vector<std::vector<std::byte>> samples;
-    std::vector<Candidate> tried;
-    for (Candidate& candidate : candidates) {
-      if (!budget.allows(cost_of({candidate}, slices, bytes))) continue;
-      const auto began = Clock::now();
-      if (samples.empty()) journey.transform_s_per_byte = take_samples(stretches, slices, bytes, samples);
-      const std::vector<ConstBytes> views(samples.begin(), samples.end());
-      const bool is_smaller = try_codec(*candidate.codec, how, views, candidate.cost);
-      budget.spend(std::chrono::duration<double>(Clock::now() - began).count());
-      if (!is_smaller) continue;
-      budget.found(encoded_seconds(journey, candidate.cost) * share);
-      tried.push_back(candidate);
-    }
-    std::vector<CodecCost> costs;
-    for (const Candidate& candidate : tried) costs.push_back(candidate.cost);
-    const int best = choose_codec(journey, costs);
-    chosen_[which] = best < 0 ? nullptr : tried[best].codec;
-    std::erase_if(tried,
-                  [&](const Candidate& one) { return budget.is_hopeless(encoded_seconds(journey, one.cost) * share); });
-    candidates = std::move(tried);
-  }
-}
-
-/// At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache. Returns
-/// what differences to a reference took, for a byte.
-double StreamCodec::take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
-                                 std::vector<std::vector<std::byte>>& samples) {
-  double seconds = 0;
-  std::size_t sampled = 0;
-  for (std::size_t k = 0; k < slices; ++k) {
-    const auto& [piece, at] = stretches[k * stretches.size() / slices];
-    const Bytes place = piece->data.subspan(at, std::min(bytes, piece->data.size() - at));
-    fetch({place});
-    const ConstBytes data = place;
-    samples.emplace_back(data.begin(), data.end());
-    sampled += data.size();
-    if (piece->reference.empty()) continue;
-    Stopwatch watch(seconds);
-    delta_encode(piece->type, data, piece->reference.subspan(at, data.size()), samples.back());
-  }
-  return seconds / static_cast<double>(sampled);
+void StreamCodec::note_time(double seconds) {
+  const double sent = static_cast<double>(std::max<std::uint64_t>(report_.wire_bytes, 1));
+  chooser_.note(chosen_, seconds, static_cast<double>(report_.logical_bytes) / sent);
 }
 
 ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {

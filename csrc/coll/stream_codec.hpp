@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "codec/frame.hpp"
-#include "codec/policy.hpp"
 #include "coll/call.hpp"
 #include "coll/far_memory.hpp"
 #include "coll/schedule.hpp"
 #include "coll/stream.hpp"
+#include "coll/stream_choice.hpp"
 
 namespace accdp {
 
@@ -40,18 +40,17 @@ struct StreamReport {
 class StreamCodec {
  public:
   static constexpr std::size_t kTooSmall = 64 << 10;  ///< bytes to send for which no codec is chosen
-  struct Class {                                      ///< tensors that share a codec
-    Datatype type;
-    bool lossy, delta;
-    auto operator<=>(const Class&) const = default;
-  };
-  using Choices = std::map<Class, const CodecRow*>;
+  using Choices = CodecChoices;
 
   StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
               std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
-  void choose(std::size_t first_frame, const Journey& journey);
+  /// `known`: from streams before, for those to come; may be null.
+  void choose(std::size_t first_frame, const Journey& journey, Experiences* known = nullptr);
+  const StreamChooser& chooser() const { return chooser_; }
+  /// The stream took so long on the way that was chosen for it.
+  void note_time(double seconds);
   const Choices& choices() const { return chosen_; }
   void choose_as(const Choices& other) { chosen_ = other; }  ///< what was chosen for the same classes
   bool encodes() const;                                      ///< whether any tensor has a codec now
@@ -72,17 +71,12 @@ class StreamCodec {
   void finish_report();  ///< names the codec that encoded most
 
  private:
-  static Class class_of(const Piece& piece);
   const CodecRow* codec_for(const Piece& piece) const;
   FrameReader read(std::size_t frame, ConstBytes message) const;
   void fetch(const std::vector<Bytes>& spans);
   void write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
                    const std::vector<Bytes>& spans);
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
-  void choose_for(const Class& which, std::size_t first_frame, Journey journey);
-  using Stretch = std::pair<const Piece*, std::size_t>;  // a tensor, and where in it
-  double take_samples(const std::vector<Stretch>& stretches, std::size_t slices, std::size_t bytes,
-                      std::vector<std::vector<std::byte>>& samples);
 
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
@@ -90,6 +84,7 @@ class StreamCodec {
   const OpKind collective_;
   std::uint64_t sequence_, reference_;
   StreamReport& report_;
+  StreamChooser chooser_;
   Choices chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
   std::optional<FarFrames> far_frames_;

@@ -1,0 +1,160 @@
+#include "codec/experience.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace accdp {
+namespace {
+
+/// One of them may have been disturbed: of two the smaller counts, of more the median.
+double typical(std::vector<double> took) {
+  const auto middle = took.begin() + static_cast<long>((took.size() - 1) / 2);
+  std::nth_element(took.begin(), middle, took.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::pair<const CodecRow*, int> UsualBias::key_of(const CodecRow* codec, double bytes) {
+  return {codec, static_cast<int>(std::lround(std::log2(std::max(bytes, 1.0)) / 2))};
+}
+
+double UsualBias::of(const CodecRow* codec, double bytes) const {
+  const auto found = biases_.find(key_of(codec, bytes));
+  return found == biases_.end() ? 0 : found->second;
+}
+
+void UsualBias::note(const CodecRow* codec, double bytes, double bias) {
+  const auto [found, is_first] = biases_.try_emplace(key_of(codec, bytes), bias);
+  if (!is_first) found->second = std::sqrt(found->second * bias);
+}
+
+Experience::Experience(std::vector<Candidate> candidates, UsualBias* usual) : usual_(usual) {
+  options_.push_back({.slice_bytes = 1});
+  for (const Candidate& candidate : candidates) options_.push_back({candidate});
+}
+
+std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) const {
+  std::vector<Estimate> all;
+  double bias = 1, least = 0;
+  for (const Option& option : options_) {
+    Estimate one{0, 0};
+    if (is_tried(option)) {
+      one.predicted = option.candidate.codec ? encoded_seconds(journey, option.candidate.cost) : plain_seconds(journey);
+      one.seconds = option.took.empty() ? 0 : typical(option.took) * journey.bytes;
+    }
+    if (one.seconds > 0 && (least == 0 || one.seconds < least)) {
+      least = one.seconds;
+      bias = one.seconds / one.predicted;
+    }
+    all.push_back(one);
+  }
+  // What the model leaves out may hold for all ways alike, or for the one that was seen only: half way between.
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].seconds > 0) continue;
+    const double usual = usual_ ? usual_->of(options_[i].candidate.codec, journey.bytes) : 0;
+    all[i].seconds = all[i].predicted * (usual > 0 ? usual : std::sqrt(bias));
+  }
+  return all;
+}
+
+/// Of the ways that may be better than the best known one, which has been seen too little; -1: none.
+int Experience::explored(const std::vector<Estimate>& all, std::size_t best) const {
+  int found = -1;
+  double least = kWorthTrying * all[best].seconds;
+  const double bias = all[best].seconds / all[best].predicted;
+  for (std::size_t i = 0; i < options_.size(); ++i) {
+    const Option& option = options_[i];
+    if (i == best || !is_tried(option) || option.took.size() >= kEnough) continue;
+    const double hoped = std::min(all[i].seconds, all[i].predicted * std::min(1.0, std::sqrt(bias)));
+    if (hoped >= least) continue;
+    least = hoped;
+    found = static_cast<int>(i);
+  }
+  return found;
+}
+
+const CodecRow* Experience::predict(const Journey& journey) const {
+  std::vector<CodecCost> costs;
+  std::vector<const CodecRow*> codecs;
+  for (const Option& option : options_) {
+    if (!option.candidate.codec || !is_tried(option)) continue;
+    costs.push_back(option.candidate.cost);
+    codecs.push_back(option.candidate.codec);
+  }
+  const int best = choose_codec(journey, costs);
+  return best < 0 ? nullptr : codecs[static_cast<std::size_t>(best)];
+}
+
+const CodecRow* Experience::choose(const Journey& journey) {
+  const int turn = operations_++;
+  explores_ = false;
+  const std::vector<Estimate> all = estimates(journey);
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < all.size(); ++i)
+    if (is_tried(options_[i]) && all[i].seconds < all[best].seconds) best = i;
+  const bool is_by_model =
+      std::all_of(all.begin(), all.end(), [](const Estimate& one) { return one.seconds == one.predicted; });
+  if (is_by_model) best = index_of(predict(journey));
+  if (turn % (turn < kLearning ? kExploreEach : kLaterEach) == kExploreEach - 1) {
+    if (const int other = explored(all, best); other >= 0) {
+      explores_ = true;
+      best = static_cast<std::size_t>(other);
+    }
+  }
+  predicted_s_per_byte_ = all[best].predicted / journey.bytes;
+  return options_[best].candidate.codec;
+}
+
+std::size_t Experience::index_of(const CodecRow* codec) const {
+  std::size_t i = 0;
+  while (options_[i].candidate.codec != codec) ++i;
+  return i;
+}
+
+double Experience::best_seconds(const Journey& journey) const {
+  double least = plain_seconds(journey);
+  const std::vector<Estimate> all = estimates(journey);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (is_tried(options_[i])) least = std::min(least, all[i].seconds);
+  return least;
+}
+
+void Experience::note(const CodecRow* codec, double seconds, double bytes, double ratio) {
+  if (usual_) usual_->note(codec, bytes, seconds / bytes / predicted_s_per_byte_);
+  // Other data after all, however like its first samples were.
+  const auto [before, is_first] = ratios_.try_emplace(codec, ratio);
+  if (!is_first && std::abs(ratio / before->second - 1) > kLike) {
+    forget_times();
+    ratios_ = {{codec, ratio}};
+  }
+  for (Option& option : options_) {
+    if (option.candidate.codec == codec) {
+      option.took.push_back(seconds / bytes);
+      if (option.took.size() > kKept) option.took.erase(option.took.begin());
+      option.idle = 0;
+    } else if (++option.idle >= kLaterEach && !option.took.empty()) {  // the machine may have changed
+      option.took.erase(option.took.begin());
+      option.idle = 0;
+    }
+  }
+}
+
+bool Experience::has_seen(const CodecRow* codec) const {
+  return std::any_of(options_.begin(), options_.end(),
+                     [&](const Option& option) { return option.candidate.codec == codec && !option.took.empty(); });
+}
+
+void Experience::forget_times() {
+  for (Option& option : options_) option.took.clear();
+}
+
+void Experiences::link_is(double bytes_per_s) {
+  const bool is_like = bytes_per_s < 2 * link_bytes_per_s_ && bytes_per_s > link_bytes_per_s_ / 2;
+  if (is_like) return;
+  link_bytes_per_s_ = bytes_per_s;
+  kept_.clear();
+  usual_ = {};
+}
+
+}  // namespace accdp

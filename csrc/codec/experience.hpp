@@ -1,0 +1,104 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "codec/survey.hpp"
+
+namespace accdp {
+
+/// By how much the model of the pipeline is usually off for a way to send, at a size: what is common to all data, such
+/// as cores that are busy otherwise.
+class UsualBias {
+ public:
+  /// Seconds that were seen over seconds that were predicted; 0: not known.
+  double of(const CodecRow* codec, double bytes) const;
+  void note(const CodecRow* codec, double bytes, double bias);
+
+ private:
+  static std::pair<const CodecRow*, int> key_of(const CodecRow* codec, double bytes);
+  std::map<std::pair<const CodecRow*, int>, double> biases_;
+};
+
+/// What is known of streams of like data over the same links: what codecs make of samples of it, and how long
+/// operations took. What was seen counts more than what a model of the pipeline predicts, and by and by each way that
+/// may be the best one is tried.
+class Experience {
+ public:
+  /// A way to send the data: encoded, or as it is (codec: null).
+  struct Option {
+    Candidate candidate{};
+    std::size_t slice_bytes = 0;    ///< of the samples that `cost` is from; 0: none yet
+    bool helps = true;              ///< false: samples did not become smaller
+    std::vector<double> took = {};  ///< seconds per byte of the last operations, the newest last
+    int idle = 0;                   ///< operations since
+  };
+
+  /// `usual`: of all data, null where nothing is known of others; lives longer than this.
+  explicit Experience(std::vector<Candidate> candidates = {}, UsualBias* usual = nullptr);
+
+  /// All but the first, which is to send the data as it is.
+  std::span<Option> codecs() { return std::span(options_).subspan(1); }
+
+  /// Of this operation's way. `journey` is the operation, whose bytes may be others than before.
+  const CodecRow* choose(const Journey& journey);
+  /// The same by prediction alone.
+  const CodecRow* predict(const Journey& journey) const;
+  /// Seconds of the best way.
+  double best_seconds(const Journey& journey) const;
+  /// Whether the operation that was chosen for should be timed: at first each one, later some.
+  bool wants_time() const { return operations_ <= kLearning || operations_ % kTimeEach == 0 || explores_; }
+  /// An operation was done so.
+  void note(const CodecRow* codec, double seconds, double bytes, double ratio);
+  bool has_seen(const CodecRow* codec) const;
+  void forget_times();
+
+  double saved_s = 0;               ///< of the time for samples that operations so far left over
+  double transform_s_per_byte = 0;  ///< what differences to a reference take
+
+ private:
+  struct Estimate {
+    double predicted, seconds;  // by the model; corrected by what was seen
+  };
+  bool is_tried(const Option& option) const { return option.slice_bytes > 0 && option.helps; }
+  std::size_t index_of(const CodecRow* codec) const;
+  std::vector<Estimate> estimates(const Journey& journey) const;
+  int explored(const std::vector<Estimate>& all, std::size_t best) const;
+
+  static constexpr int kLearning = 16, kExploreEach = 4, kLaterEach = 64, kTimeEach = 8;
+  static constexpr std::size_t kKept = 5, kEnough = 3;
+  static constexpr double kWorthTrying = 1.3, kLike = 0.1;
+
+  std::vector<Option> options_;
+  std::map<const CodecRow*, double> ratios_;
+  UsualBias* usual_;
+  int operations_ = 0;
+  double predicted_s_per_byte_ = 0;  // for the way that was chosen last
+  bool explores_ = false;
+};
+
+/// By what makes data and operation alike; the oldest are not kept for ever.
+class Experiences {
+ public:
+  Experiences() = default;
+  Experiences(const Experiences&) = delete;  // what it keeps knows where usual_ is
+  /// Of a key; where there is none yet, of the codecs that candidates() says. Stays valid until the next call.
+  template <class Candidates>
+  Experience& at(std::uint64_t key, Candidates candidates) {
+    if (const auto found = kept_.find(key); found != kept_.end()) return found->second;
+    if (kept_.size() >= kMost) kept_.clear();
+    return kept_.emplace(key, Experience(candidates(), &usual_)).first->second;
+  }
+  /// What was seen over a link of quite another speed says nothing.
+  void link_is(double bytes_per_s);
+
+ private:
+  static constexpr std::size_t kMost = 256;
+  std::map<std::uint64_t, Experience> kept_;
+  UsualBias usual_;
+  double link_bytes_per_s_ = 0;
+};
+
+}  // namespace accdp

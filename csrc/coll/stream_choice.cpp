@@ -1,0 +1,208 @@
+#include "coll/stream_choice.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "codec/delta.hpp"
+#include "coll/stream_codec.hpp"
+
+namespace accdp {
+namespace {
+
+// Samples are slices of the data, of so much at first, and then longer as long as SamplingBudget allows.
+constexpr std::size_t kFirstSlice = 4 << 10, kLongerBy = 4, kMostSlices = 4;
+constexpr std::size_t kLooks = 64;
+constexpr std::size_t kWholeElements = 64;  // bytes: of every datatype
+// Time that operations leave over for samples is kept for later ones, of so many.
+constexpr double kMostSaved = 16;
+// Tensors in whose class so much of a stream is speak for all of it.
+constexpr double kNearlyAll = 0.9;
+
+double seconds_since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
+double cost_of(std::span<const Experience::Option* const> options, std::size_t slices, std::size_t bytes) {
+  double seconds = 0;
+  for (const Experience::Option* option : options)
+    seconds += sampling_seconds(option->candidate.cost, static_cast<double>(bytes));
+  return seconds * static_cast<double>(slices);
+}
+
+/// Numbers that differ by less than a fifth or so have the same.
+std::uint64_t bucket(double number) { return static_cast<std::uint64_t>(std::lround(2 * std::log2(number)) + 64); }
+
+/// The bits of an element in which words of data differ from its first element, or from the reference.
+class VaryingBits {
+ public:
+  explicit VaryingBits(Datatype type) : width_(std::min<std::size_t>(element_bytes(type), 8)) {}
+  void look_at(const std::byte* data, const std::byte* reference) {
+    std::uint64_t word, other;
+    std::memcpy(&word, data, 8);
+    if (reference)
+      std::memcpy(&other, reference, 8);
+    else
+      other = std::exchange(is_first_, false) ? first_ = repeated(word) : first_;
+    bits_ |= word ^ other;
+  }
+  int count() const {
+    std::uint64_t bits = bits_;
+    for (std::size_t half = 4; half >= width_; half /= 2) bits |= bits >> 8 * half;
+    return std::popcount(bits & element_mask());
+  }
+
+ private:
+  std::uint64_t element_mask() const { return ~std::uint64_t{0} >> (64 - 8 * width_); }
+  std::uint64_t repeated(std::uint64_t word) const {
+    word &= element_mask();
+    for (std::size_t bytes = width_; bytes < 8; bytes *= 2) word |= word << 8 * bytes;
+    return word;
+  }
+
+  std::size_t width_;
+  std::uint64_t first_ = 0, bits_ = 0;
+  bool is_first_ = true;
+};
+
+}  // namespace
+
+PieceClass class_of(const Piece& piece) {
+  return {piece.type, piece.lossy && piece.bound > 0, !piece.reference.empty()};
+}
+
+Encoding StreamChooser::Data::how() const { return {which.delta ? delta_type(which.type) : which.type, bound}; }
+
+StreamChooser::Data StreamChooser::data_of(const PieceClass& which, std::size_t first_frame) const {
+  Data data{which, {}, 0, 0};
+  const StreamPlan::Chunk& first = plan_.chunks()[plan_.frames()[first_frame].first];
+  for (std::size_t i = first.piece; i < pieces_.size(); ++i) {
+    const std::size_t begin = i == first.piece ? first.offset : 0;
+    if (class_of(pieces_[i]) != which || begin >= pieces_[i].data.size()) continue;
+    data.stretches.push_back({&pieces_[i], begin, data.bytes});
+    data.bytes += pieces_[i].data.size() - begin;
+    data.bound = std::max(data.bound, pieces_[i].bound);
+  }
+  return data;
+}
+
+CodecChoices StreamChooser::choose(std::size_t first_frame, const Journey& journey, Experiences* known) {
+  const bool is_first = first_frame == 0;
+  if (known && is_first) known->link_is(journey.link_bytes_per_s);
+  CodecChoices chosen;
+  for (const Piece& piece : pieces_) {
+    const PieceClass which = class_of(piece);
+    if (chosen.contains(which)) continue;
+    const Data data = data_of(which, first_frame);
+    chosen[which] = data.bytes ? choose_for(data, journey, known, is_first) : nullptr;
+  }
+  return chosen;
+}
+
+const CodecRow* StreamChooser::choose_for(const Data& data, Journey journey, Experiences* known, bool is_first) {
+  const Encoding how = data.how();
+  if (!is_first) {  // what is left of a stream
+    if (const auto found = own_.find(data.which); found != own_.end()) return found->second.predict(journey);
+    return main_ && data.which == main_class_ ? main_->predict(journey) : nullptr;
+  }
+  const auto candidates = [&] { return codecs_to_try(how, options_.lacking, journey.link_bytes_per_s); };
+  Experience* experience;
+  if (known && static_cast<double>(data.bytes) > kNearlyAll * journey.bytes) {
+    main_ = experience = &known->at(key_of(data, journey), candidates);
+    main_class_ = data.which;
+  } else {
+    experience = &own_.insert_or_assign(data.which, Experience(candidates())).first->second;
+  }
+  sample(data, journey, *experience);
+  journey.transform_s_per_byte = experience->transform_s_per_byte;
+  return experience->choose(journey);
+}
+
+/// What makes streams alike, from a look at few of their bytes: it must cost next to nothing. (Data that only looks
+/// alike is told by its ratios.)
+std::uint64_t StreamChooser::key_of(const Data& data, const Journey& journey) const {
+  VaryingBits varying(data.which.type);
+  for (std::size_t k = 0; k < kLooks; ++k) {
+    const auto [piece, offset] = place_of(data, k * (data.bytes / kLooks));
+    if (offset + 8 > piece->data.size()) continue;
+    if (options_.far) options_.far->fetch(piece->data.subspan(offset, 8));
+    varying.look_at(piece->data.data() + offset, data.which.delta ? piece->reference.data() + offset : nullptr);
+  }
+  std::uint64_t key = static_cast<std::uint64_t>(data.which.type) << 2 | data.which.lossy << 1 | data.which.delta;
+  key = key << 4 | static_cast<std::uint64_t>((varying.count() + 7) / 8);
+  for (double number : {journey.bytes, journey.chunk_bytes}) key = key << 8 | bucket(number);
+  return key << 16 | static_cast<std::uint64_t>(journey.links);
+}
+
+/// The place of a byte of the class, or a little before it, where an element begins.
+std::pair<const Piece*, std::size_t> StreamChooser::place_of(const Data& data, std::size_t at) const {
+  const auto after = [](std::size_t place, const Stretch& stretch) { return place < stretch.before; };
+  const Stretch& stretch = *std::prev(std::upper_bound(data.stretches.begin(), data.stretches.end(), at, after));
+  return {stretch.piece, stretch.begin + (at - stretch.before) / kWholeElements * kWholeElements};
+}
+
+/// The first time each codec for itself, afterwards all that may still be the best or none, so that what is compared
+/// was seen at the same length. What one operation has no time for, the next one like it may have.
+void StreamChooser::sample(const Data& data, const Journey& journey, Experience& experience) const {
+  const double share = static_cast<double>(data.bytes) / journey.bytes;
+  Journey with_transform = journey;
+  const Encoding how = data.how();
+  SamplingBudget budget(experience.best_seconds(journey) * share);
+  budget.spend(-experience.saved_s);
+  for (std::size_t bytes = kFirstSlice; bytes <= plan_.chunk_bytes() && bytes <= data.bytes; bytes *= kLongerBy) {
+    with_transform.transform_s_per_byte = experience.transform_s_per_byte;
+    std::vector<Experience::Option*> wanted;
+    for (Experience::Option& option : experience.codecs()) {
+      if (!option.helps || option.slice_bytes >= bytes) continue;
+      const double predicted = encoded_seconds(with_transform, option.candidate.cost) * share;
+      if (bytes > kFirstSlice && (option.slice_bytes == 0 || budget.is_hopeless(predicted))) continue;
+      wanted.push_back(&option);
+    }
+    // Tensors differ: of what is worth it not only one place is looked at.
+    const std::size_t slices = budget.allows(2 * cost_of(wanted, kMostSlices, bytes)) ? kMostSlices : 1;
+    if (bytes > kFirstSlice && !budget.allows(cost_of(wanted, slices, bytes))) break;
+    std::vector<std::vector<std::byte>> samples;
+    for (Experience::Option* option : wanted) {
+      if (!budget.allows(cost_of({{option}}, slices, bytes))) continue;
+      const auto began = Clock::now();
+      if (samples.empty()) samples = slices_of(data, slices, bytes, experience.transform_s_per_byte);
+      const std::vector<ConstBytes> views(samples.begin(), samples.end());
+      option->helps = try_codec(*option->candidate.codec, how, views, option->candidate.cost);
+      option->slice_bytes = bytes;
+      budget.spend(seconds_since(began));
+      with_transform.transform_s_per_byte = experience.transform_s_per_byte;
+      if (option->helps) budget.found(encoded_seconds(with_transform, option->candidate.cost) * share);
+    }
+  }
+  experience.saved_s = std::min(budget.left(), kMostSaved * budget.share());
+}
+
+/// At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.
+std::vector<std::vector<std::byte>> StreamChooser::slices_of(const Data& data, std::size_t slices, std::size_t bytes,
+                                                             double& transform_s_per_byte) const {
+  std::vector<std::vector<std::byte>> found;
+  double seconds = 0;
+  std::size_t sampled = 0;
+  for (std::size_t k = 0; k < slices; ++k) {
+    const auto [piece_of, offset] = place_of(data, k * (data.bytes / slices));
+    const Piece& piece = *piece_of;
+    const Bytes place = piece.data.subspan(offset, std::min(bytes, piece.data.size() - offset));
+    if (options_.far) options_.far->fetch(place);
+    const ConstBytes slice = place;
+    found.emplace_back(slice.begin(), slice.end());
+    sampled += slice.size();
+    if (piece.reference.empty()) continue;
+    const auto began = Clock::now();
+    delta_encode(piece.type, slice, piece.reference.subspan(offset, slice.size()), found.back());
+    seconds += seconds_since(began);
+  }
+  transform_s_per_byte = seconds / static_cast<double>(std::max<std::size_t>(sampled, 1));
+  return found;
+}
+
+void StreamChooser::note(const CodecChoices& chosen, double seconds, double ratio) {
+  if (main_) main_->note(chosen.at(main_class_), seconds, static_cast<double>(plan_.bytes()), ratio);
+}
+
+}  // namespace accdp

@@ -1,0 +1,68 @@
+#pragma once
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "codec/experience.hpp"
+#include "coll/stream.hpp"
+
+namespace accdp {
+
+struct StreamOptions;
+
+/// Tensors of a stream that share a codec.
+struct PieceClass {
+  Datatype type;
+  bool lossy, delta;
+  auto operator<=>(const PieceClass&) const = default;
+};
+PieceClass class_of(const Piece& piece);
+
+using CodecChoices = std::map<PieceClass, const CodecRow*>;
+
+/// Chooses the codecs of one stream, on its root: by samples of the data, by what the model of the pipeline says of
+/// them and by what streams like this one took before.
+class StreamChooser {
+ public:
+  StreamChooser(const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options)
+      : pieces_(pieces), plan_(plan), options_(options) {}
+
+  /// For what is still to come from frame `first` on. `known`: what is known from streams before; may be null.
+  CodecChoices choose(std::size_t first_frame, const Journey& journey, Experiences* known);
+  /// Whether to time this stream; one whose tensors are not nearly all of one class says nothing.
+  bool wants_time() const { return main_ && main_->wants_time(); }
+  /// Whether the choice is by what was seen before, so that news of the link are no reason for another one.
+  bool has_seen(const CodecChoices& chosen) const { return main_ && main_->has_seen(chosen.at(main_class_)); }
+  /// The stream took so long as it was chosen, with this ratio.
+  void note(const CodecChoices& chosen, double seconds, double ratio);
+
+ private:
+  /// Where the bytes of a class are.
+  struct Stretch {
+    const Piece* piece;
+    std::size_t begin, before;  ///< in the piece; bytes of the class before it
+  };
+  struct Data {
+    PieceClass which;
+    std::vector<Stretch> stretches;
+    std::size_t bytes = 0;
+    double bound = 0;
+    Encoding how() const;
+  };
+  Data data_of(const PieceClass& which, std::size_t first_frame) const;
+  std::pair<const Piece*, std::size_t> place_of(const Data& data, std::size_t at) const;
+  std::uint64_t key_of(const Data& data, const Journey& journey) const;
+  const CodecRow* choose_for(const Data& data, Journey journey, Experiences* known, bool is_first);
+  void sample(const Data& data, const Journey& journey, Experience& experience) const;
+  std::vector<std::vector<std::byte>> slices_of(const Data& data, std::size_t slices, std::size_t bytes,
+                                                double& transform_s_per_byte) const;
+
+  const std::vector<Piece>& pieces_;
+  const StreamPlan& plan_;
+  const StreamOptions& options_;
+  Experience* main_ = nullptr;
+  PieceClass main_class_{};
+  std::map<PieceClass, Experience> own_;  // where nothing is kept
+};
+
+}  // namespace accdp

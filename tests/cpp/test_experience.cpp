@@ -1,0 +1,108 @@
+// Choosing by what operations took: simulated operations whose times are not what the model predicts.
+#include "codec/experience.hpp"
+
+#include <map>
+
+#include "check.hpp"
+
+using namespace accdp;
+
+namespace {
+
+const CodecRow *const kFpk = find_codec(CodecId::kFpk), *const kZhuff = find_codec(CodecId::kZhuff);
+const Journey kJourney{64 << 20, 256 << 10, 1, 0.5e9, 50e-6};
+
+/// As samples say: both gain, zhuff a little more.
+std::vector<Candidate> candidates() { return {{kFpk, {1.17, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; }
+
+void make_tried(Experience& experience) {
+  for (Experience::Option& option : experience.codecs()) option.slice_bytes = 4 << 10;
+}
+
+/// Plays operations that take `truth` ms each; returns how often each way was taken.
+std::map<const CodecRow*, int> play(Experience& experience, std::map<const CodecRow*, double> truth, int operations) {
+  std::map<const CodecRow*, int> taken;
+  for (int i = 0; i < operations; ++i) {
+    const CodecRow* codec = experience.choose(kJourney);
+    ++taken[codec];
+    if (experience.wants_time()) experience.note(codec, truth.at(codec) * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+  }
+  return taken;
+}
+
+/// The model says that codecs gain, because it takes cores that are busy for a slow link.
+void learns_what_the_model_gets_wrong() {
+  Experience experience(candidates());
+  make_tried(experience);
+  CHECK(experience.predict(kJourney) == kZhuff && experience.choose(kJourney) == kZhuff);
+  const auto first = play(experience, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 16);
+  CHECK(first.at(nullptr) >= 8);
+  const auto then = play(experience, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 200);
+  CHECK(then.at(nullptr) >= 195);
+  CHECK(experience.has_seen(kFpk) && experience.has_seen(kZhuff));
+}
+
+/// A good prediction stays what is done, and what cannot be better is not tried.
+void leaves_what_is_good() {
+  Experience experience(candidates());
+  make_tried(experience);
+  const double plain_ms = 1e3 * plain_seconds(kJourney);
+  const double zhuff_ms = 1e3 * encoded_seconds(kJourney, experience.codecs()[1].candidate.cost);
+  const auto taken = play(experience, {{nullptr, plain_ms}, {kFpk, 1.05 * zhuff_ms}, {kZhuff, zhuff_ms}}, 100);
+  CHECK(taken.at(kZhuff) >= 90);
+  // Far from the best way, by the model and by what was seen of it.
+  Experience clear({{kFpk, {1.05, 2.5e9, 2.8e9}}, {kZhuff, {3, 2e9, 2.6e9}}});
+  make_tried(clear);
+  const auto all = play(clear, {{nullptr, plain_ms}, {kFpk, plain_ms}, {kZhuff, plain_ms / 3}}, 100);
+  CHECK(all.at(kZhuff) == 100 && all.size() == 1);
+}
+
+/// One operation that was disturbed does not decide, neither for a way nor against it.
+void forgives_a_disturbance() {
+  Experience experience(candidates());
+  make_tried(experience);
+  CHECK(experience.choose(kJourney) == kZhuff);
+  experience.note(kZhuff, 1, kJourney.bytes, 1.2);
+  const auto taken = play(experience, {{nullptr, 138}, {kFpk, 131}, {kZhuff, 100}}, 64);
+  CHECK(taken.at(kZhuff) >= 48);
+}
+
+/// Other data that only looked alike: what was seen is forgotten. Over another link, too.
+void forgets() {
+  Experiences all;
+  all.link_is(1e9);
+  Experience& one = all.at(7, candidates);
+  make_tried(one);
+  one.choose(kJourney);
+  one.note(kZhuff, 0.2, kJourney.bytes, 1.2);
+  CHECK(one.has_seen(kZhuff));
+  one.note(kFpk, 0.2, kJourney.bytes, 1.1);
+  one.note(kFpk, 0.2, kJourney.bytes, 9);
+  CHECK(!one.has_seen(kZhuff) && one.has_seen(kFpk));
+  all.link_is(1.5e9);
+  CHECK(all.at(7, candidates).has_seen(kFpk));
+  all.link_is(0.4e9);
+  CHECK(!all.at(7, candidates).has_seen(kFpk));
+}
+
+/// What data of one kind showed about the machine holds for other data from the start.
+void transfers() {
+  Experiences all;
+  all.link_is(0.5e9);
+  Experience& weights = all.at(1, candidates);
+  make_tried(weights);
+  play(weights, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 16);
+  Experience& gradients = all.at(2, candidates);
+  make_tried(gradients);
+  CHECK(gradients.predict(kJourney) == kZhuff && gradients.choose(kJourney) == nullptr);
+}
+
+}  // namespace
+
+int main() {
+  learns_what_the_model_gets_wrong();
+  leaves_what_is_good();
+  forgives_a_disturbance();
+  forgets();
+  transfers();
+}

@@ -10,6 +10,7 @@
 #include "codec/cuda_launch.hpp"
 #include "codec/lz4.hpp"
 #include "codec/nvcomp_api.hpp"
+#include "device/cuda_report.hpp"
 
 namespace accdp {
 namespace {
@@ -108,9 +109,8 @@ void make_room(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream) {
 }
 
 bool is_driver_new_enough(std::uint32_t cuda_version) {
-  int driver = 0;
-  ACCDP_CUDA(cudaDriverGetVersion(&driver));
-  return static_cast<std::uint32_t>(driver) / 1000 >= cuda_version / 1000;  // minor versions get on with each other
+  const auto driver = static_cast<std::uint32_t>(cuda_report().driver_version);
+  return driver / 1000 >= cuda_version / 1000;  // minor versions get on with each other
 }
 
 }  // namespace

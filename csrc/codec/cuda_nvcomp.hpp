@@ -1,6 +1,4 @@
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>

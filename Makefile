@@ -84,7 +84,8 @@ test-unit test-torch test-failure test-hosts test-launch test-bench test-tune te
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
 test-cudasim: build $(STAMPS)/test
 	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
-	$(LIMIT) 600 ctest --test-dir $(CMAKE_BUILD) --output-on-failure --no-tests=error -R '^cudasim/'
+	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
+		$(LIMIT) 600 ctest --test-dir $(CMAKE_BUILD) --output-on-failure --no-tests=error -R '^cudasim/'
 	$(LIMIT) 300 $(PYTEST) tests/cudasim
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.

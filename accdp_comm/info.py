@@ -182,6 +182,10 @@ def _nvcomp() -> dict[str, Any]:
     for name in names:
         if version := _version(name):
             have, why_not = nvcomp.device_codecs()
-            on_device = f"on a GPU {', '.join(have)} (not used yet)" if have else f"nothing for a GPU: {why_not}"
+            on_device = (
+                f"on a GPU {', '.join(have)}, of which LZ4 and Bitcomp are used"
+                if have
+                else f"nothing for a GPU: {why_not}"
+            )
             return {"found": f"{name} {version}; {on_device}", "device_codecs": have}
     return {"missing": f"none of {', '.join(names)} is installed"}

@@ -24,13 +24,20 @@ def find_directory() -> str | None:
 
 
 _ON_DEVICE = ("ANS", "Bitcomp", "Cascaded", "LZ4", "Zstd")
-_STEPS = ("CompressGetMaxOutputChunkSize", "CompressGetTempSizeSync", "CompressAsync", "DecompressAsync")
+_STEPS = (
+    "CompressGetMaxOutputChunkSize",
+    "CompressGetTempSize",
+    "CompressAsync",
+    "DecompressGetTempSize",
+    "DecompressAsync",
+)
 
 
 def device_codecs() -> tuple[list[str], str]:
     """Return the codecs whose batched functions for a GPU are in nvCOMP's library, and why there are none.
 
-    The library is opened, which needs neither a GPU nor a driver. Nothing of accdp calls these functions yet.
+    The library is opened, which needs neither a GPU nor a driver. The core calls those of LZ4 and Bitcomp
+    (csrc/codec/cuda_nvcomp.cu).
     """
     directory = find_directory()
     path = f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6"

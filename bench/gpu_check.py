@@ -10,7 +10,7 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
              memory; then its checks under compute-sanitizer
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
-  codecs     bench/gpu_codecs.py: fpk and qpk on the GPU, byte for byte against those of the host, speeds and ratios
+  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   sanitizer  the checks on 1 rank under compute-sanitizer
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
@@ -157,7 +157,7 @@ def between_hosts() -> dict:
 
 
 def codecs_on_the_gpu() -> dict:
-    """Check fpk and qpk on the GPU against the host's, and time them."""
+    """Check the codecs on the GPU against the host's, and time them."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "codecs.json")
         good, said = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 120)
@@ -215,13 +215,13 @@ def table_of_codecs(codecs: dict) -> list[str]:
     lines = [f"codecs on the GPU: failed: {codecs['failed']}"] if "failed" in codecs else []
     if codecs.get("rows"):
         heads = f"{'ratio':>8}{'encode GB/s':>13}{'decode GB/s':>13}{'copy GB/s':>11}{'wins below Gbit/s':>19}"
-        lines.append(f"{'codec':<6}{'datatype':<10}{'data':<11}{heads}")
+        lines.append(f"{'codec':<9}{'datatype':<10}{'data':<11}{heads}")
     for row in codecs.get("rows", []):
         encode, decode, copy = (row.get(f"{word}_bytes_per_s", 0) / 1e9 for word in ("encode", "decode", "copy"))
         figures = (
             f"{row['ratio']:>8.2f}{encode:>13.1f}{decode:>13.1f}{copy:>11.1f}{row.get('wins_below_gbit', 0):>19.0f}"
         )
-        lines.append(f"{row['codec']:<6}{row['dtype']:<10}{row['data']:<11}{figures}")
+        lines.append(f"{row['codec']:<9}{row['dtype']:<10}{row['data']:<11}{figures}")
     return lines
 
 

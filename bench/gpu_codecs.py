@@ -1,11 +1,13 @@
-"""Check and time fpk and qpk on GPU 0; a step of bench/gpu_check.py.
+"""Check and time the codecs on GPU 0; a step of bench/gpu_check.py.
 
     python bench/gpu_codecs.py --out FILE.json --cache FOLDER
 
-Every chunk is compared, byte for byte, with what the codecs of the host write: weights and gradients of a small model
-(bench/real_tensors.py), random bits and zeros. Times are of all kernels of an encoding or decoding of up to 64 MiB in
-chunks of 256 KiB, medians; `copy_bytes_per_s` is a device-to-device copy of the same tensor in the same run, its bytes
-counted once. A link that is slower than `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
+Data are weights and gradients of a small model (bench/real_tensors.py), random bits and zeros. Every chunk of fpk and
+qpk is compared, byte for byte, with what the codecs of the host write. The lz4 and bitcomp of nvCOMP may write other
+bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. Without nvCOMP they are left out.
+Times are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians; `copy_bytes_per_s` is
+a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is slower than
+`wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import real_tensors
 import torch
 
-from accdp_comm import _core
+from accdp_comm import _core, nvcomp
 
 CHUNK = 256 << 10
 NBYTES = 64 << 20
@@ -32,6 +35,8 @@ TYPES = {
     "float16": _core.Datatype.f16,
 }
 DATA = ("weights", "gradients", "random", "zeros")
+CODECS = ("fpk", "qpk", "lz4", "bitcomp")
+SAME_BYTES = ("fpk", "qpk")  # as the host's
 BOUND = 0.01  # qpk: of the tensor's standard deviation
 
 
@@ -56,7 +61,7 @@ class Pass:
         self.codec, self.type, self.bound = codec, TYPES[dtype], bound
         self.raw = tensor.view(torch.uint8)
         self.worker = _core.DeviceCodec(AT_ONCE, CHUNK)
-        self.room = _core.DeviceCodec.room(CHUNK)
+        self.room = _core.DeviceCodec.room(codec, CHUNK)
         self.begins = list(range(0, self.raw.numel(), CHUNK))
         self.stored = torch.empty(len(self.begins) * self.room, dtype=torch.uint8, device="cuda")
         self.sizes = torch.zeros(len(self.begins), dtype=torch.int32, device="cuda")
@@ -86,20 +91,35 @@ class Pass:
             self.worker.encode(self.codec, self.type, self.bound, jobs, sizes, self.stream)
 
     def check(self) -> int:
-        """Compare all chunks with the host's; returns the bytes that travel."""
+        """Compare all chunks with the host's, both ways; returns the bytes that travel."""
         self._host_sizes = self.sizes.tolist()
         total = 0
         stored, raw = self.stored.cpu().numpy(), self.raw.cpu().numpy()
         for i, begin in enumerate(self.begins):
             chunk = raw[begin : begin + self._length(i)].tobytes()
             found = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
-            wanted = _core.encode_chunk(self.codec, self.type, chunk, self.bound)
-            assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not what the host writes"
+            if self.codec in SAME_BYTES:
+                wanted = _core.encode_chunk(self.codec, self.type, chunk, self.bound)
+                assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not what the host writes"
             total += len(found) or len(chunk)
             if self.codec == "qpk" and found:
                 self._steps[i] = struct.unpack("<d", found[:8])[0]
+        self._check_decoding(stored, raw)
+        if self.codec not in SAME_BYTES:
+            for i, begin in enumerate(self.begins):
+                chunk = _core.encode_chunk(self.codec, self.type, raw[begin : begin + self._length(i)].tobytes(), 0.0)
+                self._host_sizes[i] = len(chunk)
+                stored[i * self.room : i * self.room + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            self.stored.copy_(torch.from_numpy(stored))
+            self._check_decoding(stored, raw)
+            self.encode()
+            self._host_sizes = self.sizes.tolist()
+        return total
+
+    def _check_decoding(self, stored: np.ndarray, raw: np.ndarray) -> None:
+        self.back.zero_()
         self.decode()
-        assert not self.damaged.item(), f"{self.codec} {self.type}: the device refuses its own chunks"
+        assert not self.damaged.item(), f"{self.codec} {self.type}: the device refuses chunks"
         back = self.back.cpu().numpy()
         for i, begin in enumerate(self.begins):
             if not self._host_sizes[i]:
@@ -108,7 +128,8 @@ class Pass:
             wanted = _core.decode_chunk(self.codec, self.type, chunk, self._length(i))
             found = back[begin : begin + self._length(i)].tobytes()
             assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not decoded as in the host"
-        return total
+            if not self.bound:
+                assert found == raw[begin : begin + self._length(i)].tobytes(), f"{self.codec}: chunk {i} was changed"
 
     def decode(self) -> None:
         """The same for the way back of those that became smaller; after check() has read their sizes."""
@@ -161,7 +182,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder for the tensors of the small model")
     options = parser.parse_args()
     folder = real_tensors.make(options.cache, real_tensors.QUICK)
-    rows = [measure(folder, codec, dtype, data) for data in DATA for codec in ("fpk", "qpk") for dtype in TYPES]
+    nvcomp.find()
+    rows = [
+        measure(folder, codec, dtype, data)
+        for data in DATA
+        for codec in CODECS
+        for dtype in TYPES
+        if _core.DeviceCodec.has(codec, TYPES[dtype])
+    ]
     options.out.write_text(json.dumps({"rows": rows}))
 
 

@@ -1,4 +1,4 @@
-// fpk and qpk on device memory by themselves, for measurements. Builds without CUDA have none of it.
+// Codecs on device memory by themselves, for measurements. Builds without CUDA have none of it.
 #include <pybind11/stl.h>
 
 #include "bind/core_device.hpp"
@@ -26,9 +26,17 @@ std::vector<LoneCodec::Chunk> chunks_of(const std::vector<Chunk>& given) {
 
 void bind_device_codec(py::module_& m) {
   using namespace py::literals;
-  py::class_<LoneCodec>(m, "DeviceCodec", "fpk and qpk on the current CUDA device (csrc/codec/cuda_codec.hpp).")
+  py::class_<LoneCodec>(m, "DeviceCodec", "Codecs on the current CUDA device (csrc/codec/cuda_codec.hpp).")
       .def(py::init<std::size_t, std::size_t>(), "chunks"_a, "chunk_bytes"_a)
-      .def_static("room", &LoneCodec::room, "chunk_bytes"_a, "What encoding a chunk may write.")
+      .def_static(
+          "has", [](const std::string& name, Datatype type) { return LoneCodec::has(codec_named(name).id, type); },
+          "codec"_a, "dtype"_a, "Whether it can be encoded and decoded there.")
+      .def_static(
+          "room",
+          [](const std::string& name, std::size_t chunk_bytes) {
+            return LoneCodec::room(codec_named(name).id, chunk_bytes);
+          },
+          "codec"_a, "chunk_bytes"_a, "What encoding a chunk may write.")
       .def(
           "encode",
           [](LoneCodec& codec, const std::string& name, Datatype type, double bound, const std::vector<Chunk>& chunks,

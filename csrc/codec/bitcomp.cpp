@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/handle.hpp"
+#include "codec/bitcomp.hpp"
 #include "codec/codec.hpp"
 #include "codec/nvcomp_api.hpp"
 #include "codec/scratch.hpp"
@@ -36,23 +37,6 @@ Handle<PlanTraits> make_plan(std::size_t raw_bytes, Word word, Mode mode) {
   if (int code = nvcomp::bitcomp().create_plan(&plan, raw_bytes, word, mode, kDefaultAlgorithm))
     throw CodecError("bitcompCreatePlan failed with code " + std::to_string(code));
   return Handle<PlanTraits>(plan);
-}
-
-/// Floats are taken for unsigned words, the only ones that make them smaller; complex numbers are pairs of them.
-Word lossless_word(Datatype type) {
-  switch (type) {
-    case Datatype::kI8: return Word::kI8;
-    case Datatype::kI16: return Word::kI16;
-    case Datatype::kI32: return Word::kI32;
-    case Datatype::kI64: return Word::kI64;
-    default: break;
-  }
-  switch (is_complex(type) ? element_bytes(type) / 2 : element_bytes(type)) {
-    case 2: return Word::kU16;
-    case 4: return Word::kU32;
-    case 8: return Word::kU64;
-    default: return Word::kU8;
-  }
 }
 
 Word lossy_word(Datatype type) { return type == Datatype::kF64 ? Word::kF64 : Word::kF32; }
@@ -88,7 +72,7 @@ std::size_t encode(Word word, Mode mode, ConstBytes in, Bytes out, Compress comp
 std::size_t encode_lossless(const Encoding& how, ConstBytes in, Bytes out) {
   const nvcomp::Bitcomp& api = nvcomp::bitcomp();
   if (!api.why_not.empty()) throw UsageError(api.why_not);
-  return encode(lossless_word(how.type), Mode::kLossless, in, out, api.compress_lossless);
+  return encode(bitcomp_word(how.type), Mode::kLossless, in, out, api.compress_lossless);
 }
 
 /// The quantum for a bound, 0 where none does any good. Bitcomp rounds to the nearest multiple of a power of two, so
@@ -120,11 +104,12 @@ std::size_t encode_lossy(const Encoding& how, ConstBytes in, Bytes out) {
                                     : run(quantum<float>(how.bound), api.compress_lossy_f32);
 }
 
-void decode(Word word, Mode mode, ConstBytes in, Bytes out) {
+/// The stream itself where it is aligned, else its copy; throws CodecError where its head does not say what is
+/// expected.
+const std::byte* checked(Word word, Mode mode, ConstBytes in, std::size_t wanted_bytes, Scratch& copy) {
   const nvcomp::Bitcomp& api = nvcomp::bitcomp();
   if (!api.why_not.empty()) throw CodecError(api.why_not);
-  thread_local Scratch copy, room;
-  if (in.size() < kHeaderBytes || out.empty()) throw CodecError("Bitcomp stream is too short, or for no bytes");
+  if (in.size() < kHeaderBytes || wanted_bytes == 0) throw CodecError("Bitcomp stream is too short, or for no bytes");
   const std::byte* stream = aligned(in, copy);
   std::size_t stream_bytes = in.size(), raw_bytes = 0;
   Word found_word{};
@@ -132,20 +117,26 @@ void decode(Word word, Mode mode, ConstBytes in, Bytes out) {
   int algorithm = 0;
   if (int code = api.describe(stream, &stream_bytes, &raw_bytes, &found_word, &found_mode, &algorithm))
     throw CodecError("not a Bitcomp stream, or cut off: code " + std::to_string(code));
-  if (stream_bytes != in.size() || raw_bytes != out.size() || found_word != word || found_mode != mode)
+  if (stream_bytes != in.size() || raw_bytes != wanted_bytes || found_word != word || found_mode != mode)
     throw CodecError("Bitcomp stream is for " + std::to_string(raw_bytes) + " bytes of word type " +
                      std::to_string(static_cast<int>(found_word)) + ", mode " +
-                     std::to_string(static_cast<int>(found_mode)) + "; expected " + std::to_string(out.size()) +
+                     std::to_string(static_cast<int>(found_mode)) + "; expected " + std::to_string(wanted_bytes) +
                      " bytes of word type " + std::to_string(static_cast<int>(word)) + ", mode " +
                      std::to_string(static_cast<int>(mode)));
+  return stream;
+}
+
+void decode(Word word, Mode mode, ConstBytes in, Bytes out) {
+  thread_local Scratch copy, room;
+  const std::byte* stream = checked(word, mode, in, out.size(), copy);
   std::byte* result = is_aligned(out.data()) ? out.data() : room.at_least(out.size());
   const auto plan = make_plan(out.size(), word, mode);
-  if (int code = api.uncompress(plan.get(), stream, result))
+  if (int code = nvcomp::bitcomp().uncompress(plan.get(), stream, result))
     throw CodecError("Bitcomp could not decompress: code " + std::to_string(code));
   if (result != out.data()) std::memcpy(out.data(), result, out.size());
 }
 
-void decode_lossless(Datatype type, ConstBytes in, Bytes out) { decode(lossless_word(type), Mode::kLossless, in, out); }
+void decode_lossless(Datatype type, ConstBytes in, Bytes out) { decode(bitcomp_word(type), Mode::kLossless, in, out); }
 void decode_lossy(Datatype type, ConstBytes in, Bytes out) { decode(lossy_word(type), Mode::kLossy, in, out); }
 
 std::string why_not() { return nvcomp::bitcomp().why_not; }
@@ -155,6 +146,27 @@ constexpr std::uint8_t kFormat = 1;
 constexpr const char* kHome = "nvCOMP";
 
 }  // namespace
+
+Word bitcomp_word(Datatype type) {
+  switch (type) {
+    case Datatype::kI8: return Word::kI8;
+    case Datatype::kI16: return Word::kI16;
+    case Datatype::kI32: return Word::kI32;
+    case Datatype::kI64: return Word::kI64;
+    default: break;
+  }
+  switch (is_complex(type) ? element_bytes(type) / 2 : element_bytes(type)) {
+    case 2: return Word::kU16;
+    case 4: return Word::kU32;
+    case 8: return Word::kU64;
+    default: return Word::kU8;
+  }
+}
+
+void check_bitcomp_head(Datatype type, ConstBytes in, std::size_t raw_bytes) {
+  thread_local Scratch copy;
+  checked(bitcomp_word(type), Mode::kLossless, in, raw_bytes, copy);
+}
 
 extern const CodecRow kBitcompRow, kBitcompLossyRow;
 

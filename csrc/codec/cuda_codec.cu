@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "codec/bitcomp.hpp"
+#include "codec/cuda_codec.hpp"
 #include "codec/cuda_fpk.hpp"
 #include "codec/cuda_qpk.hpp"
 #include "codec/fpk.hpp"
@@ -18,19 +20,6 @@ using namespace device_codec;
 constexpr std::size_t kMostCounts = FpkIntegers<std::uint32_t>::kCounts;
 constexpr std::size_t kAlign = 256;
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), std::size_t threads, cudaStream_t stream, const Arguments&... arguments) {
-  constexpr unsigned kThreads = 128;
-  // Enough blocks to fill any GPU of today several times; the loops in the kernels do the rest.
-  constexpr std::size_t kMostBlocks = 4096;
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks)));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  ACCDP_CUDA(cudaLaunchKernelEx(&config, kernel, arguments...));
-}
 
 // Steps of qpk depend on the data only by the exponent of the largest element, which the device finds.
 template <class Number>
@@ -69,6 +58,8 @@ Steps steps_of(const Encoding& how) {
   return steps;
 }
 
+bool is_of_nvcomp(CodecId codec) { return codec == CodecId::kLz4 || codec == CodecId::kBitcomp; }
+
 /// Calls `with` with the format of a codec for a datatype.
 template <class With>
 void dispatch(CodecId codec, Datatype type, With&& with) {
@@ -89,7 +80,8 @@ void dispatch(CodecId codec, Datatype type, With&& with) {
       default: break;
     }
   }
-  throw UsageError(std::string("encoding ") + name_of(type) + " on a device: expected fpk or qpk, and what they take");
+  throw UsageError(std::string("encoding ") + name_of(type) +
+                   " on a device: expected fpk, qpk, lz4 or bitcomp, and what they take there");
 }
 
 void find_largest_of(Datatype type, const Batch& batch, const Scratch& scratch, cudaStream_t stream) {
@@ -129,11 +121,13 @@ struct Layout {
 
 }  // namespace
 
-bool encodes_on_device(CodecId codec, Datatype type) noexcept {
-  return (codec == CodecId::kFpk && fpk_takes(type)) || (codec == CodecId::kQpk && Quantiser::takes(type));
+bool encodes_on_device(CodecId codec, Datatype type) {
+  return (codec == CodecId::kFpk && fpk_takes(type)) || (codec == CodecId::kQpk && Quantiser::takes(type)) ||
+         nvcomp_encodes_on_device(codec, type);
 }
 
-double step_of(CodecId codec, Datatype type, ConstBytes stored) {
+double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t chunk_bytes) {
+  if (codec == CodecId::kBitcomp) check_bitcomp_head(type, stored, chunk_bytes);
   if (codec != CodecId::kQpk) return 0;
   static_cast<void>(Quantiser("qpk", type, stored));  // looks at it
   double step;
@@ -141,7 +135,8 @@ double step_of(CodecId codec, Datatype type, ConstBytes stored) {
   return step;
 }
 
-std::size_t encoded_room(std::size_t chunk_bytes) noexcept {
+std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes) {
+  if (is_of_nvcomp(codec)) return aligned(nvcomp_room(codec, chunk_bytes));
   const std::size_t blocks = chunk_bytes / (2 * Quantiser::kBlock);
   return aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
 }
@@ -163,6 +158,7 @@ void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
                                std::uint32_t* sizes, cudaStream_t stream) {
   check(chunks, true);
   if (chunks.empty()) return;
+  if (nvcomp_encodes_on_device(codec, how.type)) return nvcomp_.encode_async(codec, how, chunks, sizes, stream);
   dispatch(codec, how.type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
     Layout layout(chunks.size(), chunk_bytes_, scratch_.data());
@@ -189,6 +185,7 @@ void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
                                std::uint32_t* damaged, cudaStream_t stream) {
   check(chunks, false);
   if (chunks.empty()) return;
+  if (nvcomp_encodes_on_device(codec, type)) return nvcomp_.decode_async(codec, type, chunks, damaged, stream);
   dispatch(codec, type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
     Layout layout(chunks.size(), chunk_bytes_, scratch_.data());

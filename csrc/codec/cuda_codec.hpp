@@ -6,32 +6,25 @@
 #include <span>
 
 #include "codec/codec.hpp"
+#include "codec/cuda_chunk.hpp"
+#include "codec/cuda_nvcomp.hpp"
 #include "device/cuda.hpp"
 
 namespace accdp {
 
-/// One chunk of a tensor on a device.
-struct DeviceChunk {
-  const std::byte* in;
-  std::byte* out;
-  std::uint32_t in_bytes;
-  std::uint32_t out_bytes;  ///< encoding: room, encoded_room() at least; decoding: of the tensor's chunk
-  double step = 0;          ///< decoding qpk: the number that its stream begins with
-};
-
-constexpr std::size_t kMostDeviceChunks = 32;  ///< in one call
-
-/// Whether codec and datatype have kernels: fpk and qpk, for all datatypes that they take.
-bool encodes_on_device(CodecId codec, Datatype type) noexcept;
-/// DeviceChunk::step of a stream; throws CodecError where no encoder writes such a beginning.
-double step_of(CodecId codec, Datatype type, ConstBytes stored);
+/// Whether codec and datatype can be encoded and decoded on the current device: fpk and qpk for all datatypes that they
+/// take; lz4 and bitcomp where nvCOMP can (cuda_nvcomp.hpp).
+bool encodes_on_device(CodecId codec, Datatype type);
+/// Looks at what the device cannot look at itself before a stream is decoded there. Returns DeviceChunk::step; throws
+/// CodecError where no encoder writes such a beginning.
+double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t chunk_bytes);
 /// What encoding a chunk may write before it is known that it did not become smaller.
-std::size_t encoded_room(std::size_t chunk_bytes) noexcept;
+std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes);
 
-/// fpk and qpk on a device: the bytes of fpk_encode() and qpk_encode(), and back, in the order of a stream. Its
-/// intermediate results live in memory of its own, so all calls are to be made on one stream. Tensors begin at
-/// multiples of their elements' size, which are read and written 16 bytes at a time where they begin at multiples
-/// of that; encoded chunks begin at multiples of 16.
+/// The codecs on a device, in the order of a stream: fpk and qpk, the bytes of fpk_encode() and qpk_encode(), and back;
+/// lz4 and bitcomp by nvCOMP. Its intermediate results live in memory of its own, so all calls are to be made on one
+/// stream. Tensors begin at multiples of their elements' size, which are read and written 16 bytes at a time where they
+/// begin at multiples of that; encoded chunks begin at multiples of 16.
 class DeviceCodec {
  public:
   /// For calls with up to so many chunks of up to so many bytes of a tensor. Takes memory as large as all of them.
@@ -51,6 +44,7 @@ class DeviceCodec {
 
   std::size_t chunks_, chunk_bytes_;
   DeviceBuffer scratch_;
+  NvcompCodec nvcomp_;
 };
 
 }  // namespace accdp

@@ -32,33 +32,27 @@ __device__ inline void put_padding(std::uint8_t* list, std::uint32_t bytes) {
   for (std::uint32_t at = bytes; at % 4; ++at) list[at] = 0;
 }
 
-// How the elements of a float type are taken apart into exponent and rest: rows of bytes, then planes of bits.
-struct PartsF32 {
-  using T = std::uint32_t;
+// How the elements of a float type are taken apart into exponent and rest, the sign above the mantissa: rows of bytes,
+// then planes of bits.
+template <class Integer, int kExponentBits, int kMantissaBits>
+struct FloatParts {
+  using T = Integer;
+  static constexpr std::uint32_t kLargest = (1u << kExponentBits) - 1, kSign = 1u << kMantissaBits;
+  static __device__ std::uint32_t exponent(T x) { return x >> kMantissaBits & kLargest; }
+  static __device__ std::uint32_t rest(T x) { return (x & (kSign - 1)) | (x >> kExponentBits & kSign); }
+  static __device__ T join(std::uint32_t exponent, std::uint32_t rest) {
+    return static_cast<T>((rest & (kSign - 1)) | (rest & kSign) << kExponentBits |
+                          (exponent & kLargest) << kMantissaBits);
+  }
+};
+struct PartsF32 : FloatParts<std::uint32_t, 8, 23> {
   static __device__ FpkLayout layout() { return kFpkF32; }
-  static __device__ std::uint32_t exponent(T x) { return x >> 23 & 0xff; }
-  static __device__ std::uint32_t rest(T x) { return (x & 0x7fffff) | (x >> 8 & 0x800000); }
-  static __device__ T join(std::uint32_t exponent, std::uint32_t rest) {
-    return (rest & 0x7fffff) | (rest & 0x800000) << 8 | (exponent & 0xff) << 23;
-  }
 };
-struct PartsBF16 {
-  using T = std::uint16_t;
+struct PartsBF16 : FloatParts<std::uint16_t, 8, 7> {
   static __device__ FpkLayout layout() { return kFpkBF16; }
-  static __device__ std::uint32_t exponent(T x) { return x >> 7 & 0xff; }
-  static __device__ std::uint32_t rest(T x) { return (x & 0x7f) | (x >> 8 & 0x80); }
-  static __device__ T join(std::uint32_t exponent, std::uint32_t rest) {
-    return static_cast<T>((rest & 0x7f) | (rest & 0x80) << 8 | (exponent & 0xff) << 7);
-  }
 };
-struct PartsF16 {
-  using T = std::uint16_t;
+struct PartsF16 : FloatParts<std::uint16_t, 5, 10> {
   static __device__ FpkLayout layout() { return kFpkF16; }
-  static __device__ std::uint32_t exponent(T x) { return x >> 10 & 31; }
-  static __device__ std::uint32_t rest(T x) { return (x & 0x3ff) | (x >> 5 & 0x400); }
-  static __device__ T join(std::uint32_t exponent, std::uint32_t rest) {
-    return static_cast<T>((rest & 0x3ff) | (rest & 0x400) << 5 | (exponent & 31) << 10);
-  }
 };
 
 template <class Parts>

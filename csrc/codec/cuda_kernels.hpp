@@ -14,7 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "codec/cuda_codec.hpp"
+#include "codec/cuda_chunk.hpp"
+#include "codec/cuda_launch.hpp"
 
 namespace accdp::device_codec {
 
@@ -38,12 +39,6 @@ struct Scratch {
   std::uint8_t* counts;
   BlockPlan* plans;
 };
-
-template <class Each>
-__device__ void each_index(std::size_t count, Each each) {
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count; i += stride) each(i);
-}
 
 template <class Format>
 struct Shape {
@@ -125,6 +120,20 @@ __device__ void each_in_chunks(const Batch& batch, std::uint32_t room, Of of, Ea
   });
 }
 
+/// Of an encoder: each(chunk's number, chunk, segment) for every segment of its blocks.
+template <class Format, class Each>
+__device__ void each_segment(const Batch& batch, Each each) {
+  using S = Shape<Format>;
+  each_in_chunks(
+      batch, batch.segments, [](const DeviceChunk& chunk) { return S(chunk.in_bytes).blocks * S::kSegments; }, each);
+}
+
+/// The counts of a segment.
+template <class Format>
+__device__ std::uint8_t* counts_of(const Batch& batch, const Scratch& scratch, std::uint32_t c, std::uint32_t segment) {
+  return scratch.counts + (std::size_t{c} * batch.segments + segment) * Format::kCounts;
+}
+
 template <class Format>
 __device__ std::uint32_t merged(const Batch& batch, const Scratch& scratch, std::uint32_t c, std::uint32_t block) {
   const std::uint32_t* first = scratch.summaries + c * batch.segments + block * Shape<Format>::kSegments;
@@ -135,27 +144,21 @@ __device__ std::uint32_t merged(const Batch& batch, const Scratch& scratch, std:
 
 template <class Format>
 __global__ void survey(Batch batch, Scratch scratch, typename Format::Parameters parameters) {
-  using S = Shape<Format>;
-  each_in_chunks(
-      batch, batch.segments, [](const DeviceChunk& chunk) { return S(chunk.in_bytes).blocks * S::kSegments; },
-      [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
-        typename Format::T x[kSegment];
-        load(chunk.in + std::size_t{s} * sizeof x, x);
-        scratch.summaries[c * batch.segments + s] = Format(parameters, scratch, c).summary(x);
-      });
+  each_segment<Format>(batch, [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
+    typename Format::T x[kSegment];
+    load(chunk.in + std::size_t{s} * sizeof x, x);
+    scratch.summaries[c * batch.segments + s] = Format(parameters, scratch, c).summary(x);
+  });
 }
 
 template <class Format>
 __global__ void count(Batch batch, Scratch scratch) {
-  using S = Shape<Format>;
-  each_in_chunks(
-      batch, batch.segments, [](const DeviceChunk& chunk) { return S(chunk.in_bytes).blocks * S::kSegments; },
-      [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
-        typename Format::T x[kSegment];
-        load(chunk.in + std::size_t{s} * sizeof x, x);
-        Format::count(x, merged<Format>(batch, scratch, c, s / S::kSegments),
-                      scratch.counts + (std::size_t{c} * batch.segments + s) * Format::kCounts);
-      });
+  each_segment<Format>(batch, [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
+    typename Format::T x[kSegment];
+    load(chunk.in + std::size_t{s} * sizeof x, x);
+    Format::count(x, merged<Format>(batch, scratch, c, s / Shape<Format>::kSegments),
+                  counts_of<Format>(batch, scratch, c, s));
+  });
 }
 
 template <class Format>
@@ -164,8 +167,7 @@ __global__ void plan(Batch batch, Scratch scratch) {
   each_in_chunks(
       batch, batch.blocks, [](const DeviceChunk& chunk) { return S(chunk.in_bytes).blocks; },
       [&](std::uint32_t c, const DeviceChunk&, std::uint32_t b) {
-        const std::uint8_t* counts =
-            scratch.counts + (std::size_t{c} * batch.segments + b * S::kSegments) * Format::kCounts;
+        const std::uint8_t* counts = counts_of<Format>(batch, scratch, c, b * S::kSegments);
         std::uint16_t sums[Format::kCounts + 1] = {};
         if constexpr (Format::kCounts > 0)
           for (std::uint32_t i = 0; i < S::kSegments * Format::kCounts; ++i) {
@@ -249,20 +251,17 @@ __global__ void place_again(Batch batch, Scratch scratch, std::uint32_t* damaged
 template <class Format>
 __global__ void write(Batch batch, Scratch scratch, typename Format::Parameters parameters) {
   using S = Shape<Format>;
-  each_in_chunks(
-      batch, batch.segments, [](const DeviceChunk& chunk) { return S(chunk.in_bytes).blocks * S::kSegments; },
-      [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t i) {
-        const std::uint32_t b = i / S::kSegments, s = i % S::kSegments;
-        const BlockPlan found = scratch.plans[c * batch.blocks + b];
-        if (found.bytes == 0) return;
-        typename Format::T x[kSegment];
-        load(chunk.in + std::size_t{i} * sizeof x, x);
-        auto* to = reinterpret_cast<std::uint32_t*>(chunk.out + scratch.offsets[c * (batch.blocks + 1) + b]);
-        if (found.bytes == S::kBlockBytes) return store_words(x, to + s * (sizeof x / 4));
-        const std::uint8_t* counts =
-            scratch.counts + (std::size_t{c} * batch.segments + b * S::kSegments) * Format::kCounts;
-        Format(parameters, scratch, c).write(x, s, found, counts, to);
-      });
+  each_segment<Format>(batch, [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t i) {
+    const std::uint32_t b = i / S::kSegments, s = i % S::kSegments;
+    const BlockPlan found = scratch.plans[c * batch.blocks + b];
+    if (found.bytes == 0) return;
+    typename Format::T x[kSegment];
+    load(chunk.in + std::size_t{i} * sizeof x, x);
+    auto* to = reinterpret_cast<std::uint32_t*>(chunk.out + scratch.offsets[c * (batch.blocks + 1) + b]);
+    if (found.bytes == S::kBlockBytes) return store_words(x, to + s * (sizeof x / 4));
+    const std::uint8_t* counts = counts_of<Format>(batch, scratch, c, b * S::kSegments);
+    Format(parameters, scratch, c).write(x, s, found, counts, to);
+  });
 }
 
 template <class Format>

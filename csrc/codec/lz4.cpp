@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "codec/byte_planes.hpp"
 #include "codec/codec.hpp"
+#include "codec/lz4.hpp"
 #include "codec/nvcomp_api.hpp"
 #include "codec/scratch.hpp"
 
@@ -17,15 +18,13 @@ namespace {
 constexpr std::size_t kMaxBytes = 0x7e000000;  // the largest input of one block
 constexpr int kAcceleration = 1;               // the most thorough of the fast ones
 
-bool is_split(Datatype type) { return type == Datatype::kI64 || type == Datatype::kU64; }
-
 std::size_t encode(const Encoding& how, ConstBytes in, Bytes out) {
   const nvcomp::Lz4& api = nvcomp::lz4();
   if (!api.why_not.empty()) throw UsageError(api.why_not);
   if (in.size() < 2 || in.size() > kMaxBytes) return 0;
   const std::byte* from = in.data();
   thread_local Scratch scratch;
-  if (is_split(how.type)) {
+  if (lz4_splits(how.type)) {
     std::byte* planes = scratch.at_least(in.size());
     split_planes(plane_shape(how.type), in, planes);
     from = planes;
@@ -44,13 +43,13 @@ void decode(Datatype type, ConstBytes in, Bytes out) {
     throw CodecError("an LZ4 block of " + std::to_string(in.size()) + " bytes cannot be one for " +
                      std::to_string(out.size()) + " bytes of " + name_of(type));
   thread_local Scratch scratch;
-  std::byte* to = is_split(type) ? scratch.at_least(out.size()) : out.data();
+  std::byte* to = lz4_splits(type) ? scratch.at_least(out.size()) : out.data();
   const int bytes = api.decompress_safe(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(to),
                                         static_cast<int>(in.size()), static_cast<int>(out.size()));
   if (bytes < 0 || static_cast<std::size_t>(bytes) != out.size())
     throw CodecError("damaged LZ4 block: it gives " + std::to_string(bytes) + " of " + std::to_string(out.size()) +
                      " bytes");
-  if (!is_split(type)) return;
+  if (!lz4_splits(type)) return;
   const PlaneShape shape = plane_shape(type);
   const std::byte* planes[sizeof(std::uint64_t)];
   for (std::size_t p = 0; p < shape.planes; ++p) planes[p] = to + p * (out.size() / shape.planes);
@@ -58,6 +57,8 @@ void decode(Datatype type, ConstBytes in, Bytes out) {
 }
 
 }  // namespace
+
+bool lz4_splits(Datatype type) noexcept { return type == Datatype::kI64 || type == Datatype::kU64; }
 
 extern const CodecRow kLz4Row;
 

@@ -37,13 +37,15 @@ class Opening {
     return *this;
   }
 
-  void require_version() {
+  /// Returns the version of the CUDA runtime that the library has inside.
+  std::uint32_t require_version() {
     int (*properties)(Properties*) = nullptr;
     find("nvcompGetProperties", properties);
-    if (!why_not_.empty()) return;
+    if (!why_not_.empty()) return 0;
     Properties found{};
     if (properties(&found) != 0 || found.version / 1000 != kMajor)
       why_not_ = "nvCOMP's " + name_ + " says it is version " + std::to_string(found.version) + kRemedy;
+    return found.cuda_version;
   }
 
   /// The library stays open until the process ends: threads may be inside it even then.
@@ -90,6 +92,23 @@ Lz4 open_lz4() {
   return api;
 }
 
+template <class Api>
+Api open_batched(const std::string& codec) {
+  Api api;
+  Opening opening("libnvcomp");
+  api.cuda_version = opening.require_version();
+  const auto find = [&](const char* what, auto& function) {
+    opening.find(("nvcompBatched" + codec + what).c_str(), function);
+  };
+  find("CompressGetMaxOutputChunkSize", api.max_bytes);
+  find("CompressGetTempSize", api.compression_room);
+  find("CompressAsync", api.compress);
+  find("DecompressGetTempSize", api.decompression_room);
+  find("DecompressAsync", api.decompress);
+  api.why_not = std::move(opening).keep();
+  return api;
+}
+
 }  // namespace
 
 const Bitcomp& bitcomp() {
@@ -99,6 +118,16 @@ const Bitcomp& bitcomp() {
 
 const Lz4& lz4() {
   static const Lz4* const api = new Lz4(open_lz4());
+  return *api;
+}
+
+const BatchedBitcomp& batched_bitcomp() {
+  static const BatchedBitcomp* const api = new BatchedBitcomp(open_batched<BatchedBitcomp>("Bitcomp"));
+  return *api;
+}
+
+const BatchedLz4& batched_lz4() {
+  static const BatchedLz4* const api = new BatchedLz4(open_batched<BatchedLz4>("LZ4"));
   return *api;
 }
 

@@ -11,7 +11,7 @@ namespace accdp {
 /// loader looks. Each library is opened once, at its first use; a change after that has no effect on it.
 void set_nvcomp_directory(std::string path);
 
-/// nvCOMP's code for the host, opened at run time: no GPU, driver or CUDA toolkit is needed. Only major version 6 is
+/// nvCOMP's code, opened at run time: that for the host needs no GPU, driver or CUDA toolkit. Only major version 6 is
 /// taken: these interfaces and, in part, the byte formats are the version's own.
 namespace nvcomp {
 
@@ -58,8 +58,66 @@ struct Lz4 {
   int (*decompress_safe)(const char* in, char* out, int in_bytes, int out_bytes) = nullptr;
 };
 
-const Bitcomp& bitcomp();  ///< opened by the first call
-const Lz4& lz4();          ///< likewise, independent of it
+// Options of the batched functions, as they go by value through nvCOMP's binary interface: unused bytes are zero.
+
+/// Words as the batched functions number them.
+enum class BatchedWord : int { kI8 = 0, kU8 = 1, kI16 = 2, kU16 = 3, kI32 = 4, kU32 = 5, kI64 = 6, kU64 = 7 };
+enum class Backend : int { kDefault = 0, kHardware = 1, kCuda = 2 };
+
+struct Lz4Compression {
+  BatchedWord word = BatchedWord::kI8;
+  int bitshuffle = 0;  ///< none: raw LZ4 blocks
+  char reserved[56] = {};
+};
+struct Lz4Decompression {
+  Backend backend = Backend::kCuda;  ///< the hardware's says of damaged input that all went well
+  int sorts = 0;
+  BatchedWord word = BatchedWord::kI8;
+  int bitshuffle = 0;
+  char reserved[48] = {};
+};
+struct BitcompCompression {
+  int algorithm = 0;
+  BatchedWord word = BatchedWord::kU8;
+  double delta = 0;  ///< of the lossy mode
+  Mode mode = Mode::kLossless;
+  char reserved[44] = {};
+};
+struct BitcompDecompression {
+  Backend backend = Backend::kDefault;
+  char reserved[60] = {};
+};
+static_assert(sizeof(Lz4Compression) == 64 && sizeof(Lz4Decompression) == 64);
+static_assert(sizeof(BitcompCompression) == 64 && sizeof(BitcompDecompression) == 64);
+
+/// Many chunks at once on the current CUDA device, in the order of a stream (a cudaStream_t). Arrays, one element for
+/// each chunk, are in device memory as the chunks are. Functions answer 0 when the work was handed over; what became of
+/// a chunk is in `statuses`, 0 where all went well.
+template <class Compression, class Decompression>
+struct Batched {
+  std::string why_not;
+  std::uint32_t cuda_version = 0;  ///< 1000 * major + 10 * minor, of the CUDA runtime inside
+
+  int (*max_bytes)(std::size_t chunk_bytes, Compression, std::size_t* bytes) = nullptr;
+  int (*compression_room)(std::size_t chunks, std::size_t chunk_bytes, Compression, std::size_t* bytes,
+                          std::size_t all_bytes, void* stream) = nullptr;
+  int (*compress)(const void* const* in, const std::size_t* in_bytes, std::size_t chunk_bytes, std::size_t chunks,
+                  void* room, std::size_t room_bytes, void* const* out, std::size_t* out_bytes, Compression,
+                  int* statuses, void* stream) = nullptr;
+  int (*decompression_room)(std::size_t chunks, std::size_t chunk_bytes, Decompression, std::size_t* bytes,
+                            std::size_t all_bytes, void* stream) = nullptr;
+  int (*decompress)(const void* const* in, const std::size_t* in_bytes, const std::size_t* most_bytes,
+                    std::size_t* out_bytes, std::size_t chunks, void* room, std::size_t room_bytes, void* const* out,
+                    Decompression, int* statuses, void* stream) = nullptr;
+};
+using BatchedLz4 = Batched<Lz4Compression, Lz4Decompression>;
+using BatchedBitcomp = Batched<BitcompCompression, BitcompDecompression>;
+
+// Each is opened by its first call, independent of the others.
+const Bitcomp& bitcomp();
+const Lz4& lz4();
+const BatchedBitcomp& batched_bitcomp();
+const BatchedLz4& batched_lz4();
 
 }  // namespace nvcomp
 }  // namespace accdp

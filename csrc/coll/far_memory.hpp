@@ -32,9 +32,10 @@ class FarMemory {
   virtual std::size_t begin_encode(const std::vector<Chunk>& chunks) = 0;
   /// Of such a beginning: the encoded bytes of each chunk; empty: it did not become smaller. Waits.
   virtual const std::vector<ConstBytes>& encoded(std::size_t beginning) = 0;
-  /// The tensor gets what an encoded chunk stands for; the host memory does not. Does not wait; `stored` may change.
+  /// The tensor gets what an encoded chunk stands for, when finish() is called at the latest; the host memory does not.
+  /// `stored` may change afterwards.
   virtual void decode(const CodecRow& codec, Datatype type, ConstBytes stored, Bytes host) = 0;
-  /// Waits for all of these. Throws CodecError where one was no chunk of its codec.
+  /// Waits for all chunks that are decoded. Throws CodecError where one was no chunk of its codec.
   virtual void finish() = 0;
 };
 

@@ -8,6 +8,8 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kSizesOfHalf = kMostDeviceChunks, kWords = 2 * kSizesOfHalf + 1, kDamaged = 2 * kSizesOfHalf;
+constexpr std::size_t kBatchBytes = 4 << 20;  // decoded at once: what keeps a GPU busy
+constexpr std::size_t kPlace = 256;           // encoded chunks begin at multiples of it
 
 }  // namespace
 
@@ -33,6 +35,7 @@ std::uint32_t* CodecWorkshop::words(std::size_t half) const {
 
 void CodecWorkshop::begin_after(cudaStream_t stream) {
   for (Half* half : {&encodings_[0], &encodings_[1], &decodings_[0], &decodings_[1]}) half->is_under_way = false;
+  batch_.clear();
   record(order_, stream);
   wait_for(kernels_.get(), order_);
   *words(2) = 0;
@@ -76,7 +79,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     half.places.push_back(room);
     half.bytes.push_back(0);
-    room += encoded_room(job.bytes);
+    room += encoded_room(job.codec->id, job.bytes);
     longest = std::max(longest, job.bytes);
   }
   if (jobs.empty()) return beginning;
@@ -88,7 +91,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
   for (std::size_t i = 0, first = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
     chunks.push_back({job.in, half.far.data() + half.places[i], static_cast<std::uint32_t>(job.bytes),
-                      static_cast<std::uint32_t>(encoded_room(job.bytes))});
+                      static_cast<std::uint32_t>(encoded_room(job.codec->id, job.bytes))});
     const bool goes_on = i + 1 < jobs.size() && jobs[i + 1].codec == job.codec &&
                          jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound;
     if (goes_on) continue;
@@ -115,21 +118,39 @@ const std::vector<ConstBytes>& CodecWorkshop::encoded(std::size_t beginning) {
 }
 
 void CodecWorkshop::decode(const CodecRow& codec, Datatype type, ConstBytes stored, std::byte* out, std::size_t bytes) {
+  const double step = check_head(codec.id, type, stored, bytes);
+  const bool fits = batch_.size() < kMostDeviceChunks && batch_used_ + stored.size() <= kBatchBytes;
+  if (!batch_.empty() && (&codec != batch_codec_ || type != batch_type_ || !fits)) decode_batch();
+  Half& half = decodings_[decoded_ % 2];
+  if (batch_.empty()) {
+    if (std::exchange(half.is_under_way, false)) accdp::synchronize(half.ready);
+    make_room(half, std::max(kBatchBytes, stored.size()));
+    batch_codec_ = &codec;
+    batch_type_ = type;
+    batch_used_ = 0;
+  }
+  std::byte *near = half.near.data() + batch_used_, *far = half.far.data() + batch_used_;
+  std::memcpy(near, stored.data(), stored.size());
+  copy_async(far, near, stored.size(), kernels_.get());
+  batch_.push_back({far, out, static_cast<std::uint32_t>(stored.size()), static_cast<std::uint32_t>(bytes), step});
+  batch_used_ += (stored.size() + kPlace - 1) / kPlace * kPlace;
+}
+
+void CodecWorkshop::decode_batch() {
+  if (batch_.empty()) return;
   Half& half = decodings_[decoded_++ % 2];
-  if (half.is_under_way) accdp::synchronize(half.ready);
-  half.is_under_way = true;
-  make_room(half, encoded_room(std::max(bytes, stored.size())));
-  make_codec(1, bytes);
-  std::memcpy(half.near.data(), stored.data(), stored.size());
-  copy_async(half.far.data(), half.near.data(), stored.size(), kernels_.get());
-  const DeviceChunk chunk{half.far.data(), out, static_cast<std::uint32_t>(stored.size()),
-                          static_cast<std::uint32_t>(bytes), step_of(codec.id, type, stored)};
-  codec_->decode_async(codec.id, type, {&chunk, 1}, reinterpret_cast<std::uint32_t*>(far_words_.data()) + kDamaged,
-                       kernels_.get());
+  std::size_t longest = 0;
+  for (const DeviceChunk& chunk : batch_) longest = std::max<std::size_t>(longest, chunk.out_bytes);
+  make_codec(batch_.size(), longest);
+  codec_->decode_async(batch_codec_->id, batch_type_, batch_,
+                       reinterpret_cast<std::uint32_t*>(far_words_.data()) + kDamaged, kernels_.get());
   record(half.ready, kernels_.get());
+  half.is_under_way = true;
+  batch_.clear();
 }
 
 void CodecWorkshop::finish() {
+  decode_batch();
   copy_async(words(2), far_words_.data() + kDamaged * 4, 4, kernels_.get());
   accdp::synchronize(kernels_.get());
   if (*words(2)) throw CodecError("a chunk that was decoded on the device is damaged");

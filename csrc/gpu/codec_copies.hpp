@@ -31,12 +31,13 @@ class CodecWorkshop {
   };
   std::size_t begin_encode(const std::vector<Job>& jobs);
   const std::vector<ConstBytes>& encoded(std::size_t beginning);
+  /// Many chunks are decoded at once; finish() begins what is left.
   void decode(const CodecRow& codec, Datatype type, ConstBytes stored, std::byte* out, std::size_t bytes);
   void finish();
   void drain() noexcept;
 
  private:
-  /// One of two beginnings of encoding, or of two chunks that are decoded.
+  /// One of two beginnings of encoding, or of two batches that are decoded.
   struct Half {
     DeviceBuffer far;
     PinnedBuffer near;
@@ -45,6 +46,7 @@ class CodecWorkshop {
     std::vector<std::size_t> places, bytes;  // encoding: of the chunks in both buffers, and how many they became
     std::vector<ConstBytes> encoded;
   };
+  void decode_batch();
   void make_room(Half& half, std::size_t bytes);
   void make_codec(std::size_t chunks, std::size_t chunk_bytes);
   std::uint32_t* words(std::size_t half) const;
@@ -55,6 +57,11 @@ class CodecWorkshop {
   PinnedBuffer near_words_;  // the same in the host
   Half encodings_[2], decodings_[2];
   std::size_t begun_ = 0, decoded_ = 0, codec_chunks_ = 0, codec_chunk_bytes_ = 0;
+  // Chunks that are on their way to the device and not decoded yet: alike, in decodings_[decoded_ % 2].
+  std::vector<DeviceChunk> batch_;
+  const CodecRow* batch_codec_ = nullptr;
+  Datatype batch_type_ = Datatype::kBytes;
+  std::size_t batch_used_ = 0;  // bytes
   std::unique_ptr<DeviceCodec> codec_;
 };
 

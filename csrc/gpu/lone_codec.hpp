@@ -9,7 +9,7 @@ namespace accdp {
 
 class DeviceCodec;
 
-/// codec/cuda_codec.hpp for those who know no CUDA: fpk and qpk by themselves, on the current device, for measurements.
+/// codec/cuda_codec.hpp for those who know no CUDA: its codecs by themselves, on the current device, for measurements.
 class LoneCodec {
  public:
   /// As DeviceChunk; addresses are of the device.
@@ -22,7 +22,8 @@ class LoneCodec {
   ~LoneCodec();
   LoneCodec(const LoneCodec&) = delete;
 
-  static std::size_t room(std::size_t chunk_bytes) noexcept;
+  static bool has(CodecId codec, Datatype type);
+  static std::size_t room(CodecId codec, std::size_t chunk_bytes);
   /// sizes, damaged: addresses of the device; stream: a cudaStream_t.
   void encode(CodecId codec, const Encoding& how, const std::vector<Chunk>& chunks, std::uintptr_t sizes,
               std::uintptr_t stream);

@@ -1,8 +1,11 @@
-// Compressed broadcasts of tensors in device memory: encoded and decoded there where the codec is fpk or qpk, in groups
-// whose other ranks may hold theirs in host memory.
+// Compressed broadcasts of tensors in device memory: encoded and decoded there where the codec is fpk, qpk, lz4 or
+// bitcomp, in groups whose other ranks may hold theirs in host memory.
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <string>
 
+#include "batched_nvcomp.hpp"
 #include "codec_data.hpp"
 #include "device_checks.hpp"
 #include "gpu/host_copies.hpp"
@@ -48,6 +51,8 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
   return report;
 }
 
+std::set<std::string> g_nvcomp;  // codecs, where nvCOMP is installed
+
 constexpr Datatype kFloats[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16};
 
 /// Sizes around chunks and runs of them, tensors that share a chunk, and one that no codec takes.
@@ -75,8 +80,9 @@ void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, 
       const std::vector<Tensor> wanted = tensors_of(count, far, true);
       for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i].values);
       const bool decodes = group.topology().nodes() == 1 ? group.size() > 1 : group.topology().nodes() == group.size();
-      const bool is_fpk = std::string(codec) == "fpk" && std::string(algorithm) != "p2p_compressed";
-      if (count == 30'000 && is_fpk && (decodes || (group.rank() == root && group.topology().nodes() > 1)))
+      const bool is_for_devices = std::string(codec) == "fpk" || g_nvcomp.contains(codec);
+      if (count == 30'000 && is_for_devices && std::string(algorithm) != "p2p_compressed" &&
+          (decodes || (group.rank() == root && group.topology().nodes() > 1)))
         CHECK(report.codec_place == (far ? "device" : "host"));
     }
 }
@@ -116,10 +122,8 @@ void everything_encoded(Group& group) {
     for (const char* algorithm : {"chain", "binomial", "scatter_allgather", "p2p_compressed"})
       exact(gpu, "fpk", algorithm, which, 8192);
     exact(gpu, "fpk", "chain", which, 256 << 10);
-    for (const char* codec : {"auto", "none", "lz4"}) {
-      if (std::string(codec) == "lz4" && !codec_named("lz4").why_not().empty()) continue;
-      exact(gpu, codec, "chain", which, 16384);
-    }
+    for (const char* codec : {"auto", "none"}) exact(gpu, codec, "chain", which, 16384);
+    for (const std::string& codec : g_nvcomp) exact(gpu, codec.c_str(), "chain", which, 16384);
     for (bool takes : {false, true}) bounded(gpu, which, takes, takes);
   }
 }
@@ -145,6 +149,7 @@ void failure(int failing, const std::function<void()>& inject, const char* text)
 }
 
 int main() {
+  if (has_batched_nvcomp()) g_nvcomp = {"lz4", "bitcomp"};
   for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
   run_nodes({0, 1, 2}, everything_encoded);
   run_nodes({0, 0, 1, 1}, everything_encoded);

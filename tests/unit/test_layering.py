@@ -34,7 +34,7 @@ HOMES = {
     "Python": (r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)", ["bind", "torch/work.cpp"]),
     "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
     "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
-    "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device", "codec/cuda_codec.cu"]),
+    "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device", "codec/cuda_launch.hpp"]),
     "CUDA's header": (
         r"#include <cuda\w*\.h>",
         [

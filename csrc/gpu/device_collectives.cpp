@@ -30,6 +30,8 @@ struct DevicePath::State {
   bool goes_over_gpus(const Context& c, std::size_t bytes) const {
     return hierarchy && accdp::goes_over_gpus(c, *hierarchy, bytes);
   }
+  /// Gather, scatter and alltoall.
+  bool moves_over_gpus(const Context& c) const { return hierarchy && gpu_piece_bytes(c, *hierarchy) > 0; }
   cudaStream_t stream() const { return pool ? pool->stream() : own_stream.get(); }
   bool is_set_up() const { return static_cast<bool>(after); }
   void set_up(Context& context);
@@ -255,6 +257,8 @@ void DeviceCollectives::gather(Context& c, ConstBytes in, const std::vector<Byte
   run(
       c, [&](Pool& pool) { gather_shared_gpu(c, pool, in, outs, root); },
       [&](Staging&, cudaStream_t) {
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return gather_over_gpus(c, *state.pool, *state.hierarchy, in, outs, root);
         whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().gather(c, from[0], to, root); });
       });
 }
@@ -263,6 +267,8 @@ void DeviceCollectives::scatter(Context& c, const std::vector<ConstBytes>& ins, 
   run(
       c, [&](Pool& pool) { scatter_shared_gpu(c, pool, ins, out, root); },
       [&](Staging&, cudaStream_t) {
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return scatter_over_gpus(c, *state.pool, *state.hierarchy, ins, out, root);
         whole(ins, {out}, [&](const auto& from, const auto& to) { host_collectives().scatter(c, from, to[0], root); });
       });
 }
@@ -271,6 +277,8 @@ void DeviceCollectives::alltoall(Context& c, const std::vector<ConstBytes>& ins,
   run(
       c, [&](Pool& pool) { alltoall_shared_gpu(c, pool, ins, outs); },
       [&](Staging&, cudaStream_t) {
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return alltoall_over_gpus(c, *state.pool, *state.hierarchy, ins, outs);
         whole(ins, outs, [&](const auto& from, const auto& to) { host_collectives().alltoall(c, from, to); });
       });
 }

@@ -39,6 +39,7 @@ struct GpuHierarchy {
   std::size_t segment_bytes = 0;  ///< at most; what fits into a slot of the pool, and of the host where it goes there
   Stream wire_stream;             ///< for work on what came from other nodes
   SegmentRooms rooms;
+  DeviceBuffer contributions;  ///< of all ranks, to what this rank reduces in rank order
 };
 
 /// Where frames that came from other nodes into device memory are reduced.
@@ -153,7 +154,16 @@ void allgather_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, 
 void reduce_scatter_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
                               Bytes out, const Reduction& how);
 void bcast_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, Bytes data, int root);
-/// Need gpu_piece_bytes() > 0.
+/// As reduce_over_gpus and reduce_scatter_over_gpus, for up to kMostSources ranks, with the bits that the host's
+/// reductions in rank order have: every element is reduced by one rank, over all contributions in the order of ranks.
+void reduce_in_rank_order_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in, Bytes out,
+                                    const Reduction& how, int receiver);
+void reduce_scatter_in_rank_order_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy,
+                                            const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how);
+/// These need gpu_piece_bytes() > 0. The first hands ins[r] to rank r, which has it in its outs[]; all ranks know the
+/// sizes, at most `longest`.
+void move_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
+                    const std::vector<Bytes>& outs, std::size_t longest);
 void gather_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in,
                       const std::vector<Bytes>& outs, int root);
 void scatter_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,

@@ -141,28 +141,30 @@ class MovePipeline : GpuSegments {
 
 void begin(Context& c, const GpuHierarchy& hierarchy) { c.note({"gpu_pairs", 1, gpu_piece_bytes(c, hierarchy)}); }
 
-/// Of blocks of one size. Nobody sends before the leaders have compared signatures, in the first two steps.
-void move(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
-          const std::vector<Bytes>& outs, std::size_t block_bytes) {
+}  // namespace
+
+/// Nobody sends before the leaders have compared signatures, in the first two steps.
+void move_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
+                    const std::vector<Bytes>& outs, std::size_t longest) {
   begin(c, hierarchy);
   c.meet();
-  MovePipeline(c, pool, hierarchy, ins, outs).run(block_bytes);
+  MovePipeline(c, pool, hierarchy, ins, outs).run(longest);
 }
-
-}  // namespace
 
 void gather_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in, const std::vector<Bytes>& outs,
                       int root) {
   std::vector<ConstBytes> ins(c.topology().size());
   ins[root] = in;
-  move(c, pool, hierarchy, ins, c.topology().rank() == root ? outs : std::vector<Bytes>(ins.size()), in.size());
+  move_over_gpus(c, pool, hierarchy, ins, c.topology().rank() == root ? outs : std::vector<Bytes>(ins.size()),
+                 in.size());
 }
 
 void scatter_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins, Bytes out,
                        int root) {
   std::vector<Bytes> outs(c.topology().size());
   outs[root] = out;
-  move(c, pool, hierarchy, c.topology().rank() == root ? ins : std::vector<ConstBytes>(outs.size()), outs, out.size());
+  move_over_gpus(c, pool, hierarchy, c.topology().rank() == root ? ins : std::vector<ConstBytes>(outs.size()), outs,
+                 out.size());
 }
 
 void alltoall_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,

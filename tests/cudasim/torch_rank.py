@@ -258,6 +258,17 @@ def compressed(group, rank, size):
     assert is_same(y, total(size))
 
 
+def deterministic(group, rank, size):
+    """The order of ranks, whatever the placement: the bits that host memory gives."""
+    group.set_deterministic(True)
+    values = torch.randn(COUNT, generator=torch.Generator().manual_seed(rank)) * 10.0 ** (rank % 4)
+    x, on_host = far(values), values.clone()
+    summing(group, x, False).wait()
+    summing(group, on_host, False).wait()
+    assert is_same(x, on_host)
+    group.set_deterministic(False)
+
+
 def errors_surface(group, rank, size):
     """Last: a failure breaks the group. It is told by the work, and by the next call, on every rank."""
     if size == 1:
@@ -283,6 +294,7 @@ SCENES = [
     host_and_device_in_one_group,
     captured_streams,
     compressed,
+    deterministic,
     errors_surface,
 ]
 

@@ -263,8 +263,8 @@ def deterministic(group, rank, size):
     group.set_deterministic(True)
     values = torch.randn(COUNT, generator=torch.Generator().manual_seed(rank)) * 10.0 ** (rank % 4)
     x, on_host = far(values), values.clone()
-    summing(group, x, False).wait()
-    summing(group, on_host, False).wait()
+    summing(group, x).wait()
+    summing(group, on_host).wait()
     assert is_same(x, on_host)
     group.set_deterministic(False)
 

@@ -269,6 +269,14 @@ def deterministic(group, rank, size):
     group.set_deterministic(False)
 
 
+def float8(group, rank, size):
+    """Summed in float32, as on the host; small integers, so that every sum fits."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        x = far((numbers(rank) % 3 - 1).to(dtype))
+        summing(group, x).wait()
+        assert torch.equal(near(x).float(), sum(numbers(r) % 3 - 1 for r in range(size)))
+
+
 def errors_surface(group, rank, size):
     """Last: a failure breaks the group. It is told by the work, and by the next call, on every rank."""
     if size == 1:
@@ -295,6 +303,7 @@ SCENES = [
     captured_streams,
     compressed,
     deterministic,
+    float8,
     errors_surface,
 ]
 

@@ -116,7 +116,7 @@ def check_rank_order(counts: list[int], device: str) -> None:
             for dtype in (torch.float16, torch.bfloat16, torch.float32):
                 draw = torch.Generator().manual_seed(comm.rank)
                 values = (torch.randn(count, generator=draw) * 10.0 ** (comm.rank % 4)).to(dtype)
-                on_device = comm.allreduce(values.to(device))
+                on_device = comm.allreduce(values.to(device, copy=True))
                 assert torch.equal(on_device.cpu(), comm.allreduce(values.clone()))
 
 

@@ -27,6 +27,8 @@ class Datatype:
     i64: Datatype
     f16: Datatype
     bf16: Datatype
+    f8e4m3: Datatype
+    f8e5m2: Datatype
     f32: Datatype
     f64: Datatype
     c64: Datatype

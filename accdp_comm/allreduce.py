@@ -58,8 +58,8 @@ def allreduce_compressed(
 
     Args:
         tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory or on a CUDA device; bool,
-            (u)int8..64, float16, bfloat16, float32, float64, complex64, complex128. Same count and datatype on all
-            ranks. Is replaced.
+            (u)int8..64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128. Same
+            count and datatype on all ranks. Is replaced.
         op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.

@@ -15,7 +15,7 @@ Block = tuple[int, int]  # address, count
 _OPS = dict(ReduceOp.__members__)
 _BITWISE = ("band", "bor", "bxor")
 _COMPLEX = ("c64", "c128")
-_FLOATS = ("f16", "bf16", "f32", "f64", *_COMPLEX)
+_FLOATS = ("f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", *_COMPLEX)
 
 
 @functools.cache  # asking an enumeration for a name costs more than a small collective

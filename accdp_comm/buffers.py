@@ -31,6 +31,8 @@ _NAMES = {
     "int64": Datatype.i64,
     "float16": Datatype.f16,
     "bfloat16": Datatype.bf16,
+    "float8_e4m3fn": Datatype.f8e4m3,
+    "float8_e5m2": Datatype.f8e5m2,
     "float32": Datatype.f32,
     "float64": Datatype.f64,
     "complex64": Datatype.c64,

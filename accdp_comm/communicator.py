@@ -140,8 +140,8 @@ class Communicator:
         """Combine ``x`` of all ranks element by element; every rank gets the result.
 
         Args:
-            x: Contiguous array or tensor; bool, (u)int8..64, float16, bfloat16, float32, float64,
-                complex64, complex128. Same count and datatype on all ranks.
+            x: Contiguous array or tensor; bool, (u)int8..64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32,
+                float64, complex64, complex128. Same count and datatype on all ranks.
             op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
             out: Takes the result: same count and datatype as ``x``. None: the result replaces ``x``.
         Returns:

@@ -4,8 +4,9 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
   machine    the GPU, driver, versions
   nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
   ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: the operations of Communicator
-             and of the torch backend against torch; then allreduce and bcast beside Gloo; which way the data went
-             tells what the probe of IPC events found
+             and of the torch backend against torch, float8 too, and deterministic reductions against those of host
+             memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events
+             found
   nodes      the same with 4 ranks on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
              memory; then its checks under compute-sanitizer
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so

@@ -99,6 +99,27 @@ def check_torch(comm: Communicator, device: str, counts: list[int]) -> None:
         check_capture(device)
 
 
+def check_float8(comm: Communicator, count: int, device: str) -> None:
+    """Compare reductions of 8-bit floats with those of float32: small integers, which every sum of them fits."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        wide = torch.stack([(inputs(rank, count, torch.float32, device) % 3 - 1) for rank in range(comm.size)])
+        total = wide.sum(0)
+        assert torch.equal(comm.allreduce(wide[comm.rank].to(dtype)).float(), total.to(dtype).float())
+        part = comm.reduce_scatter(torch.stack([wide[comm.rank].to(dtype)] * comm.size))
+        assert torch.equal(part.reshape(-1).float(), total.to(dtype).float())
+
+
+def check_rank_order(counts: list[int], device: str) -> None:
+    """Compare deterministic reductions with those of host memory, bit by bit; their order shows in the values."""
+    with Communicator(timeout_s=120, deterministic=True) as comm:
+        for count in counts:
+            for dtype in (torch.float16, torch.bfloat16, torch.float32):
+                draw = torch.Generator().manual_seed(comm.rank)
+                values = (torch.randn(count, generator=draw) * 10.0 ** (comm.rank % 4)).to(dtype)
+                on_device = comm.allreduce(values.to(device, copy=True))
+                assert torch.equal(on_device.cpu(), comm.allreduce(values.clone()))
+
+
 def check_training(comm: Communicator, device: str) -> None:
     """Compare gradients of DistributedDataParallel, plain and with the hook, with those of all rows in one process."""
     for hook in (None, compressed_allreduce()):
@@ -180,6 +201,8 @@ def main() -> None:
         for count in counts:
             for dtype in TYPES:
                 check(comm, count, dtype, options.device)
+            check_float8(comm, count, options.device)
+        check_rank_order(counts, options.device)
         store = f"file://{options.out.with_suffix('.store')}"
         limit = datetime.timedelta(seconds=60)
         dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)

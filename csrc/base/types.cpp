@@ -9,10 +9,11 @@ struct Row {
   char kind;  // 'i' integer, 'f' float, 'c' complex, 'b' opaque bytes
 };
 constexpr Row kTypes[] = {
-    {"bool", 1, 'i'},    {"uint8", 1, 'i'},     {"int8", 1, 'i'},        {"uint16", 2, 'i'},
-    {"int16", 2, 'i'},   {"uint32", 4, 'i'},    {"int32", 4, 'i'},       {"uint64", 8, 'i'},
-    {"int64", 8, 'i'},   {"float16", 2, 'f'},   {"bfloat16", 2, 'f'},    {"float32", 4, 'f'},
-    {"float64", 8, 'f'}, {"complex64", 8, 'c'}, {"complex128", 16, 'c'}, {"bytes", 1, 'b'},
+    {"bool", 1, 'i'},        {"uint8", 1, 'i'},     {"int8", 1, 'i'},        {"uint16", 2, 'i'},
+    {"int16", 2, 'i'},       {"uint32", 4, 'i'},    {"int32", 4, 'i'},       {"uint64", 8, 'i'},
+    {"int64", 8, 'i'},       {"float16", 2, 'f'},   {"bfloat16", 2, 'f'},    {"float32", 4, 'f'},
+    {"float64", 8, 'f'},     {"complex64", 8, 'c'}, {"complex128", 16, 'c'}, {"float8_e4m3fn", 1, 'f'},
+    {"float8_e5m2", 1, 'f'}, {"bytes", 1, 'b'},
 };
 constexpr const char* kOps[] = {"sum", "avg", "prod", "min", "max", "band", "bor", "bxor"};
 
@@ -24,9 +25,8 @@ std::size_t element_bytes(Datatype type) noexcept { return row(type).bytes; }
 const char* name_of(Datatype type) noexcept { return row(type).name; }
 const char* name_of(ReduceOp op) noexcept { return kOps[static_cast<int>(op)]; }
 bool is_integer(Datatype type) noexcept { return row(type).kind == 'i'; }
-bool is_real_float(Datatype type) noexcept {
-  return type == Datatype::kF16 || type == Datatype::kBF16 || type == Datatype::kF32 || type == Datatype::kF64;
-}
+bool is_short_float(Datatype type) noexcept { return row(type).kind == 'f' && row(type).bytes < sizeof(float); }
+bool is_real_float(Datatype type) noexcept { return row(type).kind == 'f' && row(type).bytes > 1; }
 
 bool is_complex(Datatype type) noexcept { return row(type).kind == 'c'; }
 

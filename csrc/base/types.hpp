@@ -24,7 +24,9 @@ enum class Datatype : std::uint8_t {
   kF64,
   kC64,
   kC128,
-  kBytes,  ///< anything else, moved but never reduced; one element is one byte
+  kF8E4M3,  ///< finite: the largest number is 448, one NaN, no infinities
+  kF8E5M2,  ///< as float16, with fewer bits
+  kBytes,   ///< anything else, moved but never reduced; one element is one byte
 };
 
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProd, kMin, kMax, kBand, kBor, kBxor };
@@ -34,6 +36,8 @@ const char* name_of(Datatype type) noexcept;
 const char* name_of(ReduceOp op) noexcept;
 bool is_integer(Datatype type) noexcept;  ///< bool counts as an integer
 bool is_complex(Datatype type) noexcept;
-bool is_real_float(Datatype type) noexcept;
+bool is_real_float(Datatype type) noexcept;  ///< of 16 bits or more: those that may have an error bound
+/// Whether sums of the type are made in float32: floats of 8 and 16 bits.
+bool is_short_float(Datatype type) noexcept;
 
 }  // namespace accdp

@@ -174,6 +174,8 @@ PYBIND11_MODULE(_core, m) {
       .value("i64", Datatype::kI64)
       .value("f16", Datatype::kF16)
       .value("bf16", Datatype::kBF16)
+      .value("f8e4m3", Datatype::kF8E4M3)
+      .value("f8e5m2", Datatype::kF8E5M2)
       .value("f32", Datatype::kF32)
       .value("f64", Datatype::kF64)
       .value("c64", Datatype::kC64)

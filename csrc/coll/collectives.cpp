@@ -23,6 +23,7 @@ class HostCollectives : public Collectives {
   void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) override {
     accdp::alltoall(c, ins, outs);
   }
+  Collectives& in_rank_order() override { return ordered_collectives(); }
 };
 
 class OrderedCollectives final : public HostCollectives {

@@ -20,11 +20,13 @@ class Collectives {
   virtual void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root) = 0;
   virtual void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root) = 0;
   virtual void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) = 0;
+  /// The same, with reductions that give the same bits for every placement of the ranks.
+  virtual Collectives& in_rank_order() = 0;
 };
 
 /// The algorithms of algorithms.hpp.
 Collectives& host_collectives();
-/// The same, with reductions that give the same bits for every placement of the ranks.
+/// Those in rank order.
 Collectives& ordered_collectives();
 
 }  // namespace accdp

@@ -162,7 +162,9 @@ bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& sh
   }
 }
 
-int partial_width(Datatype type) { return type == Datatype::kF16 || type == Datatype::kBF16 ? 2 : 1; }
+int partial_width(Datatype type) {
+  return is_short_float(type) ? static_cast<int>(sizeof(float) / element_bytes(type)) : 1;
+}
 
 Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, const Shape& shape, const Machine& m,
                          bool receiver_only, int lanes) {

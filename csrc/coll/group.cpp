@@ -99,9 +99,7 @@ Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp o
             ", for which MPI has no reductions");
     return chosen;
   }
-  if (&via != &host_collectives())
-    usage("deterministic: expected host memory; on a device the order of a reduction follows the placement");
-  return ordered_collectives();
+  return via.in_rank_order();
 }
 
 template <class Algorithm>

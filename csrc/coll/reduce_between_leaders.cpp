@@ -106,8 +106,6 @@ void ring(Context& c, Bytes data, const Reduction& how, Bytes room) {
   for (int step = 0; step + 1 < nodes; ++step) trade(c, previous, share(step + 1), next, share(step));
 }
 
-bool is_short_float(Datatype type) { return type == Datatype::kF16 || type == Datatype::kBF16; }
-
 }  // namespace
 
 LeaderReduction::LeaderReduction(Context& c, const Reduction& how, ReduceAlgorithm algorithm, std::size_t most_bytes)
@@ -117,7 +115,7 @@ LeaderReduction::LeaderReduction(Context& c, const Reduction& how, ReduceAlgorit
     room_ = c.scratch(nodes * most_bytes);
     return;
   }
-  if (is_short_float(how.type)) wide_ = c.scratch(most_bytes *= 2);
+  if (is_short_float(how.type)) wide_ = c.scratch(most_bytes *= partial_width(how.type));
   room_ = c.scratch(algorithm == ReduceAlgorithm::kRing ? share_bytes(most_bytes, nodes) : most_bytes);
 }
 
@@ -125,7 +123,7 @@ void LeaderReduction::run(Bytes data, int receiver) {
   if (algorithm_ == ReduceAlgorithm::kDirect) return direct(c_, data, how_, receiver, room_);
   const auto reduce_over_leaders = algorithm_ == ReduceAlgorithm::kRing ? ring : recursive_doubling;
   if (!is_short_float(how_.type)) return reduce_over_leaders(c_, data, how_, room_);
-  const Bytes wide = wide_.first(2 * data.size());
+  const Bytes wide = wide_.first(partial_width(how_.type) * data.size());
   const std::size_t count = data.size() / element_bytes(how_.type);
   widen(wide.data(), data.data(), count, how_.type);
   reduce_over_leaders(c_, wide, {Datatype::kF32, how_.op, how_.divisor}, room_);

@@ -1,5 +1,5 @@
 // Elementwise reductions on the device. The host loops that these kernels equal are those of reduce_kernels.hpp, which
-// reduce() runs: same order of sources, float32 accumulation of 16-bit floats, one rounding. Compiled without fused
+// reduce() runs: same order of sources, float32 accumulation of short floats, one rounding. Compiled without fused
 // multiply-add, which the host loops do not use either.
 //
 // One kernel per type; the operation is an argument, because a branch that all threads take alike costs nothing beside
@@ -14,6 +14,10 @@
 
 #include "device/cuda.hpp"
 #include "device/cuda_reduce.hpp"
+
+#define ACCDP_ISA on_device
+#define ACCDP_FUNCTION __device__
+#include "device/float8.hpp"
 
 namespace accdp {
 namespace {
@@ -199,6 +203,8 @@ Kernel kernel_of(Datatype type) {
     case Datatype::kF64: return reduce_kernel<Plain<double>>;
     case Datatype::kC64: return reduce_kernel<Complex<float>>;
     case Datatype::kC128: return reduce_kernel<Complex<double>>;
+    case Datatype::kF8E4M3: return reduce_kernel<on_device::Float8E4M3>;
+    case Datatype::kF8E5M2: return reduce_kernel<on_device::Float8E5M2>;
     case Datatype::kBytes: break;
   }
   throw UsageError(std::string("a reduction of ") + name_of(type) + ": expected a numeric datatype");

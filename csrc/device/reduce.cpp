@@ -45,25 +45,32 @@ void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, con
 namespace {
 
 // Loads and stores of the reduction loops; the operation does not matter.
-using HalfBlock = portable::Block<portable::Half, portable::Sum>;
-using BFloat16Block = portable::Block<portable::BFloat16, portable::Sum>;
+template <class Element>
+using LoopsOf = portable::Block<Element, portable::Sum>;
+
+/// visit(LoopsOf<the type>()).
+template <class Visit>
+void with_loops(Datatype type, Visit visit) {
+  switch (type) {
+    case Datatype::kF16: return visit(LoopsOf<portable::Half>());
+    case Datatype::kF8E4M3: return visit(LoopsOf<portable::Float8E4M3>());
+    case Datatype::kF8E5M2: return visit(LoopsOf<portable::Float8E5M2>());
+    default: return visit(LoopsOf<portable::BFloat16>());
+  }
+}
 
 }  // namespace
 
 void widen(void* to, const void* from, std::size_t count, Datatype type) {
-  float* out = static_cast<float*>(to);
-  if (type == Datatype::kF16)
-    HalfBlock::load(out, static_cast<const HalfBlock::T*>(from), count);
-  else
-    BFloat16Block::load(out, static_cast<const BFloat16Block::T*>(from), count);
+  with_loops(type, [&]<class Loops>(Loops) {
+    Loops::load(static_cast<float*>(to), static_cast<const typename Loops::T*>(from), count);
+  });
 }
 
 void narrow(void* to, const void* from, std::size_t count, Datatype type) {
-  const float* in = static_cast<const float*>(from);
-  if (type == Datatype::kF16)
-    HalfBlock::store(static_cast<HalfBlock::T*>(to), in, count);
-  else
-    BFloat16Block::store(static_cast<BFloat16Block::T*>(to), in, count);
+  with_loops(type, [&]<class Loops>(Loops) {
+    Loops::store(static_cast<typename Loops::T*>(to), static_cast<const float*>(from), count);
+  });
 }
 
 }  // namespace accdp

@@ -21,10 +21,10 @@ struct Reduction {
 void check_reducible(Datatype type, ReduceOp op);
 
 /// dst[i] = srcs[0][i] op srcs[1][i] op ..., in that order. `dst` may be one of `srcs`.
-/// float16 and bfloat16 accumulate in float32 and round once. Buffers may have any alignment.
+/// Floats of 8 and 16 bits accumulate in float32 and round once. Buffers may have any alignment.
 void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how);
 
-/// 16-bit floats to float32 and, rounded to nearest even, back.
+/// Floats of 8 and 16 bits to float32 and, rounded to nearest even, back.
 void widen(void* to_float32, const void* from, std::size_t count, Datatype from_type);
 void narrow(void* to, const void* from_float32, std::size_t count, Datatype to_type);
 

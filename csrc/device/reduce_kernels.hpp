@@ -1,6 +1,9 @@
 // The reduction loops, included once per instruction set: ACCDP_ISA names the namespace, and the
 // includer has set the compiler's target. Every include of a standard header stands in the includer,
 // before the target changes, so that no shared inline function is compiled for the wrong processor.
+#define ACCDP_FUNCTION
+#include "device/float8.hpp"
+#undef ACCDP_FUNCTION
 
 namespace accdp::ACCDP_ISA {
 
@@ -257,6 +260,8 @@ inline Kernel kernel(Datatype type, ReduceOp op) {
     case Datatype::kF64: return ordered<Plain<double>>(op);
     case Datatype::kC64: return complex<Complex<float>>(op);
     case Datatype::kC128: return complex<Complex<double>>(op);
+    case Datatype::kF8E4M3: return ordered<Float8E4M3>(op);
+    case Datatype::kF8E5M2: return ordered<Float8E5M2>(op);
     case Datatype::kBytes: return nullptr;
   }
   return nullptr;

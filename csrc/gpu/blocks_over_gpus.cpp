@@ -84,14 +84,7 @@ class ScatterPipeline : BlockPipeline {
     mark(segment);
   }
 
-  void start(std::size_t segment) {
-    settle(segment);
-    if (is_apart()) {
-      hand_to_owners(segment, true);
-      sum_of_groups(segment, wire_ ? how_.partial() : how_);
-    }
-    if (wire_) wire_->start(segment, room(segment));
-  }
+  void start(std::size_t segment) { start_reduction(segment, wire_ ? &*wire_ : nullptr, how_); }
 
   void finish(std::size_t segment) {
     if (wire_) wire_->finish(segment);

@@ -27,9 +27,12 @@ struct DevicePath::State {
   std::unique_ptr<Pool> pool;             // last: its end waits for the stream, before the memory above goes
 
   bool is_shared() const { return pool && !hierarchy; }
-  bool goes_over_gpus(const Context& c, std::size_t bytes) const {
-    return hierarchy && accdp::goes_over_gpus(c, *hierarchy, bytes);
+  bool goes_over_gpus(const Context& c, std::size_t bytes, bool in_rank_order = false) const {
+    return hierarchy && accdp::goes_over_gpus(c, *hierarchy, bytes) &&
+           !(in_rank_order && c.topology().size() > static_cast<int>(kMostSources));
   }
+  /// Gather, scatter and alltoall.
+  bool moves_over_gpus(const Context& c) const { return hierarchy && gpu_piece_bytes(c, *hierarchy) > 0; }
   cudaStream_t stream() const { return pool ? pool->stream() : own_stream.get(); }
   bool is_set_up() const { return static_cast<bool>(after); }
   void set_up(Context& context);
@@ -119,7 +122,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   why_not.clear();
   std::size_t most = std::min(pool->slot_bytes(), kLongestSegment);
   if (all.groups > 1) most = std::min(most, c.slot_bytes());
-  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(), {}});
+  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(), {}, {}});
 }
 
 DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
@@ -172,6 +175,11 @@ std::size_t DeviceCollectives::chunk_bytes() const {
                              : static_cast<std::size_t>(settings().gpu_slot_bytes);
 }
 
+Collectives& DeviceCollectives::in_rank_order() {
+  in_rank_order_ = true;
+  return *this;
+}
+
 /// Runs one of two ways between "after the caller's stream" and "before what follows on it".
 template <class Shared, class Staged>
 void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
@@ -207,8 +215,8 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
         staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(), stream,
                           [&](ConstBytes in, Bytes out) {
                             // A root's chunk is only read.
-                            host_collectives().bcast(
-                                c, is_root ? Bytes(const_cast<std::byte*>(in.data()), in.size()) : out, root);
+                            on_host().bcast(c, is_root ? Bytes(const_cast<std::byte*>(in.data()), in.size()) : out,
+                                            root);
                           });
       });
 }
@@ -218,12 +226,12 @@ void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Re
       c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver); },
       [&](Staging& staging, cudaStream_t stream) {
         DevicePath::State& state = *path_->state_;
-        if (state.goes_over_gpus(c, in.size()))
-          return reduce_over_gpus(c, *state.pool, *state.hierarchy, in, out, how, receiver);
+        if (state.goes_over_gpus(c, in.size(), in_rank_order_))
+          return (in_rank_order_ ? reduce_in_rank_order_over_gpus : reduce_over_gpus)(c, *state.pool, *state.hierarchy,
+                                                                                      in, out, how, receiver);
         const bool wanted = receiver < 0 || receiver == c.topology().rank();
-        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(), stream, [&](ConstBytes part, Bytes result) {
-          host_collectives().reduce_to(c, part, result, how, receiver);
-        });
+        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(), stream,
+                          [&](ConstBytes part, Bytes result) { on_host().reduce_to(c, part, result, how, receiver); });
       });
 }
 
@@ -234,7 +242,7 @@ void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<B
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, total_bytes(outs)))
           return allgather_over_gpus(c, *state.pool, *state.hierarchy, in, outs);
-        whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().allgather(c, from[0], to); });
+        whole({in}, outs, [&](const auto& from, const auto& to) { on_host().allgather(c, from[0], to); });
       });
 }
 
@@ -244,10 +252,10 @@ void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>
       c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how); },
       [&](Staging&, cudaStream_t) {
         DevicePath::State& state = *path_->state_;
-        if (state.goes_over_gpus(c, total_bytes(ins)))
-          return reduce_scatter_over_gpus(c, *state.pool, *state.hierarchy, ins, out, how);
-        whole(ins, {out},
-              [&](const auto& from, const auto& to) { host_collectives().reduce_scatter(c, from, to[0], how); });
+        if (state.goes_over_gpus(c, total_bytes(ins), in_rank_order_))
+          return (in_rank_order_ ? reduce_scatter_in_rank_order_over_gpus : reduce_scatter_over_gpus)(
+              c, *state.pool, *state.hierarchy, ins, out, how);
+        whole(ins, {out}, [&](const auto& from, const auto& to) { on_host().reduce_scatter(c, from, to[0], how); });
       });
 }
 
@@ -255,7 +263,9 @@ void DeviceCollectives::gather(Context& c, ConstBytes in, const std::vector<Byte
   run(
       c, [&](Pool& pool) { gather_shared_gpu(c, pool, in, outs, root); },
       [&](Staging&, cudaStream_t) {
-        whole({in}, outs, [&](const auto& from, const auto& to) { host_collectives().gather(c, from[0], to, root); });
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return gather_over_gpus(c, *state.pool, *state.hierarchy, in, outs, root);
+        whole({in}, outs, [&](const auto& from, const auto& to) { on_host().gather(c, from[0], to, root); });
       });
 }
 
@@ -263,7 +273,9 @@ void DeviceCollectives::scatter(Context& c, const std::vector<ConstBytes>& ins, 
   run(
       c, [&](Pool& pool) { scatter_shared_gpu(c, pool, ins, out, root); },
       [&](Staging&, cudaStream_t) {
-        whole(ins, {out}, [&](const auto& from, const auto& to) { host_collectives().scatter(c, from, to[0], root); });
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return scatter_over_gpus(c, *state.pool, *state.hierarchy, ins, out, root);
+        whole(ins, {out}, [&](const auto& from, const auto& to) { on_host().scatter(c, from, to[0], root); });
       });
 }
 
@@ -271,7 +283,9 @@ void DeviceCollectives::alltoall(Context& c, const std::vector<ConstBytes>& ins,
   run(
       c, [&](Pool& pool) { alltoall_shared_gpu(c, pool, ins, outs); },
       [&](Staging&, cudaStream_t) {
-        whole(ins, outs, [&](const auto& from, const auto& to) { host_collectives().alltoall(c, from, to); });
+        DevicePath::State& state = *path_->state_;
+        if (state.moves_over_gpus(c)) return alltoall_over_gpus(c, *state.pool, *state.hierarchy, ins, outs);
+        whole(ins, outs, [&](const auto& from, const auto& to) { on_host().alltoall(c, from, to); });
       });
 }
 

@@ -44,6 +44,8 @@ class DeviceCollectives final : public Collectives {
   void gather(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root) override;
   void scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root) override;
   void alltoall(Context& context, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) override;
+  /// This one, from now on.
+  Collectives& in_rank_order() override;
 
  private:
   template <class Shared, class Staged>
@@ -51,10 +53,13 @@ class DeviceCollectives final : public Collectives {
   template <class Algorithm>
   void whole(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Algorithm algorithm);
   std::size_t chunk_bytes() const;
+  /// For what is staged.
+  Collectives& on_host() const { return in_rank_order_ ? ordered_collectives() : host_collectives(); }
 
   std::shared_ptr<DevicePath> path_;
   int device_;
   std::uintptr_t stream_;
+  bool in_rank_order_ = false;
 };
 
 }  // namespace accdp

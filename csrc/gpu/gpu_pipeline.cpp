@@ -55,16 +55,14 @@ void SegmentRooms::abandon() {
   data_ = nullptr;
 }
 
-GpuPipeline::GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid)
-    : c_(c),
-      pool_(pool),
-      groups_(pool.groups()),
-      hierarchy_(hierarchy),
-      rooms_(hierarchy.rooms),
-      grid_(std::move(grid)) {
+GpuSegments::GpuSegments(Context& c, Pool& pool, GpuHierarchy& hierarchy, std::size_t room_bytes)
+    : c_(c), pool_(pool), groups_(pool.groups()), hierarchy_(hierarchy), rooms_(hierarchy.rooms) {
   // One more than is on the wire: the next is on its way from the device.
-  rooms_.reserve(grid_.longest_segment(), kAhead + 1, hierarchy.by_mpi_on_device, pool.stream());
+  rooms_.reserve(room_bytes, kAhead + 1, hierarchy.by_mpi_on_device, pool.stream());
 }
+
+GpuPipeline::GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid)
+    : GpuSegments(c, pool, hierarchy, grid.longest_segment()), grid_(std::move(grid)) {}
 
 void DeviceWorkplace::reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) {
   reduce_async(dst, nullptr, srcs, count, how, hierarchy_.wire_stream.get());
@@ -89,6 +87,15 @@ void GpuPipeline::sum_of_groups(std::size_t segment, const Reduction& how) {
   for (int group = 0; group < groups_.count(); ++group)
     sources.push_back(group == groups_.mine() ? mine.data() : found(segment, group).data());
   reduce(mine.data(), sources, mine.size() / element_bytes(how.type), how);
+}
+
+void GpuPipeline::start_reduction(std::size_t segment, WireReduction* wire, const Reduction& how) {
+  settle(segment);
+  if (is_apart()) {
+    hand_to_owners(segment, true);
+    sum_of_groups(segment, wire ? how.partial() : how);
+  }
+  if (wire) wire->start(segment, room(segment));
 }
 
 void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {

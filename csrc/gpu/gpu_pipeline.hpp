@@ -39,6 +39,7 @@ struct GpuHierarchy {
   std::size_t segment_bytes = 0;  ///< at most; what fits into a slot of the pool, and of the host where it goes there
   Stream wire_stream;             ///< for work on what came from other nodes
   SegmentRooms rooms;
+  DeviceBuffer contributions;  ///< of all ranks, to what this rank reduces in rank order
 };
 
 /// Where frames that came from other nodes into device memory are reduced.
@@ -52,17 +53,15 @@ class DeviceWorkplace final : public WireReduction::Workplace {
   GpuHierarchy& hierarchy_;
 };
 
-/// What pipelines over GPU groups and nodes have in common. A segment has a cut for each lane. In its group each rank
-/// works for the lanes that GpuGroups says; between the groups of a node cuts go through slots in host memory, between
-/// nodes each rank sends its own. While the wire carries some segments, the device works on the next.
-class GpuPipeline {
+/// Segments that go between GPU groups and nodes in a pipeline: while the wire carries some, the device works on the
+/// next. Each has a room.
+class GpuSegments {
  protected:
-  GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid);
+  GpuSegments(Context& c, Pool& pool, GpuHierarchy& hierarchy, std::size_t room_bytes);
 
   /// For every segment in order: fetch(i), start(i) one segment later, finish(i) kAhead segments later.
   template <class Fetch, class Start, class Finish>
-  void run(Fetch fetch, Start start, Finish finish) {
-    const std::size_t segments = grid_.segments();
+  void run(std::size_t segments, Fetch fetch, Start start, Finish finish) {
     try {
       for (std::size_t i = 0; i < segments + kAhead; ++i) {
         if (i < segments) fetch(i);
@@ -78,6 +77,30 @@ class GpuPipeline {
 
   bool is_apart() const { return groups_.count() > 1; }  ///< whether the node has several GPU groups
   int me() const { return c_.local_rank(); }
+  void mark(std::size_t segment) { record(rooms_.settled(segment), pool_.stream()); }
+  void settle(std::size_t segment) { synchronize(rooms_.settled(segment)); }
+
+  static constexpr std::size_t kAhead = 3;  // segments on the wire
+
+  Context& c_;
+  Pool& pool_;
+  const GpuGroups& groups_;
+  GpuHierarchy& hierarchy_;
+  SegmentRooms& rooms_;
+};
+
+/// What pipelines of lanes have in common. A segment has a cut for each lane. In its group each rank works for the
+/// lanes that GpuGroups says; between the groups of a node cuts go through slots in host memory, between nodes each
+/// rank sends its own.
+class GpuPipeline : protected GpuSegments {
+ protected:
+  GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid);
+
+  template <class Fetch, class Start, class Finish>
+  void run(Fetch fetch, Start start, Finish finish) {
+    GpuSegments::run(grid_.segments(), fetch, start, finish);
+  }
+
   FrameGrid::Cut cut(std::size_t segment, int lane) const { return grid_.lane(segment, lane); }
   /// Where a lane's part of a segment begins in a slot or room.
   std::size_t offset(std::size_t segment, int lane) const {
@@ -87,14 +110,14 @@ class GpuPipeline {
   Bytes room(std::size_t segment, int lane) const {
     return room(segment).subspan(offset(segment, lane), cut(segment, lane).bytes);
   }
-  void mark(std::size_t segment) { record(rooms_.settled(segment), pool_.stream()); }
-  void settle(std::size_t segment) { synchronize(rooms_.settled(segment)); }
-
   /// Reduces a lane over the slots of the group, which all have written, into the room. The place of this rank's lanes
   /// in its own slot is nobody else's.
   void sum_in_group(std::size_t segment, int lane, const Reduction& how);
   /// Reduces the own lane over the groups of the node, which have handed it over.
   void sum_of_groups(std::size_t segment, const Reduction& how);
+  /// What follows the reduction of a segment in each group: over the groups of the node, then over the wire if there is
+  /// one.
+  void start_reduction(std::size_t segment, WireReduction* wire, const Reduction& how);
 
   // Steps of the whole node.
   /// Agents hand other ranks of the node those ranks' lanes, if they give; then found(group) is this rank's own lane,
@@ -107,13 +130,6 @@ class GpuPipeline {
   /// none. gives: whether this rank's group has them.
   void hand_out(std::size_t segment, Bytes out, bool gives);
 
-  static constexpr std::size_t kAhead = 3;  // segments on the wire
-
-  Context& c_;
-  Pool& pool_;
-  const GpuGroups& groups_;
-  GpuHierarchy& hierarchy_;
-  SegmentRooms& rooms_;
   const FrameGrid grid_;
 };
 
@@ -122,6 +138,12 @@ class GpuPipeline {
 bool goes_over_gpus(const Context& context, const GpuHierarchy& hierarchy, std::size_t bytes);
 /// Bytes of a frame where a segment is one frame for each of `shares`; 0: they would be too short.
 std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares);
+
+/// Bytes of a piece of a block that one rank has for another, in the pipeline of gather, scatter and alltoall; 0: they
+/// would be too short, and these are staged. Sizes do not matter, because each pair has a message of its own anyway.
+inline std::size_t gpu_piece_bytes(const Context& c, const GpuHierarchy& hierarchy) {
+  return gpu_frame_bytes(hierarchy, c.shape().ranks);
+}
 
 /// receiver: group rank, or -1 for all. Needs goes_over_gpus().
 void reduce_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in, Bytes out,
@@ -132,5 +154,21 @@ void allgather_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, 
 void reduce_scatter_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
                               Bytes out, const Reduction& how);
 void bcast_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, Bytes data, int root);
+/// As reduce_over_gpus and reduce_scatter_over_gpus, for up to kMostSources ranks, with the bits that the host's
+/// reductions in rank order have: every element is reduced by one rank, over all contributions in the order of ranks.
+void reduce_in_rank_order_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in, Bytes out,
+                                    const Reduction& how, int receiver);
+void reduce_scatter_in_rank_order_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy,
+                                            const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how);
+/// These need gpu_piece_bytes() > 0. The first hands ins[r] to rank r, which has it in its outs[]; all ranks know the
+/// sizes, at most `longest`.
+void move_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
+                    const std::vector<Bytes>& outs, std::size_t longest);
+void gather_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in,
+                      const std::vector<Bytes>& outs, int root);
+void scatter_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
+                       Bytes out, int root);
+void alltoall_over_gpus(Context& context, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
+                        const std::vector<Bytes>& outs);
 
 }  // namespace accdp

@@ -39,6 +39,8 @@ MPI_Datatype native_type(Datatype type) {
     case Datatype::kC128: return MPI_C_DOUBLE_COMPLEX;
     case Datatype::kF16:
     case Datatype::kBF16:  // no release of the standard has them, and what libraries add they round at every step
+    case Datatype::kF8E4M3:
+    case Datatype::kF8E5M2:
     case Datatype::kBytes: break;
   }
   return MPI_DATATYPE_NULL;

@@ -17,6 +17,8 @@ Datatype datatype_of(const at::Tensor& tensor) {
     case at::kLong: return Datatype::kI64;
     case at::kHalf: return Datatype::kF16;
     case at::kBFloat16: return Datatype::kBF16;
+    case at::kFloat8_e4m3fn: return Datatype::kF8E4M3;
+    case at::kFloat8_e5m2: return Datatype::kF8E5M2;
     case at::kFloat: return Datatype::kF32;
     case at::kDouble: return Datatype::kF64;
     case at::kComplexFloat: return Datatype::kC64;

@@ -13,7 +13,7 @@ namespace accdp::torch_backend {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Datatype for moving and, where it is numeric, reducing; kBytes for dtypes that are only moved (fp8, quantised).
+/// Datatype for moving and, where it is numeric, reducing; kBytes for dtypes that are only moved.
 Datatype datatype_of(const at::Tensor& tensor);
 ReduceOp reduce_op_of(const c10d::ReduceOp& op);
 

@@ -77,9 +77,44 @@ void averages(const Gpu& gpu) {
   }
 }
 
+/// Blocks between some pairs of ranks only, so that nodes differ in the number of segments: none, and many.
+void few_pairs(const Gpu& gpu) {
+  Group& group = gpu.group;
+  const int rank = group.rank();
+  auto count = [](int from, int to) { return from == 1 && to == 0 ? std::size_t{100'003} : std::size_t{to == 2}; };
+  const std::vector<Array> outgoing = arrays(gpu, [&](int q) { return input(10 * rank + q, count(rank, q)); });
+  const std::vector<Array> incoming = arrays(gpu, [&](int q) { return Ints(count(q, rank)); });
+  DeviceCollectives via = gpu.via();
+  group.alltoall(readable(outgoing), writable(incoming), kType, -1, via);
+  CHECK(std::string(group.last_run().way.algorithm) == "gpu_pairs");
+  for (int q = 0; q < group.size(); ++q) CHECK(incoming[q].values() == input(10 * q + rank, count(q, rank)));
+  const Array own(gpu, input(rank, 7)), received(gpu, 7);
+  const std::vector<Array> all = arrays(gpu, [](int) { return Ints(7); });
+  group.gather(own.bytes(), rank == 1 ? writable(all) : std::vector<Bytes>{}, kType, 1, -1, via);
+  CHECK(std::string(group.last_run().way.algorithm) == "gpu_pairs");
+  group.scatter(rank == 1 ? readable(all) : std::vector<ConstBytes>{}, received.bytes(), kType, 1, -1, via);
+  CHECK(std::string(group.last_run().way.algorithm) == "gpu_pairs");
+  CHECK(received.values() == own.values());
+}
+
+/// A rank that sends another number of bytes than is expected is named, before anything is written there.
+void unequal_sizes() {
+  CHECK(run_processes_on_nodes({0, 0, 1, 1}, [](Group& group) {
+    Gpu gpu(group);
+    const std::vector<Array> outgoing =
+        arrays(gpu, [&](int q) { return Ints(group.rank() == 3 && q == 0 ? 5 : 4, group.rank()); });
+    const std::vector<Array> incoming = arrays(gpu, [](int) { return Ints(4, -1); });
+    DeviceCollectives via = gpu.via();
+    CHECK_THROWS(group.alltoall(readable(outgoing), writable(incoming), kType, -1, via), Error,
+                 group.rank() == 0 ? "sends 20 bytes to rank 0" : "");
+    if (group.rank() == 0) CHECK(incoming[3].values() == Ints(4, -1));
+  }));
+}
+
 void both(const Gpu& gpu) {
   long_messages(gpu);
   averages(gpu);
+  few_pairs(gpu);
   for (std::size_t count : {5000, 40'000}) many_blocks_on_device(gpu, count);
 }
 
@@ -131,6 +166,7 @@ void failing_call(const char* call, int nth, const char* text) {
 int main() {
   groups_of_ranks();
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
+  unequal_sizes();
   auto alike = [](int) {};
   run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined through host memory", alike);
   run({0, 1, 0, 1, 2, 2}, "shared GPU on each of 3 nodes", alike, both);

@@ -18,9 +18,10 @@
 
 using namespace accdp;
 
-constexpr Datatype kTypes[] = {Datatype::kBool, Datatype::kU8,  Datatype::kI8,  Datatype::kU16, Datatype::kI16,
-                               Datatype::kU32,  Datatype::kI32, Datatype::kU64, Datatype::kI64, Datatype::kF16,
-                               Datatype::kBF16, Datatype::kF32, Datatype::kF64, Datatype::kC64, Datatype::kC128};
+constexpr Datatype kTypes[] = {Datatype::kBool,   Datatype::kU8,    Datatype::kI8,  Datatype::kU16, Datatype::kI16,
+                               Datatype::kU32,    Datatype::kI32,   Datatype::kU64, Datatype::kI64, Datatype::kF16,
+                               Datatype::kBF16,   Datatype::kF32,   Datatype::kF64, Datatype::kC64, Datatype::kC128,
+                               Datatype::kF8E4M3, Datatype::kF8E5M2};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProd, ReduceOp::kMin,
                              ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,  ReduceOp::kBxor};
 
@@ -54,6 +55,8 @@ bool same(Datatype type, const std::byte* a, const std::byte* b, std::size_t cou
   auto is_nan = [&](const std::byte* at) {
     std::uint64_t bits = 0;
     std::memcpy(&bits, at, width);
+    if (type == Datatype::kF8E4M3) return (bits & 0x7f) == 0x7f;
+    if (type == Datatype::kF8E5M2) return (bits & 0x7f) > 0x7c;
     if (type == Datatype::kF16) return (bits & 0x7fff) > 0x7c00;
     if (type == Datatype::kBF16) return (bits & 0x7fff) > 0x7f80;
     if (type == Datatype::kF32) return (bits & 0x7fffffff) > 0x7f800000;

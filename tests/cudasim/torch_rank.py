@@ -258,6 +258,25 @@ def compressed(group, rank, size):
     assert is_same(y, total(size))
 
 
+def deterministic(group, rank, size):
+    """The order of ranks, whatever the placement: the bits that host memory gives."""
+    group.set_deterministic(True)
+    values = torch.randn(COUNT, generator=torch.Generator().manual_seed(rank)) * 10.0 ** (rank % 4)
+    x, on_host = far(values), values.clone()
+    summing(group, x).wait()
+    summing(group, on_host).wait()
+    assert is_same(x, on_host)
+    group.set_deterministic(False)
+
+
+def float8(group, rank, size):
+    """Summed in float32, as on the host; small integers, so that every sum fits."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        x = far((numbers(rank) % 3 - 1).to(dtype))
+        summing(group, x).wait()
+        assert torch.equal(near(x).float(), sum(numbers(r) % 3 - 1 for r in range(size)))
+
+
 def errors_surface(group, rank, size):
     """Last: a failure breaks the group. It is told by the work, and by the next call, on every rank."""
     if size == 1:
@@ -283,6 +302,8 @@ SCENES = [
     host_and_device_in_one_group,
     captured_streams,
     compressed,
+    deterministic,
+    float8,
     errors_surface,
 ]
 

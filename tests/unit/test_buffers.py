@@ -41,11 +41,13 @@ def test_numpy_and_torch_datatypes(name):
         assert (buffer.shape, buffer.itemsize) == ((2, 3), array.itemsize)
 
 
-def test_bfloat16_is_a_number_and_float8_is_bytes():
+def test_bfloat16_and_float8_are_numbers():
     half = describe(torch.zeros(5, dtype=torch.bfloat16), "x", writable=True)
     assert (half.count, half.datatype, half.itemsize) == (5, Datatype.bf16, 2)
     eighth = describe(torch.zeros(5, dtype=torch.float8_e4m3fn), "x", writable=True)
-    assert (eighth.count, eighth.datatype, eighth.itemsize) == (5, Datatype.bytes, 1)
+    assert (eighth.count, eighth.datatype, eighth.itemsize) == (5, Datatype.f8e4m3, 1)
+    assert describe(torch.zeros(5, dtype=torch.float8_e5m2), "x", writable=True).datatype == Datatype.f8e5m2
+    assert describe(torch.zeros(5, dtype=torch.float8_e4m3fnuz), "x", writable=True).datatype == Datatype.bytes
 
 
 def test_records_and_times_are_moved_as_bytes():

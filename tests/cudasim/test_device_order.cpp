@@ -1,0 +1,133 @@
+// Deterministic reductions of device memory: the same bits for every placement of 8 ranks on GPUs and nodes, which are
+// those of host memory. Every rank is a process.
+#include <cstring>
+#include <random>
+
+#include "device_checks.hpp"
+#include "process_wire.hpp"
+
+/// Small floats whose sum depends on the order, in memory of `type`.
+std::vector<std::byte> unordered(int rank, std::size_t count, Datatype type) {
+  std::vector<float> wide(count);
+  std::mt19937 random(static_cast<unsigned>(rank));
+  for (float& value : wide) {
+    const float digits = static_cast<float>(random() % 4096) / 4096 - 0.5f;
+    value = digits * static_cast<float>(1 << 2 * (rank % 4));
+  }
+  std::vector<std::byte> values(count * element_bytes(type));
+  if (type == Datatype::kF32)
+    std::memcpy(values.data(), wide.data(), values.size());
+  else
+    narrow(values.data(), wide.data(), count, type);
+  return values;
+}
+
+/// Bytes on the device, written and read by the stream.
+class RawArray {
+ public:
+  RawArray(const Gpu& gpu, std::vector<std::byte> values)
+      : gpu_(&gpu), host_(std::move(values)), device_(host_.size() + 1) {
+    copy_async(device_.data(), host_.data(), host_.size(), gpu.stream());
+  }
+  Bytes bytes() const { return {device_.data(), host_.size()}; }
+  std::vector<std::byte> values() const {
+    std::vector<std::byte> found(host_.size());
+    copy_async(found.data(), device_.data(), found.size(), gpu_->stream());
+    gpu_->synchronize();
+    return found;
+  }
+
+ private:
+  const Gpu* gpu_;
+  std::vector<std::byte> host_;  // outlives the copy from it
+  DeviceBuffer device_;
+};
+
+/// What all ranks' contributions give when they are reduced in the order of their numbers.
+std::vector<std::byte> reduced_in_order(int ranks, std::size_t count, const Reduction& how) {
+  std::vector<std::vector<std::byte>> all;
+  std::vector<const void*> sources;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(unordered(rank, count, how.type));
+  for (const std::vector<std::byte>& one : all) sources.push_back(one.data());
+  std::vector<std::byte> result(all[0].size());
+  reduce(result.data(), sources, count, how);
+  return result;
+}
+
+/// Reductions of a deterministic group: the bits of one order, which is the same for every placement and for host
+/// memory.
+void in_rank_order_on_device(const Gpu& gpu, bool goes_over_gpus) {
+  Group& group = gpu.group;
+  const int rank = group.rank(), size = group.size(), root = size - 1;
+  group.set_deterministic(true);
+  DeviceCollectives via = gpu.via();
+  for (Datatype type : {Datatype::kF16, Datatype::kBF16, Datatype::kF32})
+    for (std::size_t count : {std::size_t{3}, std::size_t{1000}, std::size_t{60'001}}) {
+      const ReduceOp op = count == 1000 ? ReduceOp::kAvg : ReduceOp::kSum;
+      const std::vector<std::byte> own = unordered(rank, count, type);
+      const std::vector<std::byte> wanted = reduced_in_order(size, count, {type, op, size});
+      const RawArray mine(gpu, own), at_root(gpu, own), kept(gpu, own);
+      group.allreduce(mine.bytes(), mine.bytes(), type, op, -1, via);
+      if (goes_over_gpus && count > 1000) CHECK(std::string(group.last_run().way.algorithm) == "gpu_rank_order");
+      CHECK(mine.values() == wanted);
+      group.reduce(kept.bytes(), rank == root ? at_root.bytes() : Bytes(), type, op, root, -1, via);
+      CHECK(at_root.values() == (rank == root ? wanted : own));
+      CHECK(kept.values() == own);
+      std::vector<std::byte> on_host = own;
+      group.allreduce(std::as_writable_bytes(std::span(on_host)), std::as_writable_bytes(std::span(on_host)), type, op);
+      CHECK(on_host == wanted);
+      // Blocks of different size.
+      const std::size_t width = element_bytes(type), each = count / size;
+      std::vector<ConstBytes> parts;
+      for (int r = 0; r < size; ++r) {
+        const std::size_t end = r + 1 == size ? count : (r + 1) * each;
+        parts.push_back(ConstBytes(kept.bytes()).subspan(r * each * width, (end - r * each) * width));
+      }
+      const RawArray part(gpu, std::vector<std::byte>(parts[rank].size()));
+      group.reduce_scatter(parts, part.bytes(), type, op, -1, via);
+      const auto begin = wanted.begin() + static_cast<std::ptrdiff_t>(rank * each * width);
+      CHECK(part.values() == std::vector<std::byte>(begin, begin + static_cast<std::ptrdiff_t>(part.bytes().size())));
+    }
+  group.set_deterministic(false);
+}
+
+/// Whether that path joins several GPU groups.
+bool is_joined(const std::string& path) {
+  return path.find("staged") != 0 &&
+         (path.find("nodes") != std::string::npos || path.find("apart") != std::string::npos);
+}
+
+/// path: how data must go.
+void run(const std::vector<int>& nodes, const std::string& path, const std::function<void(int)>& prepare) {
+  CHECK(run_processes_on_nodes(nodes, [&](Group& group) {
+    prepare(group.rank());
+    cudasim::set_jitter(20);
+    const Gpu gpu(group);
+    in_rank_order_on_device(gpu, is_joined(path));
+    if (gpu.path->describe().find(path) != 0) std::fprintf(stderr, "path: %s\n", gpu.path->describe().c_str());
+    CHECK(gpu.path->describe().find(path) == 0);
+  }));
+}
+
+void one_gpu(int) {}
+void two_gpus_apart(int rank) {
+  cudasim::set_devices(1, rank % 2);
+  cudasim::set_peer_access(false);
+}
+
+int main() {
+  set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
+  const std::vector<int> one_node(8, 0), two{0, 0, 0, 0, 1, 1, 1, 1}, four{0, 1, 2, 3, 0, 1, 2, 3};
+  run(one_node, "shared GPU, ordered by events", one_gpu);
+  run(one_node, "peer GPUs", [](int rank) { cudasim::set_devices(1, rank / 2); });
+  run(one_node, "2 GPUs apart", two_gpus_apart);
+  run(two, "shared GPU on each of 2 nodes", one_gpu);
+  run(two, "2 GPUs apart on each of 2 nodes", two_gpus_apart);
+  run(four, "shared GPU on each of 4 nodes", one_gpu);
+  run({0, 1, 2, 3, 4, 5, 6, 7}, "staged: the ranks are on several nodes", one_gpu);
+  run({0, 1, 0, 2, 1, 0, 2, 2}, "staged: nodes have different numbers of ranks", one_gpu);
+  set_setting("ACCDP_MPI_CUDA", "on");
+  run(four, "shared GPU on each of 4 nodes, ordered by events, joined by MPI on device memory", one_gpu);
+  set_setting("ACCDP_GPU_PATH", "staged");
+  run(two, "staged: ACCDP_GPU_PATH=staged", one_gpu);
+}

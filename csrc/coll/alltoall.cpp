@@ -71,6 +71,25 @@ void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins,
       fail_sizes(c, rank, theirs[rank], t.rank(), outs[rank].size());
 }
 
+/// Round by round each rank sends to one and receives from another. Few bytes at once: of many long messages that share
+/// a link each would get its turn late, and lose packets to the others.
+void exchange_blocks(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  constexpr std::size_t kAtOnce = 1 << 20;
+  const Topology& t = c.topology();
+  Exchange blocks(c);
+  std::size_t awaited = 0, under_way = 0;  // messages begun before the last wait; bytes since
+  for (int i = 1; i < t.size(); ++i) {
+    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
+    if (!t.is_near(from)) blocks.receive({from, outs[from]}), under_way += outs[from].size();
+    if (!t.is_near(to)) blocks.send({to, ins[to]}), under_way += ins[to].size();
+    if (under_way < kAtOnce) continue;
+    blocks.await_first(awaited);
+    awaited = blocks.begun();
+    under_way = 0;
+  }
+  blocks.await_all();
+}
+
 }  // namespace
 
 void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
@@ -94,14 +113,7 @@ void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<
   alltoall_on_node(c, ins, outs);
   if (t.nodes() == 1) return;
   compare_sizes_between_nodes(c, ins, outs);
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer
-    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
-    if (!t.is_near(from)) incoming.push_back({from, outs[from]});
-    if (!t.is_near(to)) outgoing.push_back({to, ins[to]});
-  }
-  c.exchange(incoming, outgoing);
+  exchange_blocks(c, ins, outs);
 }
 
 }  // namespace accdp

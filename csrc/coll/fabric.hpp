@@ -56,8 +56,9 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  ChoiceMemo choices;  ///< of allreduces
-  Way way;             ///< of the last collective
+  ChoiceMemo choices;      ///< of allreduces
+  Patience wire_patience;  ///< of collectives that wait for other nodes
+  Way way;                 ///< of the last collective
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;

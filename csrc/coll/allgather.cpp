@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "coll/algorithms.hpp"
 #include "coll/block_frames.hpp"
+#include "coll/piecewise_exchange.hpp"
 #include "coll/segment_pipeline.hpp"
 #include "node/copy_out.hpp"
 
@@ -143,42 +145,35 @@ class GatherPipeline : SegmentPipeline {
   std::optional<WireReduction> wire_;
 };
 
-/// Every rank exchanges its block with its like on the other nodes, in pieces of a slot: while the wire carries some,
-/// the node hands round others. Where a rank is alone on its node, in one piece.
+/// Every rank exchanges its block with its like on the other nodes, in pieces: while the wire carries some, the node
+/// hands round others.
 class GatherByLikes {
  public:
-  GatherByLikes(Context& c, const std::vector<Bytes>& outs) : c_(c), outs_(outs), incoming_(c), outgoing_(c) {
+  GatherByLikes(Context& c, const std::vector<Bytes>& outs)
+      : c_(c), outs_(outs), piece_bytes_(exchange_piece_bytes(c.slot_bytes(), c.topology().nodes() - 1)) {
     for (const Bytes& out : outs) longest_ = std::max(longest_, out.size()), total_ += out.size();
-    piece_bytes_ = c.local_size() == 1 ? longest_ : c.slot_bytes();
   }
 
   void run() {
     const int nodes = c_.topology().nodes(), me = c_.topology().node(), local = c_.local_rank();
-    // The next node's first, so that not all send to the same one. A node's pieces come in the order they are sent in.
-    std::vector<std::size_t> come;  // messages, up to and with that piece
-    for (std::size_t at = 0; at < longest_; at += piece_bytes_)
-      for (int step = 1; step < nodes; ++step) {
-        const int before = (me + nodes - step) % nodes;
-        incoming_.receive({c_.topology().members(before)[local], piece(before, local, at)});
-        come.push_back(incoming_.begun());
-      }
-    for (std::size_t at = 0; at < longest_; at += piece_bytes_)
-      for (int step = 1; step < nodes; ++step)
-        outgoing_.send({c_.topology().members((me + step) % nodes)[local], piece(me, local, at)});
-    auto next = come.begin();
-    for (std::size_t at = 0; at < longest_; at += piece_bytes_) {
-      hand_round(me, at);
-      for (int step = 1; step < nodes; ++step) {
-        incoming_.await_first(*next++);
-        hand_round((me + nodes - step) % nodes, at);
-      }
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for (int step = 1; step < nodes; ++step) {  // the next node first, so that not all send to the same one
+      incoming.push_back({like((me + nodes - step) % nodes, local), outs_[like((me + nodes - step) % nodes, local)]});
+      outgoing.push_back({like((me + step) % nodes, local), outs_[c_.topology().rank()]});
     }
-    outgoing_.await_all();
+    PiecewiseExchange blocks(c_, std::move(incoming), std::move(outgoing), piece_bytes_);
+    for (std::size_t round = 0; round * piece_bytes_ < longest_; ++round) {
+      hand_round(me, round * piece_bytes_);
+      blocks.await_round(round);
+      for (int step = 1; step < nodes; ++step) hand_round((me + nodes - step) % nodes, round * piece_bytes_);
+    }
   }
 
  private:
+  int like(int node, int local) const { return c_.topology().members(node)[local]; }
   Bytes piece(int node, int local, std::size_t at) const {
-    const Bytes block = outs_[c_.topology().members(node)[local]];
+    const Bytes block = outs_[like(node, local)];
     const std::size_t begin = std::min(at, block.size());
     return block.subspan(begin, std::min(piece_bytes_, block.size() - begin));
   }
@@ -200,8 +195,8 @@ class GatherByLikes {
 
   Context& c_;
   const std::vector<Bytes>& outs_;
-  Exchange incoming_, outgoing_;
-  std::size_t longest_ = 0, total_ = 0, piece_bytes_ = 0;
+  const std::size_t piece_bytes_;
+  std::size_t longest_ = 0, total_ = 0;
 };
 
 }  // namespace
@@ -219,7 +214,8 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   if (t.size() == 1) return c.note({"alone"});
   const int k = c.shape().local_size, lanes = lanes_for(total_of(outs), c.shape());
   if (k == 1 || lanes > 1) {
-    c.note({k == 1 ? "pairs" : "lanes", lanes, k == 1 ? in.size() : std::min(in.size(), c.slot_bytes())});
+    const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.nodes() - 1);
+    c.note({k == 1 ? "pairs" : "lanes", lanes, std::min(in.size(), piece)});
     if (k > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
     return GatherByLikes(c, outs).run();
   }

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/block_frames.hpp"
+#include "coll/piecewise_exchange.hpp"
 
 namespace accdp {
 namespace {
@@ -169,7 +170,8 @@ Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, boo
 /// last one.
 Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
   const int n = shape.nodes, k = shape.local_size;
-  const std::size_t piece = std::min(block, shape.slot_bytes), steps = n * ceil_div(block, shape.slot_bytes);
+  const std::size_t most = exchange_piece_bytes(shape.slot_bytes, n - 1), piece = std::min(block, most);
+  const std::size_t steps = n * ceil_div(block, most);
   Estimate e = meeting(shape, m) += {m.step_s, 1, 0, 0};
   auto shown_s = [&](double bytes) { return k * bytes / m.node_bytes_per_s; };  // put into a slot, and taken from k - 1
   const double bytes = static_cast<double>(block), all_s = static_cast<double>(steps) * m.step_s + shown_s(n * bytes);
@@ -187,7 +189,7 @@ Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
     Estimate e = meeting(shape, m);
     e.seconds += exchange_seconds(shape.nodes - 1, static_cast<double>(block), m);
     e.wire_bytes = block * (shape.nodes - 1);
-    e.chunk_bytes = block;
+    e.chunk_bytes = std::min(block, exchange_piece_bytes(shape.slot_bytes, shape.nodes - 1));
     return {{"pairs", 1, e, ""}, {}};
   }
   if (shape.nodes > 1 && lanes_for(block * shape.ranks, shape) > 1) return gather_by_likes(block, shape, m);
@@ -224,6 +226,7 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   e.seconds +=
       meeting(shape, m).seconds + exchange_seconds(others, 8.0 * k, m) + exchange_seconds(others, bytes * k, m);
   e.wire_bytes = k * others * (block + sizeof(std::uint64_t));
+  e.chunk_bytes = std::min(block, exchange_piece_bytes(shape.slot_bytes, shape.ranks));
   return {{"pairs", 1, e, ""}, {}};
 }
 

@@ -78,14 +78,14 @@ def test_an_allreduce_that_the_settings_choose(comm, topology, algorithm):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling"])
+@pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling", "ring"])
 def test_bytes_of_sums_between_leaders(comm, topology, algorithm, dtype):
     """Partial sums of 16-bit floats travel as float32."""
     with settings.override(topology=topology, allreduce=algorithm), Communicator(comm, timeout_s=60) as world:
         nodes = len(set(world.nodes))
         if nodes == 1:
             pytest.skip("one node: nothing travels")
-        for nbytes in (64, 1024):
+        for nbytes in (0, 16, 64, 200, 1024):
             plan = world.plan("allreduce", np.zeros(nbytes // np.dtype(dtype).itemsize, dtype))
             sent = sent_by_node(world, run(world, "allreduce", nbytes, dtype)["wire_bytes"])
             assert sent == plan.chosen.wire_bytes + signature_bytes(nodes), plan

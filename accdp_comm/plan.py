@@ -24,7 +24,7 @@ class Alternative:
     lanes: int  # ranks of each node that speak with other nodes; 1: its leader
     chunk_bytes: int  # between nodes: of one message; on one node: of one step
     steps: int  # hand-overs between the ranks of a node
-    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the 40 bytes of each round before
+    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the signatures before
     seconds: float | None  # predicted; None: there is no model of it
     remark: str  # why it is not the one, where it is not only slower
 

@@ -36,6 +36,7 @@ NODES = tuple(1 << bit for bit in range(1, 13))
 CHECK_PLACEMENTS = ("1x2", "2x1", "2x2", "4x1", "4x2")  # hosts x ranks
 CHECK_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 CHECK_MBIT = 1000
+CHECK_BUCKET_BYTES = CHECK_MBIT * 1e6 / 8 * 0.002  # of the links of tests/hosts/testbed.py: two milliseconds' traffic
 COLOURS = {"accdp": "#d62728", "ring": "#1f77b4", "binomial tree": "#2ca02c", "recursive doubling": "#9467bd"}
 _MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
@@ -106,9 +107,10 @@ def check(console: Console) -> list[Row]:
             out = Path(folder, "out.jsonl")
             for row in bcast_hosts.run_job(placement, CHECK_MBIT, argv, out, Path(folder)):
                 shape, machine = plan.declared_shape(placement), machine_of(row["machine_measured"])
-                predicted = (
-                    model_network.seconds_of("accdp", row["bytes"], shape, machine) if row["hosts"] > 1 else None
-                )
+                predicted = None
+                if row["hosts"] > 1:
+                    calls = row["calls"]
+                    predicted = model_network.seconds_in_a_row(row["bytes"], shape, machine, calls, CHECK_BUCKET_BYTES)
                 rows.append({"part": "check"} | row | {"simulated_s": predicted} | common)
     return rows
 

@@ -2,7 +2,9 @@
 
 A node has one full-duplex link and one processor that speaks with other nodes (of several lanes, one each: they work
 alike, so one stands for all, and their messages share the link). A message occupies the sender's link for its bytes,
-arrives a latency later, and occupies the receiver's link as long; either processor spends ``message_s`` on it. All
+arrives a latency later, and occupies the receiver's link as long; either processor spends ``message_s`` on it. Links
+that are limited by a token bucket, as those of hosts on one machine are, let so many bytes through at once when they
+were idle before. All
 nodes are arrays of NumPy, and one round, in which each node sends at most one message, is a few operations on them: so
 4096 nodes take seconds. What happens on a node (csrc/coll/cost.hpp tells its time) is added between.
 """
@@ -20,7 +22,7 @@ from accdp_comm import _core
 Times = NDArray[np.float64]  # seconds, one per node
 Nodes = NDArray[np.int64]
 
-SIGNATURE_BYTES, MEETING_FAN_OUT = 40, 8
+SIGNATURE_BYTES, MEETING_FAN_OUT = 48, 8
 AHEAD, MOST_IN_FLIGHT = 4, 16 << 20  # segments under way at once, and their bytes: csrc/coll/reduce_over_nodes.cpp
 
 
@@ -35,7 +37,8 @@ class Burst:
 class Network:
     """Clocks of all nodes: when each processor and each direction of each link is free."""
 
-    def __init__(self, shape: _core.Shape, machine: _core.Machine):
+    def __init__(self, shape: _core.Shape, machine: _core.Machine, bucket_bytes: float = 0.0):
+        self.credit_s = bucket_bytes / machine.link_bytes_per_s
         self.shape, self.machine, self.nodes = shape, machine, shape.nodes
         self.ids = np.arange(self.nodes)
         self.processor, self.out, self.into = (np.zeros(self.nodes) for _ in range(3))
@@ -48,11 +51,13 @@ class Network:
         """Send one message from each of some nodes to another; return when they arrive."""
         link_s, overhead = nbytes / self.machine.link_bytes_per_s, self.machine.message_s
         self.processor[senders] += overhead
-        start = np.maximum(self.processor[senders], self.out[senders])
-        self.out[senders] = start + link_s
+        ready = self.processor[senders]
+        self.out[senders] = np.maximum(ready, self.out[senders]) + link_s
+        left = np.maximum(ready, self.out[senders] - self.credit_s)  # its last byte; with credit all of it at once
         flight = max(self.machine.latency_s - 2 * overhead, 0.0)
-        self.into[receivers] = np.maximum(start + flight, self.into[receivers]) + link_s
-        return self.into[receivers]
+        first = np.maximum(ready, left - link_s) + flight
+        self.into[receivers] = np.maximum(first, self.into[receivers]) + link_s
+        return np.maximum(left + flight, self.into[receivers] - self.credit_s)
 
     def pass_on(self, senders: Nodes, receivers: Nodes, nbytes: float) -> None:
         """Send one message from each of some nodes to another, which waits for it and takes it."""
@@ -214,3 +219,24 @@ def seconds_of(name: str, nbytes: int, shape: _core.Shape, machine: _core.Machin
     network = Network(shape, machine)
     ALGORITHMS[name](network, nbytes)
     return network.end
+
+
+SAMPLES = 20  # until the buckets are as full as they stay
+
+
+def seconds_in_a_row(nbytes: int, shape: _core.Shape, machine: _core.Machine, calls: int, bucket_bytes: float) -> float:
+    """Simulate what bench/model_rank.py does: samples of some calls of accdp's allreduce, and what lies between them.
+
+    Returns:
+        The seconds of a call, in the last sample.
+    """
+    network = Network(shape, machine, bucket_bytes)
+    seconds = 0.0
+    for _ in range(SAMPLES):
+        meet(network)  # the barrier before
+        began = network.end
+        for _ in range(calls):
+            hierarchy(network, nbytes)
+        seconds = (network.end - began) / calls
+        hierarchy(network, 8)  # the slowest rank's time
+    return seconds

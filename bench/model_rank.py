@@ -46,6 +46,7 @@ def main(sizes: str, out: str) -> None:
                 {
                     "bytes": nbytes,
                     "samples": len(seconds),
+                    "calls": calls,
                     "measured_s": statistics.median(seconds),
                     "p10_s": statistics.quantiles(seconds, n=10)[0],
                     "p90_s": statistics.quantiles(seconds, n=10)[-1],

@@ -1,18 +1,20 @@
 // Allgather, blocks of any size. On one node: in each step every rank hands the next piece of its block to all others.
-// On several nodes a pipeline of segments, each of which has a frame of every node's blocks:
+// On several nodes, long blocks, as many ranks on each: every rank exchanges its block with its like on the other
+// nodes, straight from and to its place, and shows its node its own block and what came, piece by piece. With one rank
+// on every node that is all. Else a pipeline of segments, each of which has a frame of every node's blocks:
 //   1. on the node the ranks show each other what their blocks have of the segment (1 step);
-//   2. between nodes: wire_reduction.hpp, its second half; leaders, or all ranks, each for its lane, send their node's
-//      frame to every other node;
-//   3. who speaks shows what came, and all take it (1 step).
-// With one rank on every node each sends its block to every other, straight from and to its place.
-// Cost: ceil(largest block / c) steps on one node; on several 2*ceil(sum of blocks / c), and each block leaves its node
-// nodes-1 times.
+//   2. between nodes: wire_reduction.hpp, its second half; leaders send their node's frame to every other node;
+//   3. the leader shows what came, and all take it (1 step).
+// Cost: ceil(largest block / c) steps on one node, nodes times as many with all ranks speaking, 2*ceil(sum of blocks /
+// c) with leaders; each block leaves its node nodes-1 times.
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "coll/algorithms.hpp"
 #include "coll/block_frames.hpp"
+#include "coll/piecewise_exchange.hpp"
 #include "coll/segment_pipeline.hpp"
 #include "node/copy_out.hpp"
 
@@ -47,6 +49,12 @@ void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs
     }
     done += c.slot_bytes();
   } while (done < largest);
+}
+
+std::size_t total_of(const std::vector<Bytes>& blocks) {
+  std::size_t total = 0;
+  for (const Bytes& block : blocks) total += block.size();
+  return total;
 }
 
 /// Whether what others send would overwrite `in` before it was read.
@@ -117,22 +125,17 @@ class GatherPipeline : SegmentPipeline {
       hand_round(segment, {all.begin + at, std::min(c_.slot_bytes(), all.bytes - at)});
   }
 
-  /// Who speaks for a lane shows what came there; all take the blocks of other nodes' ranks.
+  /// The leader shows what came; all take the blocks of other nodes' ranks.
   void hand_round(std::size_t segment, const FrameGrid::Cut& range) {
-    if (speaks_) {
-      std::byte* slot = c_.open();
-      const FrameGrid::Cut mine = BlockFrames::overlap(grid_.lane(segment, lane()), range);
-      if (mine.bytes)
-        std::memcpy(slot + (mine.begin - range.begin),
-                    room(segment).data() + (mine.begin - grid_.segment(segment).begin), mine.bytes);
-    } else {
+    if (speaks_)
+      std::memcpy(c_.open(), room(segment).data() + (range.begin - grid_.segment(segment).begin), range.bytes);
+    else
       c_.open_unwritten();
-    }
     c_.publish();
     frames_.visit(segment, range, [&](const Part& part) {
       if (is_near(part)) return;
-      c_.await(speaker(part.lane));
-      std::memcpy(memory(part), c_.slot(speaker(part.lane)) + part.at, part.bytes);
+      c_.await(speaker(0));
+      std::memcpy(memory(part), c_.slot(speaker(0)) + part.at, part.bytes);
     });
   }
 
@@ -142,18 +145,59 @@ class GatherPipeline : SegmentPipeline {
   std::optional<WireReduction> wire_;
 };
 
-/// A rank on every node: nobody to share the work with, so blocks go straight to their places.
-void exchange_blocks(Context& c, const std::vector<Bytes>& outs) {
-  const int me = c.topology().rank(), ranks = c.topology().size();
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  for (int step = 1; step < ranks; ++step) {  // each rank begins with another peer
-    const int from = (me + ranks - step) % ranks;
-    incoming.push_back({from, outs[from]});
-    outgoing.push_back({(me + step) % ranks, outs[me]});
+/// Every rank exchanges its block with its like on the other nodes, in pieces: while the wire carries some, the node
+/// hands round others.
+class GatherByLikes {
+ public:
+  GatherByLikes(Context& c, const std::vector<Bytes>& outs)
+      : c_(c), outs_(outs), piece_bytes_(exchange_piece_bytes(c.slot_bytes(), c.topology().nodes() - 1)) {
+    for (const Bytes& out : outs) longest_ = std::max(longest_, out.size()), total_ += out.size();
   }
-  c.exchange(incoming, outgoing);
-}
+
+  void run() {
+    const int nodes = c_.topology().nodes(), me = c_.topology().node(), local = c_.local_rank();
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for (int step = 1; step < nodes; ++step) {  // the next node first, so that not all send to the same one
+      incoming.push_back({like((me + nodes - step) % nodes, local), outs_[like((me + nodes - step) % nodes, local)]});
+      outgoing.push_back({like((me + step) % nodes, local), outs_[c_.topology().rank()]});
+    }
+    PiecewiseExchange blocks(c_, std::move(incoming), std::move(outgoing), piece_bytes_);
+    for (std::size_t round = 0; round * piece_bytes_ < longest_; ++round) {
+      hand_round(me, round * piece_bytes_);
+      blocks.await_round(round);
+      for (int step = 1; step < nodes; ++step) hand_round((me + nodes - step) % nodes, round * piece_bytes_);
+    }
+  }
+
+ private:
+  int like(int node, int local) const { return c_.topology().members(node)[local]; }
+  Bytes piece(int node, int local, std::size_t at) const {
+    const Bytes block = outs_[like(node, local)];
+    const std::size_t begin = std::min(at, block.size());
+    return block.subspan(begin, std::min(piece_bytes_, block.size() - begin));
+  }
+
+  /// Each rank of this node shows its piece of its like on `node`, and takes the others'.
+  void hand_round(int node, std::size_t at) {
+    if (c_.local_size() == 1) return;
+    const Bytes mine = piece(node, c_.local_rank(), at);
+    std::byte* slot = c_.open();
+    if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
+    c_.publish();
+    for (int local = 0; local < c_.local_size(); ++local) {
+      const Bytes theirs = piece(node, local, at);
+      if (local == c_.local_rank() || theirs.empty()) continue;
+      c_.await(local);
+      copy_out(theirs.data(), c_.slot(local), theirs.size(), total_);
+    }
+  }
+
+  Context& c_;
+  const std::vector<Bytes>& outs_;
+  const std::size_t piece_bytes_;
+  std::size_t longest_ = 0, total_ = 0;
+};
 
 }  // namespace
 
@@ -168,14 +212,15 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   if (t.nodes() > 1) c.meet();
   copy(outs[t.rank()], in);
   if (t.size() == 1) return c.note({"alone"});
-  if (c.shape().local_size == 1) {
-    c.note({"pairs", 1, in.size()});
-    return exchange_blocks(c, outs);
+  const int k = c.shape().local_size, lanes = lanes_for(total_of(outs), c.shape());
+  if (k == 1 || lanes > 1) {
+    const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.nodes() - 1);
+    c.note({k == 1 ? "pairs" : "lanes", lanes, std::min(in.size(), piece)});
+    if (k > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
+    return GatherByLikes(c, outs).run();
   }
   const BlockFrames frames = frames_of(c, outs);
-  const FrameGrid& grid = frames.grid();
-  c.note({grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), grid.largest()});
-  if (grid.lanes() > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
+  c.note({"leaders", 1, frames.grid().largest()});
   GatherPipeline(c, outs, frames).run();
 }
 

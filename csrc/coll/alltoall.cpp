@@ -1,11 +1,14 @@
 // All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends to
 // the node's ranks, from which all know the number of steps and each receiver checks its own sizes
 // before anything is written; in each step every rank hands every other its next piece. Ranks of other
-// nodes exchange sizes and then blocks directly, so each byte crosses the wire once.
-// Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
+// nodes exchange sizes and then blocks directly, in pieces (piecewise_exchange.hpp), so each byte crosses the wire
+// once. Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "coll/algorithms.hpp"
+#include "coll/piecewise_exchange.hpp"
 #include "node/copy_out.hpp"
 
 namespace accdp {
@@ -71,6 +74,19 @@ void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins,
       fail_sizes(c, rank, theirs[rank], t.rank(), outs[rank].size());
 }
 
+void exchange_blocks(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs,
+                     std::size_t piece_bytes) {
+  const Topology& t = c.topology();
+  std::vector<Incoming> incoming;
+  std::vector<Outgoing> outgoing;
+  for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer
+    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
+    if (!t.is_near(from)) incoming.push_back({from, outs[from]});
+    if (!t.is_near(to)) outgoing.push_back({to, ins[to]});
+  }
+  PiecewiseExchange(c, std::move(incoming), std::move(outgoing), piece_bytes).await_all();
+}
+
 }  // namespace
 
 void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
@@ -90,18 +106,13 @@ void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::ve
 
 void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
-  c.note({t.nodes() > 1 ? "pairs" : "chunks", 1, ins[t.rank()].size()});
+  const std::size_t block = ins[t.rank()].size();
+  const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.size());
+  c.note({t.nodes() > 1 ? "pairs" : "chunks", 1, t.nodes() > 1 ? std::min(block, piece) : block});
   alltoall_on_node(c, ins, outs);
   if (t.nodes() == 1) return;
   compare_sizes_between_nodes(c, ins, outs);
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer
-    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
-    if (!t.is_near(from)) incoming.push_back({from, outs[from]});
-    if (!t.is_near(to)) outgoing.push_back({to, ins[to]});
-  }
-  c.exchange(incoming, outgoing);
+  exchange_blocks(c, ins, outs, piece);
 }
 
 }  // namespace accdp

@@ -12,6 +12,20 @@ std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
+std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes, std::size_t segment_bytes, int nodes,
+                               int lanes) {
+  // Frames are whole lines, which makes segments longer by up to a line per frame.
+  const std::size_t rounding = kLine * nodes * lanes;
+  const std::size_t most = segment_bytes > 2 * rounding ? segment_bytes - rounding : segment_bytes;
+  const std::size_t pieces = lanes * std::max<std::size_t>(ceil_div(total_bytes, most), 1);
+  return (ceil_div(stream_bytes, pieces) / kLine + 1) * kLine;
+}
+
+// As long as a slot, unless that made the frames of many nodes too short.
+BlockCut::BlockCut(std::size_t total_bytes, const Shape& shape)
+    : lanes(lanes_for(total_bytes, shape)),
+      segment_bytes(frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes) {}
+
 std::vector<BlockFrames::Stream> BlockFrames::streams_of(const Topology& t, const std::vector<std::size_t>& block_bytes,
                                                          std::size_t segment_bytes, int lanes) {
   std::vector<Stream> streams(t.nodes());
@@ -23,11 +37,8 @@ std::vector<BlockFrames::Stream> BlockFrames::streams_of(const Topology& t, cons
     for (int rank : stream.ranks) stream.begins.push_back(stream.begins.back() + block_bytes[rank]);
     total += stream.begins.back();
   }
-  // Frames are whole lines, which makes segments longer by up to a line per frame.
-  const std::size_t rounding = kLine * t.nodes() * lanes;
-  const std::size_t most = segment_bytes > 2 * rounding ? segment_bytes - rounding : segment_bytes;
-  const std::size_t pieces = lanes * std::max<std::size_t>(ceil_div(total, most), 1);
-  for (Stream& stream : streams) stream.frame_bytes = (ceil_div(stream.begins.back(), pieces) / kLine + 1) * kLine;
+  for (Stream& stream : streams)
+    stream.frame_bytes = stream_frame_bytes(stream.begins.back(), total, segment_bytes, t.nodes(), lanes);
   return streams;
 }
 
@@ -55,11 +66,8 @@ FrameGrid::Cut BlockFrames::stream(std::size_t segment, int node) const {
 }
 
 BlockFrames cut_blocks(const Topology& topology, const std::vector<std::size_t>& block_bytes, const Shape& shape) {
-  const std::size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), std::size_t{0});
-  const int lanes = lanes_for(total, shape);
-  // As long as a slot, unless that made the frames of many nodes too short.
-  const std::size_t segment = frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes;
-  return BlockFrames(topology, block_bytes, segment, lanes);
+  const BlockCut cut(std::accumulate(block_bytes.begin(), block_bytes.end(), std::size_t{0}), shape);
+  return BlockFrames(topology, block_bytes, cut.segment_bytes, cut.lanes);
 }
 
 }  // namespace accdp

@@ -79,6 +79,16 @@ class BlockFrames {
   FrameGrid grid_;
 };
 
+/// Segments as long, and as many lanes, as suit blocks of so many bytes together.
+struct BlockCut {
+  BlockCut(std::size_t total_bytes, const Shape& shape);
+  int lanes;
+  std::size_t segment_bytes;
+};
+/// How a grid cuts the streams, by lengths alone: of each frame the bytes, for segments of at most `segment_bytes`.
+std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes, std::size_t segment_bytes, int nodes,
+                               int lanes);
+
 /// With as many lanes, and segments as long, as suit blocks of which there is one per rank.
 BlockFrames cut_blocks(const Topology& topology, const std::vector<std::size_t>& block_bytes, const Shape& shape);
 

@@ -165,15 +165,26 @@ void Context::nap() {
 }
 
 void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {
-  std::vector<Wire::Request> requests;
-  for (const Incoming& parcel : incoming) post_pieces(parcel, requests, [&](const Incoming& p) { return irecv(p); });
-  for (const Outgoing& parcel : outgoing) post_pieces(parcel, requests, [&](const Outgoing& p) { return isend(p); });
-  try {
-    for (Wire::Request& request : requests) wait(request);
-  } catch (...) {
-    for (Wire::Request& request : requests) wire().abandon(request);
-    throw;
-  }
+  Exchange all(*this);
+  for (const Incoming& parcel : incoming) all.receive(parcel);
+  for (const Outgoing& parcel : outgoing) all.send(parcel);
+  all.await_all();
+}
+
+Exchange::~Exchange() {
+  for (std::size_t i = done_; i < requests_.size(); ++i) c_.abandon(requests_[i]);
+}
+
+void Exchange::receive(const Incoming& parcel) {
+  post_pieces(parcel, requests_, [&](const Incoming& piece) { return c_.irecv(piece); });
+}
+
+void Exchange::send(const Outgoing& parcel) {
+  post_pieces(parcel, requests_, [&](const Outgoing& piece) { return c_.isend(piece); });
+}
+
+void Exchange::await_first(std::size_t messages) {
+  for (; done_ < messages; ++done_) c_.wait(requests_[done_]);
 }
 
 }  // namespace accdp

@@ -67,19 +67,19 @@ class Context : public Lookout {
   void wait(Wire::Request& request) {
     poll([&] { return wire().test(request) ? -1 : request.peer; });
   }
-  /// Until missing() says -1; before, it tells which rank of another node is waited for.
+  /// Until missing() says -1; before, it tells which rank of another node is waited for. MPI offers nothing to sleep
+  /// on: so after spinning and yielding, as on a node, naps.
   template <class Missing>
   void poll(Missing missing) {
-    const auto spin_end = Clock::now() + fabric_.patience(kCollective).spin.time();
-    while ((wire_peer_ = missing()) >= 0) {
-      if (Clock::now() < spin_end)
-        pause();
-      else
-        nap();
-    }
+    constexpr int kMessagesPerClock = 4;  // a look lets MPI work, which takes about a microsecond
+    const auto ready = [&] { return (wire_peer_ = missing()) < 0; };
+    Patience& patience = fabric_.wire_patience;
+    if (ready() || try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
+    if (try_until(patience.yield, 1, yield, ready)) return;
+    while (!ready()) nap();
   }
   void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
-  /// Sends and receives all of it; empty parcels are skipped. Pieces keep their order per pair of ranks.
+  /// Sends and receives all of it. Pieces keep their order per pair of ranks.
   void exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing);
 
   /// Memory until the end of the collective; after a failure it stays, because MPI may still write there.
@@ -107,6 +107,26 @@ class Context : public Lookout {
   std::uint64_t told_ = 0;
   bool arrived_ = false, noted_ = false;
   int wire_peer_ = -1;
+};
+
+/// Messages to and from ranks of other nodes that are on their way while the caller does something else. To be awaited
+/// before its end; after a failure it gives them up.
+class Exchange {
+ public:
+  explicit Exchange(Context& context) : c_(context) {}
+  Exchange(const Exchange&) = delete;
+  ~Exchange();
+
+  void receive(const Incoming& parcel);  ///< receives first: then what comes finds its place
+  void send(const Outgoing& parcel);
+  std::size_t begun() const { return requests_.size(); }
+  void await_first(std::size_t messages);  ///< so many of those that were begun
+  void await_all() { await_first(begun()); }
+
+ private:
+  Context& c_;
+  std::vector<Wire::Request> requests_;
+  std::size_t done_ = 0;
 };
 
 }  // namespace accdp

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.hpp"
+#include "coll/leader_pieces.hpp"
 #include "coll/meeting.hpp"
 
 namespace accdp {
@@ -194,9 +195,16 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, cons
       break;
     }
     case ReduceAlgorithm::kRing: {
-      const double share = wide / n;
-      total.seconds += 2 * (n - 1) * exchange_seconds(1, share, m) + (n - 1) * 2 * share / m.reduce_bytes_per_s;
-      total.wire_bytes = 2 * partial / n * (n - 1);
+      const std::size_t most = leader_piece_bytes(algorithm, n), width = operand.partial_width;
+      auto add = [&](std::size_t piece, std::size_t pieces) {
+        // In every round some node sends the first share, which is the longest.
+        const double share = static_cast<double>(std::min(piece, ring_share_bytes(piece, n)));
+        const double each = 2 * (n - 1) * exchange_seconds(1, share, m) + (n - 1) * 2 * share / m.reduce_bytes_per_s;
+        total.seconds += static_cast<double>(pieces) * each;
+        total.wire_bytes += pieces * ring_sent_bytes(piece, n);
+      };
+      add(most * width, bytes / most);
+      if (bytes % most) add(bytes % most * width, 1);
       total.chunk_bytes = ceil_div(bytes, n);
       break;
     }

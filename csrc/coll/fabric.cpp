@@ -87,6 +87,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       eager_bytes(settings().eager_bytes),
       allreduce(reduce_algorithm_named(settings().allreduce)),
       by_mpi(settings().baseline == "mpi"),
+      wire_patience(patience_of_settings()),
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),

@@ -59,6 +59,7 @@ class Fabric {
   MessageCost message_cost;
   ChoiceMemo choices;       ///< of allreduces
   Experiences experiences;  ///< of broadcasts from this rank
+  Patience wire_patience;   ///< of collectives that wait for other nodes
   Way way;                  ///< of the last collective
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.

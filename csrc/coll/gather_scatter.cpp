@@ -21,6 +21,13 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
     return c.exchange({}, std::span(&parcel, 1));
   }
   const bool collects = t.rank() == root;
+  Exchange others(c);
+  auto receive_from_others = [&] {
+    for (int rank = 0; collects && rank < t.size(); ++rank)
+      if (!t.is_near(rank)) others.receive({rank, outs[rank]});
+  };
+  // Beside the node's part, where this rank has compared signatures between nodes; else after it, when its leader has.
+  if (t.is_leader()) receive_from_others();
   if (collects) copy(outs[root], in);
   std::size_t done = 0;
   do {
@@ -40,11 +47,8 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
     }
     done += n;
   } while (done < in.size());
-  if (!collects || t.nodes() == 1) return;
-  std::vector<Incoming> incoming;
-  for (int rank = 0; rank < t.size(); ++rank)
-    if (!t.is_near(rank)) incoming.push_back({rank, outs[rank]});
-  c.exchange(incoming, {});
+  if (!t.is_leader()) receive_from_others();
+  others.await_all();
 }
 
 void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
@@ -55,6 +59,12 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     return c.exchange(std::span(&parcel, 1), {});
   }
   const bool deals = t.rank() == root;
+  Exchange others(c);
+  auto send_to_others = [&] {
+    for (int rank = 0; deals && rank < t.size(); ++rank)
+      if (!t.is_near(rank)) others.send({rank, ins[rank]});
+  };
+  if (t.is_leader()) send_to_others();  // as in gather
   // Small pieces of what is short, so that the others read while root writes.
   const std::size_t most =
       std::min(c.slot_bytes() / c.local_size() / 64 * 64, node_piece_bytes(out.size(), c.slot_bytes()));
@@ -75,11 +85,8 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     done += n;
   } while (done < out.size());
   if (deals) copy(out, ins[root]);  // last: the others need not wait for it
-  if (!deals || t.nodes() == 1) return;
-  std::vector<Outgoing> outgoing;
-  for (int rank = 0; rank < t.size(); ++rank)
-    if (!t.is_near(rank)) outgoing.push_back({rank, ins[rank]});
-  c.exchange({}, outgoing);
+  if (!t.is_leader()) send_to_others();
+  others.await_all();
 }
 
 }  // namespace accdp

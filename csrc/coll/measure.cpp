@@ -1,6 +1,8 @@
 // Measurement of a group's machine. Phases:
-//   1. on the node: empty steps; every rank copies into its slot and out of a neighbour's, all at once, and reduces;
-//   2. between nodes, leaders only: each sends to the next and receives from the one before, small messages one by one,
+//   1. on the node: empty steps, when the ranks are accustomed to short waits; every rank copies into its slot and out
+//   of a neighbour's, all at once, and reduces;
+//   2. between nodes, likewise, leaders only: each sends to the next and receives from the one before, small messages
+//   one by one,
 //      several at once, and a long one;
 //   3. the worst of all ranks, by an allreduce.
 // Of each the median of a few turns counts: on a busy machine neither the best nor the worst one comes again.
@@ -16,6 +18,9 @@ namespace accdp {
 namespace {
 
 constexpr int kTurns = 5, kRepeats = 8;
+// Short waits before anything is timed: ranks that waited long before expect to again, and sleep at once
+// (node/waiter.hpp); a series of short operations finds them awake.
+constexpr int kAccustom = 64;
 constexpr std::size_t kMessage = 1 << 20, kSmall = 8;
 
 /// Median of some turns, seconds for one of the repetitions of a turn.
@@ -43,6 +48,7 @@ std::array<double, 3> measure_node(Context& c) {
   const std::size_t bytes = std::min(kMessage, c.slot_bytes());
   const Bytes memory = zeros(c, kTurns * bytes);  // other bytes each turn, as a long message has
   const int neighbour = (c.local_rank() + 1) % c.local_size();
+  for (int i = 0; i < kAccustom; ++i) c.meet();
   const double step = c.local_size() > 1 ? usual(kTurns, kRepeats, [&] { c.meet(); }) : 0;
   std::byte* slot = c.open();
   std::size_t at = 0;
@@ -73,6 +79,7 @@ std::array<double, 3> measure_wire(Context& c) {
     }
     c.exchange(incoming, outgoing);
   };
+  for (int i = 0; i < kAccustom; ++i) turn(kSmall, 1);
   // Several in a row: a single one may find its message there already.
   const double one = usual(kTurns, kRepeats, [&] { turn(kSmall, 1); });
   const double burst = usual(kTurns, 2, [&] { turn(kSmall, kRepeats); });

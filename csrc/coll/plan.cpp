@@ -1,10 +1,12 @@
 #include "coll/plan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/block_frames.hpp"
+#include "coll/piecewise_exchange.hpp"
 
 namespace accdp {
 namespace {
@@ -75,8 +77,12 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
   e.seconds += std::max(wire, each.seconds * static_cast<double>(frames)) + each.seconds;
   // The last frame may be short enough for fewer steps.
   e.steps += each.steps * (frames - 1) + node_bcast(bytes - (frames - 1) * chunk, shape.node_ranks(), shape, m).steps;
-  for (const Hop& hop : bcast_schedule(algorithm, shape.nodes, 0, frames))
-    e.wire_bytes += hop.to.size() * std::min(chunk, bytes - std::min(bytes, hop.frame * chunk));
+  // Every round of `nodes` frames goes as the first one.
+  for (const Hop& hop : bcast_schedule(algorithm, shape.nodes, 0, std::min<std::size_t>(frames, shape.nodes))) {
+    const std::size_t sent = (frames - 1 - hop.frame) / shape.nodes + 1;
+    const bool has_last = (frames - 1 - hop.frame) % shape.nodes == 0;
+    e.wire_bytes += hop.to.size() * (sent * chunk - (has_last ? frames * chunk - bytes : 0));
+  }
   return way;
 }
 
@@ -102,34 +108,80 @@ Estimate rounds(std::size_t steps, double bytes_in, double bytes_out, const Mach
   return {steps * m.step_s + (bytes_in + bytes_out) / m.node_bytes_per_s, steps, 0, 0};
 }
 
-/// allgather (gathers) or reduce_scatter over nodes, on node 0: the fullest; the others are taken to be alike.
+/// Nodes whose blocks have the same length together, as BlockFrames cuts them.
+struct Streams {
+  std::size_t nodes, bytes, frame_bytes;
+
+  /// What the segments before that one have of each.
+  std::size_t before(std::size_t segment, int lanes) const { return std::min(bytes, segment * lanes * frame_bytes); }
+  std::size_t of(std::size_t segment, int lanes) const { return before(segment + 1, lanes) - before(segment, lanes); }
+};
+
+/// allgather (gathers, by leaders) or reduce_scatter over nodes, on node 0: the fullest; the others share the rest
+/// evenly. Segments between those in which a stream ends are alike: so they are counted, not gone through.
 Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers) {
   const int n = shape.nodes, k = shape.node_ranks();
-  std::vector<int> node_of(k, 0);
-  for (int rank = k; rank < shape.ranks; ++rank) node_of.push_back(1 + (rank - k) % (n - 1));
-  const BlockFrames frames = cut_blocks(Topology(0, node_of), std::vector<std::size_t>(shape.ranks, block), shape);
-  const FrameGrid& grid = frames.grid();
+  const std::size_t total = block * shape.ranks, others = n - 1, rest = shape.ranks - k;
+  const BlockCut cut(total, shape);
+  const int lanes = cut.lanes;
+  std::vector<Streams> streams;
+  for (const auto& [nodes, ranks] : {std::pair<std::size_t, std::size_t>{1, k},
+                                     {rest % others, rest / others + 1},
+                                     {others - rest % others, rest / others}})
+    if (nodes > 0)
+      streams.push_back({nodes, block * ranks, stream_frame_bytes(block * ranks, total, cut.segment_bytes, n, lanes)});
+  std::size_t segments = 0, largest = 0;
+  std::vector<std::size_t> marks{0, 1};  // segments from which on others are unlike those before
+  for (const Streams& s : streams) {
+    const std::size_t whole = s.bytes / (lanes * s.frame_bytes);
+    segments = std::max(segments, ceil_div(s.bytes, lanes * s.frame_bytes));
+    largest = std::max(largest, std::min(s.bytes, s.frame_bytes));
+    marks.insert(marks.end(), {whole, whole + 1});
+  }
+  std::sort(marks.begin(), marks.end());
+  marks.push_back(segments);
+
   Estimate e = meeting(shape, m);
-  if (grid.lanes() > 1) e += {m.step_s, 1, 0, 0};
-  double link_s = 0, own_s = 0;  // a segment's, and what this node does for it
-  for (std::size_t i = 0; i < grid.segments(); ++i) {
-    const std::size_t segment = grid.segment(i).bytes, own = frames.stream(i, 0).bytes;
-    std::size_t longest = 0;
-    for (int lane = 0; lane < grid.lanes(); ++lane)
-      if (const std::size_t frame = grid.frame(i, lane, 0); frame != FrameGrid::kNone)
-        longest = std::max(longest, grid.cut(frame).bytes);
+  if (lanes > 1) e += {m.step_s, 1, 0, 0};
+  for (std::size_t i = 0; i + 1 < marks.size(); ++i) {
+    const std::size_t first = marks[i], count = std::min(marks[i + 1], segments) - std::min(first, segments);
+    if (count == 0) continue;
+    std::size_t segment = 0;
+    for (const Streams& s : streams) segment += s.nodes * s.of(first, lanes);
+    const std::size_t own = streams[0].of(first, lanes), longest = std::min(own, streams[0].frame_bytes);
     const std::size_t steps =
         k == 1 ? 0 : ceil_div(segment, shape.slot_bytes) + ceil_div(gathers ? own : longest, shape.slot_bytes);
-    e.steps += steps;
+    e.steps += steps * count;
     const double all = static_cast<double>(segment), mine = static_cast<double>(own);
-    link_s = (gathers ? mine * (n - 1) : all - mine) / m.link.bytes_per_s;
-    own_s = static_cast<double>(steps) * m.step_s + 2 * (all + mine) / m.node_bytes_per_s + 2 * (n - 2) * m.message_s +
-            (gathers ? 0 : (all * k / grid.lanes() + mine * n) / m.reduce_bytes_per_s);
-    e.seconds += i == 0 ? m.link.latency_s + link_s + own_s : std::max(link_s, own_s);
+    const double link_s = (gathers ? mine * (n - 1) : all - mine) / m.link.bytes_per_s;
+    const double own_s = static_cast<double>(steps) * m.step_s + 2 * (all + mine) / m.node_bytes_per_s +
+                         2 * (n - 2) * m.message_s +
+                         (gathers ? 0 : (all * k / lanes + mine * n) / m.reduce_bytes_per_s);
+    // Of the first one nothing overlaps.
+    const double alone = first == 0 ? m.link.latency_s + link_s + own_s : 0;
+    e.seconds += alone + static_cast<double>(first == 0 ? count - 1 : count) * std::max(link_s, own_s);
   }
-  e.wire_bytes = gathers ? block * k * (n - 1) : block * (shape.ranks - k);
-  e.chunk_bytes = grid.largest();
-  return {{grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), e, ""}, {}};
+  e.wire_bytes = gathers ? block * k * (n - 1) : block * rest;
+  e.chunk_bytes = largest;
+  return {{lanes > 1 ? "lanes" : "leaders", lanes, e, ""}, {}};
+}
+
+/// Every rank with its like on the other nodes; while the wire carries pieces the node hands round others, but for the
+/// last one.
+Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
+  const int n = shape.nodes, k = shape.local_size;
+  const std::size_t most = exchange_piece_bytes(shape.slot_bytes, n - 1), piece = std::min(block, most);
+  const std::size_t steps = n * ceil_div(block, most);
+  Estimate e = meeting(shape, m) += {m.step_s, 1, 0, 0};
+  auto shown_s = [&](double bytes) { return k * bytes / m.node_bytes_per_s; };  // put into a slot, and taken from k - 1
+  const double bytes = static_cast<double>(block), all_s = static_cast<double>(steps) * m.step_s + shown_s(n * bytes);
+  const double wire_s = exchange_seconds(n - 1, k * bytes, m);
+  const double last_s = m.step_s + shown_s(static_cast<double>(piece));
+  e.seconds += bytes / m.node_bytes_per_s + std::max(all_s, wire_s + last_s);
+  e.steps += steps;
+  e.wire_bytes = block * k * (n - 1);
+  e.chunk_bytes = piece;
+  return {{"lanes", k, e, ""}, {}};
 }
 
 Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
@@ -137,9 +189,10 @@ Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
     Estimate e = meeting(shape, m);
     e.seconds += exchange_seconds(shape.nodes - 1, static_cast<double>(block), m);
     e.wire_bytes = block * (shape.nodes - 1);
-    e.chunk_bytes = block;
+    e.chunk_bytes = std::min(block, exchange_piece_bytes(shape.slot_bytes, shape.nodes - 1));
     return {{"pairs", 1, e, ""}, {}};
   }
+  if (shape.nodes > 1 && lanes_for(block * shape.ranks, shape) > 1) return gather_by_likes(block, shape, m);
   if (shape.nodes > 1) return block_pipeline(block, shape, m, true);
   if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
   const double bytes = static_cast<double>(block);
@@ -173,6 +226,7 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   e.seconds +=
       meeting(shape, m).seconds + exchange_seconds(others, 8.0 * k, m) + exchange_seconds(others, bytes * k, m);
   e.wire_bytes = k * others * (block + sizeof(std::uint64_t));
+  e.chunk_bytes = std::min(block, exchange_piece_bytes(shape.slot_bytes, shape.ranks));
   return {{"pairs", 1, e, ""}, {}};
 }
 

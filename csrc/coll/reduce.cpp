@@ -10,12 +10,12 @@
 #include <optional>
 
 #include "coll/algorithms.hpp"
+#include "coll/leader_pieces.hpp"
 #include "node/copy_out.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kHeldBytes = 4 << 20;  // by a leader, of what other leaders sent
 constexpr std::size_t kLine = 64;
 
 struct Slice {
@@ -101,8 +101,7 @@ ReduceAlgorithm algorithm_for(const Context& c, const Operand& operand) {
 void allreduce_by_leaders(Context& c, ConstBytes in, Bytes out, const Reduction& how, ReduceAlgorithm algorithm) {
   const Topology& t = c.topology();
   const int leader = t.local_of(t.leader(t.node()));
-  const std::size_t most =
-      std::max(kHeldBytes / (algorithm == ReduceAlgorithm::kDirect ? t.nodes() : 1) / kLine * kLine, kLine);
+  const std::size_t most = leader_piece_bytes(algorithm, t.nodes());
   std::optional<LeaderReduction> between;
   if (t.is_leader()) between.emplace(c, how, algorithm, std::min(in.size(), most));
   std::size_t done = 0;

@@ -15,11 +15,10 @@
 #include <cstring>
 
 #include "coll/algorithms.hpp"
+#include "coll/leader_pieces.hpp"
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kLine = 64;
 
 void send(Context& c, int to, ConstBytes data) {
   const Outgoing parcel{to, data};
@@ -86,15 +85,12 @@ void recursive_doubling(Context& c, Bytes data, const Reduction& how, Bytes room
   if (is_paired) send(c, t.leader(me - 1), data);
 }
 
-/// Bytes of a node's share on the ring.
-std::size_t share_bytes(std::size_t bytes, int nodes) { return (bytes / nodes / kLine + 1) * kLine; }
-
 void ring(Context& c, Bytes data, const Reduction& how, Bytes room) {
   const Topology& t = c.topology();
   const int nodes = t.nodes(), me = t.node();
   const int next = t.leader((me + 1) % nodes), previous = t.leader((me + nodes - 1) % nodes);
   auto share = [&](int back) {  // of the node that many before this one
-    const std::size_t each = share_bytes(data.size(), nodes);
+    const std::size_t each = ring_share_bytes(data.size(), nodes);
     const std::size_t begin = std::min(data.size(), (me - back + 2 * nodes) % nodes * each);
     return data.subspan(begin, std::min(each, data.size() - begin));
   };
@@ -116,7 +112,7 @@ LeaderReduction::LeaderReduction(Context& c, const Reduction& how, ReduceAlgorit
     return;
   }
   if (is_short_float(how.type)) wide_ = c.scratch(most_bytes *= partial_width(how.type));
-  room_ = c.scratch(algorithm == ReduceAlgorithm::kRing ? share_bytes(most_bytes, nodes) : most_bytes);
+  room_ = c.scratch(algorithm == ReduceAlgorithm::kRing ? ring_share_bytes(most_bytes, nodes) : most_bytes);
 }
 
 void LeaderReduction::run(Bytes data, int receiver) {

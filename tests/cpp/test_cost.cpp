@@ -1,6 +1,9 @@
 // Costs and choices: by hand, for many shapes, and plans against what groups then do, up to eight ranks.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 
+#include "base/deadline.hpp"
 #include "coll/plan.hpp"
 #include "ranks.hpp"
 
@@ -39,6 +42,30 @@ void choices() {
       }
 }
 
+/// However long a message and however many nodes: in no time, and time grows with bytes.
+void plans_of_any_size() {
+  const Shape shape = shape_of(4096, 8);
+  for (OpKind op : planned_ops()) {
+    const double gib = plan_of(op, std::size_t{1} << 30, shape, {}).chosen.estimate.seconds;
+    const auto began = Clock::now();
+    const double tib = plan_of(op, std::size_t{1} << 40, shape, {}).chosen.estimate.seconds;
+    CHECK(Clock::now() - began < std::chrono::milliseconds(500));
+    CHECK(tib > 500 * gib && tib < 1100 * gib);
+  }
+}
+
+/// What node 0 sends on a ring, share by share.
+void ring_bytes() {
+  for (int nodes : {2, 3, 4, 7})
+    for (std::size_t bytes : {0, 16, 64, 200, 1000, 4096}) {
+      const std::size_t each = (bytes / nodes / 64 + 1) * 64;
+      auto share = [&](int node) { return std::min(each, bytes - std::min(bytes, node * each)); };
+      std::size_t sent = 0;
+      for (int node = 0; node < nodes; ++node) sent += (node != 0 ? share(node) : 0) + (node != 1 ? share(node) : 0);
+      CHECK(reduce_estimate(ReduceAlgorithm::kRing, bytes, shape_of(nodes, 1), {}).wire_bytes == sent);
+    }
+}
+
 void as_planned(const std::vector<int>& nodes) {
   run_nodes(nodes, [&](Group& group) {
     for (std::size_t count : {0, 16, 250, 3000, 100'000}) {
@@ -63,6 +90,8 @@ void as_planned(const std::vector<int>& nodes) {
 int main() {
   by_hand();
   choices();
+  plans_of_any_size();
+  ring_bytes();
   for (const std::vector<int>& nodes : {std::vector{0},
                                         {0, 1},
                                         {0, 1, 2},

@@ -1,0 +1,31 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+
+#include "coll/cost.hpp"
+
+namespace accdp {
+
+// How messages are cut that leaders hold whole. Pure arithmetic.
+
+constexpr std::size_t kPieceLine = 64;
+
+/// Bytes of a piece of a long message, so that little memory is needed for what other leaders sent.
+inline std::size_t leader_piece_bytes(ReduceAlgorithm algorithm, int nodes) {
+  constexpr std::size_t kHeldBytes = 4 << 20;
+  const std::size_t held = algorithm == ReduceAlgorithm::kDirect ? nodes : 1;
+  return std::max(kHeldBytes / held / kPieceLine * kPieceLine, kPieceLine);
+}
+
+/// Bytes of a node's share of a piece on the ring: whole lines, so that the last ones may be shorter, or empty.
+inline std::size_t ring_share_bytes(std::size_t bytes, int nodes) {
+  return (bytes / nodes / kPieceLine + 1) * kPieceLine;
+}
+
+/// What node 0 sends of a piece on the ring: all shares but that of node 0 to be reduced, all but that of node 1 after.
+inline std::size_t ring_sent_bytes(std::size_t bytes, int nodes) {
+  const std::size_t share = ring_share_bytes(bytes, nodes);
+  return 2 * bytes - std::min(bytes, 2 * share);
+}
+
+}  // namespace accdp

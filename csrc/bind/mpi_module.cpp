@@ -41,6 +41,7 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("is_cuda_aware", &mpi::is_cuda_aware, "Whether the library says that it takes device memory of CUDA.");
   m.def("is_initialized", &mpi::is_initialized);
   m.def("init", &mpi::init, "Initialise MPI with MPI_THREAD_MULTIPLE unless it is already.", nogil());
+  m.def("join", &mpi::join, nogil(), "Whether all ranks of MPI_COMM_WORLD have joined; call it again until they have.");
   m.def("thread_level", &mpi::thread_level);
   m.def("world_rank", &mpi::world_rank);
   m.def("world_size", &mpi::world_size);

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <climits>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "base/deadline.hpp"
 
@@ -15,8 +17,14 @@ namespace accdp::mpi {
 namespace {
 
 struct State {
-  MPI_Comm world = MPI_COMM_NULL;  // our duplicate; errors are returned, not fatal
+  MPI_Comm world = MPI_COMM_NULL;  // our duplicate, once all ranks have joined; errors are returned, not fatal
   bool ours = false;               // we called MPI_Init_thread
+  // What joining has come to: `joining` belongs to the duplication, then to the sum of `ours` over all ranks.
+  enum { kOutside, kDuplicating, kCounting, kInside } stage = kOutside;
+  MPI_Comm duplicate = MPI_COMM_NULL;
+  MPI_Request joining = MPI_REQUEST_NULL;
+  int mine = 0, owners = 0;  // ranks in which we called MPI_Init_thread
+  bool has_met = false;      // this rank has said in finalize(), or in MPI_Finalize, that it leaves
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::mutex mutex;
@@ -52,6 +60,26 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
       throw PeerTimeout(std::string(what) + " Timed out (timeout) waiting for other MPI ranks");
     }
   }
+}
+
+/// Whether somebody else (mpi4py) calls MPI_Finalize in some ranks, and we in the others.
+bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
+
+/// MPI_Finalize begins with this, whoever calls it and from wherever. Ranks that leave MPI to us meet in finalize(),
+/// those of somebody else here: else each kind would wait for the other without end.
+int meet_in_finalize(MPI_Comm, int, void*, void*) {
+  State& s = state();
+  if (std::exchange(s.has_met, true)) return MPI_SUCCESS;
+  MPI_Request request;
+  if (const int code = MPI_Ibarrier(s.world, &request)) return code;
+  return MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+void call_in_finalize(MPI_Comm_delete_attr_function* call) {
+  int key;
+  ACCDP_MPI(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, call, &key, nullptr));
+  ACCDP_MPI(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr));
+  ACCDP_MPI(MPI_Comm_free_keyval(&key));
 }
 
 /// Farewells of ranks that closed a group after this one had: where nobody reads them UCX warns of each at the end.
@@ -105,7 +133,8 @@ const char* flavour() {
 bool is_cuda_aware() { return MPIX_Query_cuda_support && MPIX_Query_cuda_support() == 1; }
 
 MPI_Comm world_comm() {
-  if (state().world == MPI_COMM_NULL) throw UsageError("MPI is not initialised: expected a call of init() before");
+  if (state().world == MPI_COMM_NULL)
+    throw UsageError("MPI is not initialised: expected calls of init() and join() before");
   return state().world;
 }
 
@@ -130,7 +159,6 @@ std::string thread_level() {
 }
 
 void init() {
-  if (state().world != MPI_COMM_NULL) return;
   if (finalized())
     throw UsageError("MPI was finalised in this process already: expected no MPI_Finalize before the end");
   int level = MPI_THREAD_SINGLE;
@@ -142,10 +170,28 @@ void init() {
   if (level < MPI_THREAD_SERIALIZED)
     throw UsageError("MPI was initialised with thread level " + thread_level() + ": expected multiple or serialized");
   state().one_at_a_time = level < MPI_THREAD_MULTIPLE;
-  MPI_Comm dup;
-  ACCDP_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &dup));
-  ACCDP_MPI(MPI_Comm_set_errhandler(dup, MPI_ERRORS_RETURN));
-  state().world = dup;
+}
+
+bool join() {
+  State& s = state();
+  auto lock = turn();
+  if (s.stage == State::kOutside) {
+    ACCDP_MPI(MPI_Comm_idup(MPI_COMM_WORLD, &s.duplicate, &s.joining));
+    s.stage = State::kDuplicating;
+  }
+  int done = 0;
+  if (s.stage != State::kInside) ACCDP_MPI(MPI_Test(&s.joining, &done, MPI_STATUS_IGNORE));
+  if (done && s.stage == State::kDuplicating) {
+    ACCDP_MPI(MPI_Comm_set_errhandler(s.duplicate, MPI_ERRORS_RETURN));
+    s.mine = s.ours;
+    ACCDP_MPI(MPI_Iallreduce(&s.mine, &s.owners, 1, MPI_INT, MPI_SUM, s.duplicate, &s.joining));
+    s.stage = State::kCounting;
+  } else if (done) {
+    s.world = s.duplicate;
+    s.stage = State::kInside;
+    if (is_mixed()) call_in_finalize(meet_in_finalize);
+  }
+  return s.stage == State::kInside;
 }
 
 int world_rank() {
@@ -220,18 +266,23 @@ Wire::Health health() noexcept { return state().health; }
 bool finalize(double timeout_s, bool leave_open) {
   State& s = state();
   if (!s.ours || s.health != Wire::kWell || !is_initialized()) return true;
-  if (s.world != MPI_COMM_NULL) {
+  if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined
+  const bool others_finalize = s.stage == State::kInside && is_mixed();
+  if (s.stage == State::kInside) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
+    s.has_met = true;
     ACCDP_MPI(MPI_Ibarrier(s.world, &request));
     try {
-      complete(request, Deadline(timeout_s), "MPI_Finalize");
+      const double longest = std::numeric_limits<double>::infinity();
+      complete(request, Deadline(others_finalize ? longest : timeout_s), "MPI_Finalize");
     } catch (const PeerTimeout&) {
       return false;
     }
   }
-  // Where the time-out was too short for others this rank may have met them all, and would wait for them again.
-  if (leave_open) return true;
+  // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
+  // where others call MPI_Finalize they wait there for this one.
+  if (leave_open && !others_finalize) return true;
   for (MPI_Comm wire : s.wires) read_what_is_left(wire);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;

@@ -205,35 +205,48 @@ def _serve(nodes: Sequence[int], bind: str, timeout_s: float) -> dict[str, Any]:
     return dict(json.loads(answer))
 
 
-def _initialise(module: ModuleType, timeout_s: float) -> None:
-    if _world.pid:
-        return
-    _world.is_ours = _world.is_ours or not module.is_initialized()
-    others = siblings.Siblings() if find_launcher() else None
+def make_wire(ranks: Sequence[int], name: str, timeout_s: float) -> object:
+    """Make a wire among these ranks of MPI's world, which all call this; a rank that does not come ends the process."""
+    with _ending_if_late("MPI_Comm_create_group", timeout_s):
+        return load().wire(ranks, name)
+
+
+@contextlib.contextmanager
+def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | None = None) -> Iterator[None]:
+    """Around a call that waits for other ranks within MPI, uninterruptible: end this process if one is missing."""
     deadline = time.monotonic() + timeout_s
     returned = threading.Event()
 
     def watch() -> None:
-        while not returned.wait(_LOOK_SECONDS):
+        while not returned.wait(min(_LOOK_SECONDS, timeout_s)):
             gone = others.gone() if others else ""
             if not gone and time.monotonic() < deadline:
                 continue
             late = f"did not finish within {timeout_s:g} s (a rank is missing)"
             why = f"cannot finish: {gone} without having come there" if gone else late
             sys.stderr.write(
-                f"accdp: MPI_Init in process {os.getpid()} {why}; "
-                "MPI cannot be interrupted there, so this process ends\n"
+                f"accdp: {call} in process {os.getpid()} {why}; MPI cannot be interrupted there, so this process ends\n"
             )
             sys.stderr.flush()
             _attempt(_unlink_segments_of_mpich)  # no rank of this host will do it
             os._exit(1)
 
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        returned.set()
+
+
+def _initialise(module: ModuleType, timeout_s: float) -> None:
+    if _world.pid:
+        return
+    _world.is_ours = _world.is_ours or not module.is_initialized()
+    others = siblings.Siblings() if find_launcher() else None
+    deadline = time.monotonic() + timeout_s
     with _relay_to_srun(module):
-        threading.Thread(target=watch, daemon=True).start()
-        try:
+        with _ending_if_late("MPI_Init", timeout_s, others):
             module.init()
-        finally:
-            returned.set()
         _join_all(module, others, deadline, timeout_s)
     _world.pid = os.getpid()
 

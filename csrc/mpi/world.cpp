@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -29,7 +30,12 @@ struct State {
   std::atomic<Wire::Health> health{Wire::kWell};
   std::mutex mutex;
   std::mutex wires_mutex;
-  std::vector<MPI_Comm> wires;  // they last as long as MPI
+  struct WireComm {
+    MPI_Comm comm;
+    bool is_dropped = false;
+    int farewells = 0;  // to come, once dropped
+  };
+  std::vector<WireComm> wires;
 };
 State& state() {
   static State instance;
@@ -83,14 +89,16 @@ void call_in_finalize(MPI_Comm_delete_attr_function* call) {
 }
 
 /// Farewells of ranks that closed a group after this one had: where nobody reads them UCX warns of each at the end.
-void read_what_is_left(MPI_Comm comm) {
+/// Returns how many there were.
+int read_what_is_left(MPI_Comm comm) {
   std::vector<std::byte> message;
-  for (;;) {
+  for (int farewells = 0;;) {
     int found = 0, bytes = 0;
     MPI_Message matched;
     MPI_Status status;
     ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &matched, &status));
-    if (!found) return;
+    if (!found) return farewells;
+    farewells += status.MPI_TAG == Wire::kFarewell;
     ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
     message.resize(bytes);
     ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
@@ -140,7 +148,40 @@ MPI_Comm world_comm() {
 
 void add_wire(MPI_Comm comm) {
   const std::lock_guard lock(state().wires_mutex);
-  state().wires.push_back(comm);
+  state().wires.push_back({comm});
+}
+
+void drop_wire(MPI_Comm comm, int farewells) noexcept {
+  {
+    const std::lock_guard lock(state().wires_mutex);
+    for (State::WireComm& wire : state().wires)
+      if (wire.comm == comm) wire = {comm, true, farewells};
+  }
+  free_dropped_wires();
+}
+
+void free_dropped_wires() noexcept {
+  const std::lock_guard lock(state().wires_mutex);
+  if (!is_initialized()) return;
+  auto one_at_a_time = turn();
+  std::erase_if(state().wires, [](State::WireComm& wire) {
+    if (!wire.is_dropped) return false;
+    try {
+      wire.farewells -= read_what_is_left(wire.comm);
+      if (wire.farewells > 0) return false;
+      ACCDP_MPI(MPI_Comm_free(&wire.comm));
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "accdp: while giving back a communicator: %s\n", error.what());
+      wire.is_dropped = false;  // it stays as it is
+      return false;
+    }
+    return true;
+  });
+}
+
+int held_wires() {
+  const std::lock_guard lock(state().wires_mutex);
+  return static_cast<int>(state().wires.size());
 }
 
 bool is_initialized() {
@@ -283,7 +324,7 @@ bool finalize(double timeout_s, bool leave_open) {
   // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
   // where others call MPI_Finalize they wait there for this one.
   if (leave_open && !others_finalize) return true;
-  for (MPI_Comm wire : s.wires) read_what_is_left(wire);
+  for (const State::WireComm& wire : s.wires) read_what_is_left(wire.comm);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
   return true;

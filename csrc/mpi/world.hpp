@@ -38,6 +38,11 @@ std::vector<int> world_ranks_of(MPI_Comm comm);
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
 void add_wire(MPI_Comm comm);  ///< finalize() reads what nobody waited for
+/// Frees a wire's communicator as soon as `farewells` more have come: only then is nothing on its way that could be
+/// taken for a message of a later one, because MPI uses the same number for it again.
+void drop_wire(MPI_Comm comm, int farewells) noexcept;
+void free_dropped_wires() noexcept;
+int held_wires();  ///< communicators of wires that are not freed
 
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;

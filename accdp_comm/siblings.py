@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _COUNT_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+# Programs whose children are the ranks that those variables count, as the kernel calls them. Below anything else, a
+# starter of containers for one, not all of them can be seen.
+_LAUNCHERS = ("hydra_pmi", "prte", "orted", "mpirun", "mpiexec")
 _LEFT = "accdp_left_mpi"
 _joined = False
 
@@ -43,6 +47,8 @@ class Siblings:
         counts = [os.environ[name] for name in _COUNT_VARIABLES if name in os.environ]
         self._count = int(counts[0]) if counts and counts[0].isdecimal() else 0
         self._launcher = self._find_launcher()
+        if not _name(self._launcher).startswith(_LAUNCHERS):
+            self._count = 0
         self._seen: set[str] = set()
         self._suspected = ""
 
@@ -51,6 +57,9 @@ class Siblings:
         if not self._launcher:
             return ""
         ranks = self._ranks()
+        if ranks is None:
+            self._suspected = ""
+            return ""
         self._seen |= ranks.keys()
         left = sorted(rank for rank, pids in ranks.items() if any(map(_has_left, pids)))
         ended = sorted(self._seen - ranks.keys())
@@ -64,15 +73,21 @@ class Siblings:
         before, self._suspected = self._suspected, found
         return found if found == before else ""
 
-    def _ranks(self) -> dict[str, list[int]]:
-        """The living processes of each rank."""
+    def _ranks(self) -> dict[str, list[int]] | None:
+        """The living processes of each rank; None where one below the launcher may not be looked at."""
         parents = _parents()
         ranks: dict[str, list[int]] = {}
         for pid in parents:
             above = pid
             while above in parents and above != self._launcher:
                 above = parents[above]
-            if above == self._launcher and pid != above and (rank := _environment(pid).get(self._variable)):
+            if above != self._launcher or pid == above:
+                continue
+            try:
+                rank = _environment(pid).get(self._variable)
+            except PermissionError:
+                return None
+            if rank is not None:
                 ranks.setdefault(rank, []).append(pid)
         return ranks
 
@@ -83,7 +98,10 @@ class Siblings:
         parents, pid = _parents(), os.getpid()
         while pid in parents:
             pid = parents[pid]
-            if _environment(pid).get(self._variable) != os.environ[self._variable]:
+            try:
+                if _environment(pid).get(self._variable) != os.environ[self._variable]:
+                    return pid
+            except PermissionError:
                 return pid
         return 0
 
@@ -106,9 +124,16 @@ def _environment(pid: int) -> Mapping[str, str]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = os.fsdecode(file.read()).split("\0")
-    except OSError:  # another user's, or it ended in the meantime
+    except (FileNotFoundError, ProcessLookupError):  # it ended in the meantime
         return {}
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # there is no launcher to be seen
+        return ""
 
 
 def _has_left(pid: int) -> bool:

@@ -5,6 +5,8 @@ import sys
 import jobs
 import pytest
 
+from accdp_comm.siblings import Siblings
+
 pytest.importorskip("mpi4py")
 
 # What a rank does, by name; the first word of the arguments is rank 0's.
@@ -79,3 +81,11 @@ def test_a_rank_that_knows_nothing_of_us(other):
     else:
         assert "PeerTimeout: Timed out after 2 s (timeout) waiting for all ranks of MPI_COMM_WORLD" in result.stderr
         assert result.returncode != 0
+
+
+def test_ranks_that_cannot_be_seen_are_not_taken_for_dead(monkeypatch):
+    """As below a starter of containers: its children are not all the ranks of the host."""
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    siblings = Siblings()
+    assert [siblings.gone() for _ in range(3)] == ["", "", ""]

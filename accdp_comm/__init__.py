@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import siblings as _siblings
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -87,6 +89,9 @@ _HOMES = {
     "step": "steps",
     "tuned": "steps",
 }
+
+
+atexit.register(_siblings.say_left)
 
 
 def __getattr__(name: str) -> Any:

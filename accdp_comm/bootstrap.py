@@ -51,7 +51,7 @@ def form_group(
             # A codec that one rank lacks is none that another may send, and nodes may be installed differently. Ranks
             # of one node are spared the loading of libraries that they may never use.
             lacks = agree(exchange, nvcomp.missing_codecs)
-            wire = mpi_world.load().wire(ranks, name, limit)
+            wire = mpi_world.make_wire(ranks, name, exchange.timeout_s)
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
             segment = _open_segment(cards, leader, exchange.rank, memfd)

@@ -11,18 +11,21 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, pmi1, pmi_relay
+from . import _core, addresses, pmi1, pmi_relay, siblings
 from .cards import Card
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 
 _FINALIZE_SECONDS = 5.0
+_REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
+_LOOK_SECONDS = 0.5  # between looks at the other ranks of this host, while waiting for them
 
 
 class _World:
@@ -34,6 +37,7 @@ class _World:
         self.service: subprocess.Popen[str] | None = None  # on the rank that started it
         self.group_pid = 0  # the process that has formed groups
         self.is_ours = False  # this module initialised MPI, and leaves it
+        self.is_joining = False  # or has tried to in vain
         self.has_launcher = True
         self.minds_deaths = True  # something ends all ranks when one dies or leaves without MPI_Finalize
         self.lock = threading.RLock()
@@ -201,28 +205,77 @@ def _serve(nodes: Sequence[int], bind: str, timeout_s: float) -> dict[str, Any]:
     return dict(json.loads(answer))
 
 
+def make_wire(ranks: Sequence[int], name: str, timeout_s: float) -> object:
+    """Make a wire among these ranks of MPI's world, which all call this; a rank that does not come ends the process."""
+    with _ending_if_late("MPI_Comm_create_group", timeout_s):
+        return load().wire(ranks, name)
+
+
+@contextlib.contextmanager
+def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | None = None) -> Iterator[None]:
+    """Around a call that waits for other ranks within MPI, uninterruptible: end this process if one is missing."""
+    deadline = time.monotonic() + timeout_s
+    returned = threading.Event()
+
+    def watch() -> None:
+        while not returned.wait(min(_LOOK_SECONDS, timeout_s)):
+            gone = others.gone() if others else ""
+            if not gone and time.monotonic() < deadline:
+                continue
+            late = f"did not finish within {timeout_s:g} s (a rank is missing)"
+            why = f"cannot finish: {gone} without having come there" if gone else late
+            sys.stderr.write(
+                f"accdp: {call} in process {os.getpid()} {why}; MPI cannot be interrupted there, so this process ends\n"
+            )
+            sys.stderr.flush()
+            _attempt(_unlink_segments_of_mpich)  # no rank of this host will do it
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        returned.set()
+
+
 def _initialise(module: ModuleType, timeout_s: float) -> None:
     if _world.pid:
         return
-
-    def give_up() -> None:
-        sys.stderr.write(
-            f"accdp: MPI_Init in process {os.getpid()} did not finish within {timeout_s:g} s (a rank is missing); "
-            "MPI cannot be interrupted there, so this process ends\n"
-        )
-        sys.stderr.flush()
-        os._exit(1)
-
-    watch = threading.Timer(timeout_s, give_up)
-    watch.daemon = True
-    watch.start()
-    _world.is_ours = not module.is_initialized()
-    try:
-        with _relay_to_srun(module):
+    _world.is_ours = _world.is_ours or not module.is_initialized()
+    others = siblings.Siblings() if find_launcher() else None
+    deadline = time.monotonic() + timeout_s
+    with _relay_to_srun(module):
+        with _ending_if_late("MPI_Init", timeout_s, others):
             module.init()
-    finally:
-        watch.cancel()
+        _join_all(module, others, deadline, timeout_s)
     _world.pid = os.getpid()
+
+
+def _join_all(module: ModuleType, others: siblings.Siblings | None, deadline: float, timeout_s: float) -> None:
+    """Wait until all ranks of MPI's world have come; those that mpi4py has brought into it need not come at all."""
+    _world.is_joining = True
+    siblings.say_joined()
+    pause, look = 0.0001, time.monotonic() + _LOOK_SECONDS
+    remark = time.monotonic() + _REMARK_SECONDS
+    what = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
+    while not module.join():
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.01)
+        now = time.monotonic()
+        if now >= remark:
+            remark = math.inf
+            sys.stderr.write(f"accdp: process {os.getpid()} waits for {what}; it gives up after {timeout_s:g} s\n")
+        gone = ""
+        if others and now >= look:
+            look = now + _LOOK_SECONDS
+            gone = others.gone()
+        if not gone and now < deadline:
+            continue
+        _unlink_segments_of_mpich()  # the launcher will end those that wait for this rank in MPI_Finalize
+        if gone:
+            raise _core.PeerDied(f"{gone} without having made a group; accdp needs {what}")
+        raise _core.PeerTimeout(f"Timed out after {timeout_s:g} s (timeout) waiting for {what}")
+    _world.is_joining = False
 
 
 def _relay_to_srun(module: ModuleType) -> contextlib.AbstractContextManager[None]:
@@ -294,7 +347,7 @@ def _leave() -> None:
         if ends_by_exception():
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
         _attempt(group.close)
-    if ends_by_exception() and _world.group_pid == os.getpid():
+    if ends_by_exception() and (_world.group_pid == os.getpid() or _world.is_joining):
         _abort_mpi4py()
     if _world.pid != os.getpid():
         return

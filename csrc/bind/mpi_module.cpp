@@ -41,6 +41,7 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("is_cuda_aware", &mpi::is_cuda_aware, "Whether the library says that it takes device memory of CUDA.");
   m.def("is_initialized", &mpi::is_initialized);
   m.def("init", &mpi::init, "Initialise MPI with MPI_THREAD_MULTIPLE unless it is already.", nogil());
+  m.def("join", &mpi::join, nogil(), "Whether all ranks of MPI_COMM_WORLD have joined; call it again until they have.");
   m.def("thread_level", &mpi::thread_level);
   m.def("world_rank", &mpi::world_rank);
   m.def("world_size", &mpi::world_size);
@@ -62,7 +63,7 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("comm_world_ranks", [](const py::object& comm) { return mpi::world_ranks_of(comm_from(comm)); }, "comm"_a);
   m.def(
       "wire",
-      [](const std::vector<int>& world_ranks, const std::string& name, double) {
+      [](const std::vector<int>& world_ranks, const std::string& name) {
         std::shared_ptr<Wire> wire;
         {
           py::gil_scoped_release release;
@@ -70,7 +71,8 @@ PYBIND11_MODULE(_mpi, m) {
         }
         return make_capsule(std::move(wire), kWireCapsule);
       },
-      "world_ranks"_a, "name"_a, "timeout_s"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
+      "world_ranks"_a, "name"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
+  m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
   m.def("mark_broken", [] { mpi::worsen(Wire::kGroupFailed); }, "Leave MPI_Finalize out at the end of the process.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "leave_open"_a = false,
         nogil(), "Finalise MPI if init() initialised it; False when other ranks did not come in time.");

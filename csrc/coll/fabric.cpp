@@ -171,7 +171,8 @@ void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes
       if (topology_.is_near(rank) || silent_[rank]) continue;
       auto notice = std::make_unique<std::vector<std::byte>>(bytes);
       if (bytes) std::memcpy(notice->data(), data, bytes);
-      wire_->isend(*notice, rank, tag);
+      Wire::Request request = wire_->isend(*notice, rank, tag);
+      wire_->abandon(request);  // nobody waits for it
       told_.push_back(std::move(notice));
     }
   } catch (const std::exception& error) {
@@ -205,8 +206,10 @@ void Fabric::leave() noexcept {
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (wire_ && wire_->health() == Wire::kWell && !std::exchange(told_others_, true))
-    tell_other_nodes(Wire::kFarewell, nullptr, 0);
+  if (!wire_ || wire_->health() != Wire::kWell || std::exchange(told_others_, true)) return;
+  tell_other_nodes(Wire::kFarewell, nullptr, 0);
+  // Of a group that has failed, or that others leave without a farewell, the wire is kept: something may still come.
+  wire_->retire(topology_.size() - topology_.local_size());
 }
 
 bool Fabric::has_left(int rank) const {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "mpi/native.hpp"
@@ -10,6 +11,9 @@ namespace {
 class MpiWire : public Wire {
  public:
   explicit MpiWire(MPI_Comm comm) : comm_(comm) {}
+  ~MpiWire() override {
+    if (retired_) drop_wire(comm_, awaited_);
+  }
 
   Request isend(ConstBytes data, int to, Tag tag) override {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
@@ -74,6 +78,7 @@ class MpiWire : public Wire {
     message.resize(bytes);
     from = status.MPI_SOURCE;
     ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
+    if (tag == kFarewell) --awaited_;
     return true;
   }
 
@@ -84,6 +89,11 @@ class MpiWire : public Wire {
     auto lock = turn();
     if (request.is_receive) MPI_Cancel(&raw);
     MPI_Request_free(&raw);
+  }
+
+  void retire(int farewells) noexcept override {
+    awaited_ += farewells;
+    retired_ = true;
   }
 
   void worsen(Health health) noexcept override { mpi::worsen(health); }
@@ -104,8 +114,9 @@ class MpiWire : public Wire {
     return request;
   }
 
-  // Not freed: that is collective, and the others may be gone. It lasts until MPI_Finalize.
   MPI_Comm comm_;
+  std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
+  bool retired_ = false;
 };
 
 }  // namespace
@@ -114,6 +125,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   // Groups may be made by disjoint sets of ranks at one time; the tag keeps overlapping ones apart.
   std::uint32_t hash = 2166136261u;
   for (unsigned char c : name) hash = (hash ^ c) * 16777619u;
+  free_dropped_wires();
   MPI_Group all, some;
   const MPI_Comm world = world_comm();
   MPI_Comm made = MPI_COMM_NULL;

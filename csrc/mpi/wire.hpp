@@ -51,6 +51,9 @@ class Wire {
   virtual bool take(Tag tag, int& from, std::vector<std::byte>& message) = 0;
   /// Lets go of a request whose peer will not answer. Its buffer must stay valid (the caller leaks it).
   virtual void abandon(Request& request) noexcept = 0;
+  /// This rank sends nothing more, and so many others have sent a farewell, or will. Once all have come and the wire is
+  /// destroyed its communicator is given back. Without this call it lasts as long as MPI.
+  virtual void retire(int farewells) noexcept = 0;
   /// How MPI is in this process, over all groups; it only gets worse. Once a group has failed nothing is
   /// finalised, because that would wait for ranks that are gone. Once a rank may be dead nobody is told
   /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI.

@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <climits>
+#include <cstdio>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "base/deadline.hpp"
 
@@ -15,13 +18,24 @@ namespace accdp::mpi {
 namespace {
 
 struct State {
-  MPI_Comm world = MPI_COMM_NULL;  // our duplicate; errors are returned, not fatal
+  MPI_Comm world = MPI_COMM_NULL;  // our duplicate, once all ranks have joined; errors are returned, not fatal
   bool ours = false;               // we called MPI_Init_thread
+  // What joining has come to: `joining` belongs to the duplication, then to the sum of `ours` over all ranks.
+  enum { kOutside, kDuplicating, kCounting, kInside } stage = kOutside;
+  MPI_Comm duplicate = MPI_COMM_NULL;
+  MPI_Request joining = MPI_REQUEST_NULL;
+  int mine = 0, owners = 0;  // ranks in which we called MPI_Init_thread
+  bool has_met = false;      // this rank has said in finalize(), or in MPI_Finalize, that it leaves
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::mutex mutex;
   std::mutex wires_mutex;
-  std::vector<MPI_Comm> wires;  // they last as long as MPI
+  struct WireComm {
+    MPI_Comm comm;
+    bool is_dropped = false;
+    int farewells = 0;  // to come, once dropped
+  };
+  std::vector<WireComm> wires;
 };
 State& state() {
   static State instance;
@@ -54,15 +68,37 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
   }
 }
 
+/// Whether somebody else (mpi4py) calls MPI_Finalize in some ranks, and we in the others.
+bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
+
+/// MPI_Finalize begins with this, whoever calls it and from wherever. Ranks that leave MPI to us meet in finalize(),
+/// those of somebody else here: else each kind would wait for the other without end.
+int meet_in_finalize(MPI_Comm, int, void*, void*) {
+  State& s = state();
+  if (std::exchange(s.has_met, true)) return MPI_SUCCESS;
+  MPI_Request request;
+  if (const int code = MPI_Ibarrier(s.world, &request)) return code;
+  return MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+void call_in_finalize(MPI_Comm_delete_attr_function* call) {
+  int key;
+  ACCDP_MPI(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, call, &key, nullptr));
+  ACCDP_MPI(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr));
+  ACCDP_MPI(MPI_Comm_free_keyval(&key));
+}
+
 /// Farewells of ranks that closed a group after this one had: where nobody reads them UCX warns of each at the end.
-void read_what_is_left(MPI_Comm comm) {
+/// Returns how many there were.
+int read_what_is_left(MPI_Comm comm) {
   std::vector<std::byte> message;
-  for (;;) {
+  for (int farewells = 0;;) {
     int found = 0, bytes = 0;
     MPI_Message matched;
     MPI_Status status;
     ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &matched, &status));
-    if (!found) return;
+    if (!found) return farewells;
+    farewells += status.MPI_TAG == Wire::kFarewell;
     ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
     message.resize(bytes);
     ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
@@ -105,13 +141,47 @@ const char* flavour() {
 bool is_cuda_aware() { return MPIX_Query_cuda_support && MPIX_Query_cuda_support() == 1; }
 
 MPI_Comm world_comm() {
-  if (state().world == MPI_COMM_NULL) throw UsageError("MPI is not initialised: expected a call of init() before");
+  if (state().world == MPI_COMM_NULL)
+    throw UsageError("MPI is not initialised: expected calls of init() and join() before");
   return state().world;
 }
 
 void add_wire(MPI_Comm comm) {
   const std::lock_guard lock(state().wires_mutex);
-  state().wires.push_back(comm);
+  state().wires.push_back({comm});
+}
+
+void drop_wire(MPI_Comm comm, int farewells) noexcept {
+  {
+    const std::lock_guard lock(state().wires_mutex);
+    for (State::WireComm& wire : state().wires)
+      if (wire.comm == comm) wire = {comm, true, farewells};
+  }
+  free_dropped_wires();
+}
+
+void free_dropped_wires() noexcept {
+  const std::lock_guard lock(state().wires_mutex);
+  if (!is_initialized()) return;
+  auto one_at_a_time = turn();
+  std::erase_if(state().wires, [](State::WireComm& wire) {
+    if (!wire.is_dropped) return false;
+    try {
+      wire.farewells -= read_what_is_left(wire.comm);
+      if (wire.farewells > 0) return false;
+      ACCDP_MPI(MPI_Comm_free(&wire.comm));
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "accdp: while giving back a communicator: %s\n", error.what());
+      wire.is_dropped = false;  // it stays as it is
+      return false;
+    }
+    return true;
+  });
+}
+
+int held_wires() {
+  const std::lock_guard lock(state().wires_mutex);
+  return static_cast<int>(state().wires.size());
 }
 
 bool is_initialized() {
@@ -130,7 +200,6 @@ std::string thread_level() {
 }
 
 void init() {
-  if (state().world != MPI_COMM_NULL) return;
   if (finalized())
     throw UsageError("MPI was finalised in this process already: expected no MPI_Finalize before the end");
   int level = MPI_THREAD_SINGLE;
@@ -142,10 +211,28 @@ void init() {
   if (level < MPI_THREAD_SERIALIZED)
     throw UsageError("MPI was initialised with thread level " + thread_level() + ": expected multiple or serialized");
   state().one_at_a_time = level < MPI_THREAD_MULTIPLE;
-  MPI_Comm dup;
-  ACCDP_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &dup));
-  ACCDP_MPI(MPI_Comm_set_errhandler(dup, MPI_ERRORS_RETURN));
-  state().world = dup;
+}
+
+bool join() {
+  State& s = state();
+  auto lock = turn();
+  if (s.stage == State::kOutside) {
+    ACCDP_MPI(MPI_Comm_idup(MPI_COMM_WORLD, &s.duplicate, &s.joining));
+    s.stage = State::kDuplicating;
+  }
+  int done = 0;
+  if (s.stage != State::kInside) ACCDP_MPI(MPI_Test(&s.joining, &done, MPI_STATUS_IGNORE));
+  if (done && s.stage == State::kDuplicating) {
+    ACCDP_MPI(MPI_Comm_set_errhandler(s.duplicate, MPI_ERRORS_RETURN));
+    s.mine = s.ours;
+    ACCDP_MPI(MPI_Iallreduce(&s.mine, &s.owners, 1, MPI_INT, MPI_SUM, s.duplicate, &s.joining));
+    s.stage = State::kCounting;
+  } else if (done) {
+    s.world = s.duplicate;
+    s.stage = State::kInside;
+    if (is_mixed()) call_in_finalize(meet_in_finalize);
+  }
+  return s.stage == State::kInside;
 }
 
 int world_rank() {
@@ -220,19 +307,24 @@ Wire::Health health() noexcept { return state().health; }
 bool finalize(double timeout_s, bool leave_open) {
   State& s = state();
   if (!s.ours || s.health != Wire::kWell || !is_initialized()) return true;
-  if (s.world != MPI_COMM_NULL) {
+  if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined
+  const bool others_finalize = s.stage == State::kInside && is_mixed();
+  if (s.stage == State::kInside) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
+    s.has_met = true;
     ACCDP_MPI(MPI_Ibarrier(s.world, &request));
     try {
-      complete(request, Deadline(timeout_s), "MPI_Finalize");
+      const double longest = std::numeric_limits<double>::infinity();
+      complete(request, Deadline(others_finalize ? longest : timeout_s), "MPI_Finalize");
     } catch (const PeerTimeout&) {
       return false;
     }
   }
-  // Where the time-out was too short for others this rank may have met them all, and would wait for them again.
-  if (leave_open) return true;
-  for (MPI_Comm wire : s.wires) read_what_is_left(wire);
+  // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
+  // where others call MPI_Finalize they wait there for this one.
+  if (leave_open && !others_finalize) return true;
+  for (const State::WireComm& wire : s.wires) read_what_is_left(wire.comm);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
   return true;

@@ -21,11 +21,13 @@ const char* flavour();  ///< "mpich", "openmpi" or "other"
 /// Whether the library says that it takes device memory of CUDA; false where it cannot be asked.
 bool is_cuda_aware();
 bool is_initialized();
-/// Initialises MPI for many threads unless it is already (by mpi4py); then only joins in. Collective
-/// over MPI_COMM_WORLD the first time.
+/// Initialises MPI for many threads unless it is already (by mpi4py). Not before all ranks have come to MPI_Init.
 void init();
+/// Begins to join the ranks of MPI_COMM_WORLD that use us; true once all have. Until then to be called again, by one
+/// thread at a time: unlike MPI's own duplication this can be given up. Collective over MPI_COMM_WORLD.
+bool join();
 std::string thread_level();
-MPI_Comm world_comm();  ///< our duplicate of MPI_COMM_WORLD; throws before init()
+MPI_Comm world_comm();  ///< our duplicate of MPI_COMM_WORLD; throws before join()
 int world_rank();
 int world_size();
 
@@ -36,11 +38,17 @@ std::vector<int> world_ranks_of(MPI_Comm comm);
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
 void add_wire(MPI_Comm comm);  ///< finalize() reads what nobody waited for
+/// Frees a wire's communicator as soon as `farewells` more have come: only then is nothing on its way that could be
+/// taken for a message of a later one, because MPI uses the same number for it again.
+void drop_wire(MPI_Comm comm, int farewells) noexcept;
+void free_dropped_wires() noexcept;
+int held_wires();  ///< communicators of wires that are not freed
 
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;
 /// Finalises if init() initialised and all is well. False when others did not come within timeout_s. With leave_open it
-/// only waits for the others: for a process that ends now, where nobody minds that MPI is not finalised.
+/// only waits for the others: for a process that ends now, where nobody minds that MPI is not finalised. Where MPI
+/// belongs to somebody else in some ranks, these call MPI_Finalize, so that all others wait for them and do it too.
 bool finalize(double timeout_s, bool leave_open);
 
 }  // namespace accdp::mpi

@@ -1,0 +1,91 @@
+"""Jobs in which some ranks leave MPI to us, others to mpi4py, and others never come at all."""
+
+import sys
+
+import jobs
+import pytest
+
+from accdp_comm.siblings import Siblings
+
+pytest.importorskip("mpi4py")
+
+# What a rank does, by name; the first word of the arguments is rank 0's.
+SCRIPT = """
+import os, sys
+rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+what = sys.argv[1:][rank]
+if "mpi4py" in what:
+    from mpi4py import MPI
+if "accdp" in what:
+    import accdp_comm
+if "group" in what:
+    with accdp_comm.Communicator(timeout_s=float(os.environ["LIMIT"])) as comm:
+        comm.barrier()
+if "catches" in what:
+    try:
+        accdp_comm.Communicator(timeout_s=float(os.environ["LIMIT"]))
+    except accdp_comm.Error as error:
+        print("caught", type(error).__name__, flush=True)
+if "finalizes" in what:
+    MPI.Finalize()
+print("done", flush=True)
+"""
+
+
+def play(*what: str, limit_s: float = 60.0, timeout: float = 30.0) -> jobs.Result:
+    command = [*jobs.mpiexec_command(len(what)), sys.executable, "-c", SCRIPT, *what]
+    return jobs.run(command, env={"LIMIT": str(limit_s)}, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("accdp group", "mpi4py accdp group"),
+        ("mpi4py accdp group", "accdp group", "mpi4py accdp group"),
+        ("mpi4py accdp group finalizes", "accdp group"),
+        ("mpi4py accdp group", "mpi4py accdp group"),
+    ],
+    ids=" / ".join,
+)
+def test_whoever_owns_mpi_all_ranks_end(what):
+    result = play(*what)
+    assert result.returncode == 0 and result.stdout.count("done") == len(what), str(result)
+
+
+def test_a_rank_that_ends_before_mpi():
+    result = play("accdp", "accdp group")
+    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert "MPI_Init in process" in result.stderr and "cannot finish:" in result.stderr, str(result)
+
+
+def test_no_rank_needs_mpi():
+    result = play("accdp", "accdp")
+    assert result.returncode == 0 and result.stdout.count("done") == 2, str(result)
+
+
+@pytest.mark.parametrize("other", ["accdp group", "mpi4py accdp group"])
+def test_a_rank_that_leaves_mpi_to_mpi4py_and_makes_no_group(other):
+    result = play("mpi4py accdp", other)
+    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert "PeerDied: rank 0 (pid " in result.stderr, str(result)
+    assert "has left MPI without having made a group" in result.stderr, str(result)
+
+
+@pytest.mark.parametrize("other", ["accdp group", "mpi4py accdp group", "accdp catches", "mpi4py accdp catches"])
+def test_a_rank_that_knows_nothing_of_us(other):
+    """Nothing tells that it will not come: the time-out says so."""
+    result = play("mpi4py", other, limit_s=2.0)
+    assert result.seconds < 15, str(result)
+    if "catches" in other:
+        assert "caught PeerTimeout" in result.stdout, str(result)
+    else:
+        assert "PeerTimeout: Timed out after 2 s (timeout) waiting for all ranks of MPI_COMM_WORLD" in result.stderr
+        assert result.returncode != 0
+
+
+def test_ranks_that_cannot_be_seen_are_not_taken_for_dead(monkeypatch):
+    """As below a starter of containers: its children are not all the ranks of the host."""
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    siblings = Siblings()
+    assert [siblings.gone() for _ in range(3)] == ["", "", ""]

@@ -109,7 +109,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   if (board_.usable_cores() < board_.local_size())
     for (Patience& patience : patience_)
       patience = {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded),
-                  Habit(microseconds(std::min(settings().spin_us, kHandingOnUs)))};
+                  Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
   probe_neighbours();
 }
 

@@ -24,7 +24,7 @@ class Steps {
   void open_unwritten() { ++step_; }
 
   void publish() {
-    board_.note_core();
+    if (patience_.is_crowded) board_.note_core();
     board_.mine().step.store(step_, std::memory_order_release);
     board_.ring_others(kCollective);
   }
@@ -65,6 +65,7 @@ class Steps {
   }
   template <class Ready>
   void wait(Ready ready) {
+    if (!patience_.is_crowded) return wait_until(board_, kCollective, patience_, ready, watch_);
     wait_beside(board_, kCollective, patience_, ready, [&] { return is_in_the_way(); }, watch_);
   }
 

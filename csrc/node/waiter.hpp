@@ -40,6 +40,7 @@ class Habit {
 struct Patience {
   Habit spin, yield;
   Habit spin_apart = spin;  ///< where all awaited ranks run on other cores
+  bool is_crowded = false;  ///< ranks outnumber cores, so each notes on which one it runs
 };
 
 /// Looks now and then, during a long wait, whether there is still something to wait for.

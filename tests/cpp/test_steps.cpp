@@ -14,7 +14,7 @@ using namespace accdp;
 using namespace std::chrono_literals;
 
 const Patience kSleepAtOnce{Habit(0ns), Habit(0ns)}, kYieldFirst{Habit(0ns), Habit(200us)},
-    kUsual{Habit(20us), Habit(200us)}, kCrowded{Habit(0ns), Habit(200us), Habit(3us)};
+    kUsual{Habit(20us), Habit(200us)}, kCrowded{Habit(0ns), Habit(200us), Habit(3us), true};
 
 /// Throws what the board says, or after a while.
 class Guard : public Watch {
@@ -63,7 +63,7 @@ void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
       if (step % 7 == 0) steps.await_all();
     }
     CHECK(counter == steps_to_do);
-    for (int other = 0; other < size; ++other) CHECK(board.line(other).core > 0);  // where others saw it last
+    for (int other = 0; other < size; ++other) CHECK((board.line(other).core > 0) == patience.is_crowded);
   }));
 }
 

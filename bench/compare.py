@@ -4,9 +4,11 @@
     python bench/compare.py --peers gloo,mpich,openmpi --openmpi-env ENV      measures, prints and draws the table
 
 Peers: gloo stands beside accdp-torch (the same process group calls), mpich and openmpi (mpi4py) beside accdp
-(Communicator), all on the same kind of buffers. gloo and the MPI that accdp was built with take turns with accdp in one
-job. The other MPI cannot be in that job: it runs in the virtual environment that --openmpi-env (--mpich-env) or
-ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names, in jobs that take turns with ours.
+(Communicator), all on the same kind of buffers. The MPI that accdp was built with takes turns with accdp in one job,
+gloo with accdp-torch in another: ranks sleep in gloo's calls for milliseconds, and where they outnumber cores whoever
+comes next begins with several of them on one core. The other MPI cannot be in our jobs: it runs in the virtual
+environment that --openmpi-env (--mpich-env) or ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names. All jobs
+take turns.
 """
 
 from __future__ import annotations
@@ -125,13 +127,14 @@ def measure_peers(args: argparse.Namespace) -> list[Row]:
                 print(f"compare.py: {family} is left out: accdp was built with {ours.family}, and {said}")
             else:
                 others.append(Mpi(environment, family))
-    backends = ["accdp"] + (["mpi"] if ours.family in args.peers else [])
-    backends += ["accdp-torch", "gloo"] if "gloo" in args.peers else []
+    beside = [["accdp", "mpi"] if ours.family in args.peers else ["accdp"]]
+    beside += [["accdp-torch", "gloo"]] if "gloo" in args.peers else []
     rows: list[Row] = []
     for ranks in args.ranks:
         for turn in range(args.rounds):
             print(f"compare.py: {ranks} ranks, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
-            rows += jobs.measure(ours, ranks, _plan(args, backends))
+            for backends in beside:
+                rows += jobs.measure(ours, ranks, _plan(args, backends))
             for other in others:
                 found = jobs.measure(other, ranks, _plan(args, ["mpi"]))
                 if {row["backend"] for row in found} != {other.family}:

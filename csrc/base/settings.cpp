@@ -25,8 +25,8 @@ constexpr Setting kRows[] = {
      "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",
      true},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
-     "How long a waiting rank spins before it sleeps; not at all where ranks outnumber cores or it did not help "
-     "lately.",
+     "How long a waiting rank spins before it sleeps; where ranks outnumber cores at most 3 us, and only for ranks on "
+     "other cores; not at all if it did not help lately.",
      false},
     {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds from 0 to 1e6",
      "How long a waiting rank then offers its core to others before it sleeps; a fifth of it where ranks outnumber "

@@ -42,8 +42,10 @@ Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes
 }
 
 constexpr std::chrono::seconds kInFlight{2};
-// Where ranks outnumber the cores, whom a rank yields to may keep the core for long: it then had better sleep.
+// Where ranks outnumber the cores, whom a rank yields to may keep the core for long: it then had better sleep. While it
+// waits for ranks on other cores, one that it waits for may be handing its core on, which takes 1 to 2 us.
 constexpr int kCrowded = 5;
+constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 
 std::chrono::nanoseconds microseconds(double us) {
@@ -107,7 +109,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
   if (board_.usable_cores() < board_.local_size())
     for (Patience& patience : patience_)
-      patience = {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded)};
+      patience = {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded),
+                  Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
   probe_neighbours();
 }
 

@@ -103,6 +103,13 @@ Board::Board(int fd, int local_size, int local_rank)
 Board::Head& Board::head() const { return *reinterpret_cast<Head*>(mapping_.get().data); }
 
 RankLine& Board::line(int rank) const { return reinterpret_cast<RankLine*>(at(layout_.lines))[rank]; }
+
+void Board::note_core() const noexcept {
+  const int core = sched_getcpu() + 1;
+  std::atomic<std::int32_t>& noted = mine().core;
+  if (noted.load(std::memory_order_relaxed) != core) noted.store(core, std::memory_order_relaxed);
+}
+
 RingLine& Board::ring_line(int from, int to) const {
   return reinterpret_cast<RingLine*>(at(layout_.ring_lines))[from * local_size_ + to];
 }

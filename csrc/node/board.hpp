@@ -53,6 +53,7 @@ enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
+  std::atomic<std::int32_t> core{0};  ///< where it last ran, counted from 1; 0: not known
   Signature signatures[2];
   alignas(64) Bell bells[kChannels];
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
@@ -82,6 +83,7 @@ class Board {
   int local_rank() const { return local_rank_; }
   RankLine& line(int rank) const;
   RankLine& mine() const { return line(local_rank_); }
+  void note_core() const noexcept;  ///< on which core this rank runs
   RingLine& ring_line(int from, int to) const;
   std::byte* ring_data(int from, int to) const;
   std::byte* slot(int rank, std::uint64_t step) const;

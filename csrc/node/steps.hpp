@@ -24,6 +24,7 @@ class Steps {
   void open_unwritten() { ++step_; }
 
   void publish() {
+    if (patience_.is_crowded) board_.note_core();
     board_.mine().step.store(step_, std::memory_order_release);
     board_.ring_others(kCollective);
   }
@@ -55,9 +56,17 @@ class Steps {
       return true;
     });
   }
+  /// Whether a rank that this one waits for needs the core that this one is on.
+  bool is_in_the_way() const {
+    const std::int32_t core = board_.mine().core.load(std::memory_order_relaxed);
+    for (int rank = 0; rank < board_.local_size(); ++rank)
+      if (waits_for(rank) && board_.line(rank).core.load(std::memory_order_relaxed) == core) return true;
+    return false;
+  }
   template <class Ready>
   void wait(Ready ready) {
-    wait_until(board_, kCollective, patience_, ready, watch_);
+    if (!patience_.is_crowded) return wait_until(board_, kCollective, patience_, ready, watch_);
+    wait_beside(board_, kCollective, patience_, ready, [&] { return is_in_the_way(); }, watch_);
   }
 
   Board& board_;

@@ -39,6 +39,8 @@ class Habit {
 /// beside us, so each wait learns from those before it.
 struct Patience {
   Habit spin, yield;
+  Habit spin_apart = spin;  ///< where all awaited ranks run on other cores
+  bool is_crowded = false;  ///< ranks outnumber cores, so each notes on which one it runs
 };
 
 /// Looks now and then, during a long wait, whether there is still something to wait for.
@@ -86,12 +88,9 @@ bool try_until(Habit& habit, int looks_per_clock, void (*rest)(), Ready&& ready)
 
 constexpr std::chrono::milliseconds kLongestSleep{50};
 
-/// Returns once `ready()`.
+/// The last of a wait: sleeps until `ready()`.
 template <class Ready>
-void wait_until(const Board& board, Channel channel, Patience& patience, Ready&& ready, Watch& watch) {
-  if (ready()) return;
-  if (try_until(patience.spin, kLooksPerClock, pause, ready)) return;
-  if (try_until(patience.yield, 1, yield, ready)) return;
+void sleep_until(const Board& board, Channel channel, Ready&& ready, Watch& watch) {
   Bell& bell = board.mine().bells[channel];
   struct Announced {
     Bell& bell;
@@ -106,6 +105,36 @@ void wait_until(const Board& board, Channel channel, Patience& patience, Ready&&
     timespec most{0, std::chrono::nanoseconds(kLongestSleep).count()};
     syscall(SYS_futex, &bell.rung, FUTEX_WAIT, seen, &most, nullptr, 0);
   }
+}
+
+/// Returns once `ready()`.
+template <class Ready>
+void wait_until(const Board& board, Channel channel, Patience& patience, Ready&& ready, Watch& watch) {
+  if (ready()) return;
+  if (try_until(patience.spin, kLooksPerClock, pause, ready)) return;
+  if (try_until(patience.yield, 1, yield, ready)) return;
+  sleep_until(board, channel, ready, watch);
+}
+
+/// The same where it is known whether this rank keeps one that it waits for from its core: `in_the_way()`. As long as
+/// it does it yields, and the first time that it does not it spins.
+template <class Ready, class InTheWay>
+void wait_beside(const Board& board, Channel channel, Patience& patience, Ready&& ready, InTheWay&& in_the_way,
+                 Watch& watch) {
+  if (ready()) return;
+  bool spun = false;
+  auto spin = [&] {
+    if (spun || in_the_way()) return false;
+    spun = true;
+    return try_until(patience.spin_apart, kLooksPerClock, pause, ready);
+  };
+  if (spin()) return;
+  if (try_until(patience.yield, 1, yield, [&] {
+        board.note_core();
+        return ready() || spin();
+      }))
+    return;
+  sleep_until(board, channel, ready, watch);
 }
 
 }  // namespace accdp

@@ -14,7 +14,7 @@ using namespace accdp;
 using namespace std::chrono_literals;
 
 const Patience kSleepAtOnce{Habit(0ns), Habit(0ns)}, kYieldFirst{Habit(0ns), Habit(200us)},
-    kUsual{Habit(20us), Habit(200us)};
+    kUsual{Habit(20us), Habit(200us)}, kCrowded{Habit(0ns), Habit(200us), Habit(3us), true};
 
 /// Throws what the board says, or after a while.
 class Guard : public Watch {
@@ -63,6 +63,7 @@ void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
       if (step % 7 == 0) steps.await_all();
     }
     CHECK(counter == steps_to_do);
+    for (int other = 0; other < size; ++other) CHECK((board.line(other).core > 0) == patience.is_crowded);
   }));
 }
 
@@ -137,6 +138,7 @@ int main() {
   set_setting("ACCDP_CHUNK_BYTES", "4k");
   for (int size : {2, 3, 4}) hand_over(size, kUsual, 3000);
   hand_over(3, kYieldFirst, 2000);
+  hand_over(4, kCrowded, 2000);
   no_wake_up_is_lost();
   failure_wakes_all();
   failure_texts();

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-from . import siblings as _siblings
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -91,7 +91,14 @@ _HOMES = {
 }
 
 
-atexit.register(_siblings.say_left)
+def _say_left() -> None:
+    if "mpi4py.MPI" in sys.modules:
+        from . import siblings
+
+        siblings.say_left()
+
+
+atexit.register(_say_left)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ for number in range(60):
     del comm
 last = accdp_comm.Communicator()
 last.barrier()
-print("held", _mpi.held_wires(), flush=True)
+print(f"held {_mpi.held_wires()}\\n", end="", flush=True)  # one write: ranks share a pipe
 """
 
 # Ranks leave whenever they are ready, and a message to some of them is never asked for.
@@ -35,7 +35,7 @@ for number in range(20):
 world.barrier()
 last = accdp_comm.Communicator()
 last.barrier()
-print("held", _mpi.held_wires(), flush=True)
+print(f"held {_mpi.held_wires()}\\n", end="", flush=True)  # one write: ranks share a pipe
 """
 
 BROKEN = """
@@ -45,12 +45,12 @@ comm = accdp_comm.Communicator()
 try:
     comm.allreduce(np.zeros(3 + comm.rank % 2))
 except accdp_comm.MismatchError:
-    print("mismatch", flush=True)
+    print("mismatch\\n", end="", flush=True)
 comm.close()
 del comm
 again = accdp_comm.Communicator()
 again.barrier()
-print("held", _mpi.held_wires(), flush=True)
+print(f"held {_mpi.held_wires()}\\n", end="", flush=True)  # one write: ranks share a pipe
 """
 
 MISSING = """

@@ -46,8 +46,8 @@ struct Float8 {
     if (wide < kLeastNormal) magnitude = as_bits(as_float(wide) + as_float(kSteps)) - kSteps;  // the addition rounds
     const std::uint32_t too_large = kHasInfinity ? kInfinity : kNan;
     if (magnitude > too_large) magnitude = too_large;
-    if (wide > kWideInfinity) magnitude = kNan;
-    return static_cast<T>(sign | magnitude);
+    // Which sign the NaN of a sum has depends on the order in which a compiler adds.
+    return static_cast<T>(wide > kWideInfinity ? kNan : sign | magnitude);
   }
 };
 using Float8E4M3 = Float8<3, 7, false>;

@@ -141,6 +141,20 @@ void bytes_on_the_wire(Group& group) {
   CHECK(all.wire_bytes < all.logical_bytes + 2048 && all.codec == "none");
 }
 
+/// Streams of one kind are timed and go other ways now and then; every one of them arrives, whoever is root.
+void again_and_again(Group& group) {
+  for (const char* algorithm : {"chain", "binomial", "scatter_allgather"})
+    for (int i = 0; i < 20; ++i) {
+      const int root = i % group.size();
+      const Floats wanted = i % 3 ? weights(40'000, i) : Floats(40'000, 0.5F);
+      Floats values = group.rank() == root ? wanted : Floats(wanted.size());
+      const StreamReport report =
+          group.bcast_stream({{memory(values), Datatype::kF32}}, root, stream_options("auto", 16384, algorithm));
+      CHECK(values == wanted);
+      CHECK(report.wire_bytes < report.logical_bytes + 2048);
+    }
+}
+
 int main() {
   if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
   set_setting("ACCDP_CACHE_DIR", "-");
@@ -157,4 +171,6 @@ int main() {
     run_nodes({0, 1, 2}, body);
   }
   run_nodes({0, 1, 2}, bytes_on_the_wire);
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}})
+    run_nodes(nodes, again_and_again);
 }

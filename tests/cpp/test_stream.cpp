@@ -218,6 +218,9 @@ void finer_points() {
   CHECK(choose_codec(journey, std::span(&codec, 1)) == -1);
   journey.bytes = 64 << 20;  // in large chunks that does not matter
   CHECK(choose_codec(journey, std::span(&codec, 1)) == 0);
+  // What gains less than predictions are off is not worth the work.
+  const CodecCost hardly{1.01, 20e9, 20e9}, more{1.05, 20e9, 20e9};
+  CHECK(choose_codec(journey, std::span(&hardly, 1)) == -1 && choose_codec(journey, std::span(&more, 1)) == 0);
   const CodecCost equal[] = {{10, 1e9, 2e9}, {10, 3e9, 4e9}, {9.9, 3.1e9, 5e9}};
   CHECK(choose_codec(journey, equal) == 2);  // the link sets the pace for all three
   journey = {64 << 20, 256 << 10, 1, 125e6, 100e-6};

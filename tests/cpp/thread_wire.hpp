@@ -103,7 +103,9 @@ class ThreadWire : public accdp::Wire {
     std::lock_guard lock(mail_->mutex);
     if (!request.is_receive) {
       auto& [letter, route] = sends_.at(request.raw);
-      std::erase(mail_->letters[route], letter);
+      // Notices go all the same: nobody waits for them.
+      const int tag = std::get<2>(route);
+      if (tag != kFarewell && tag != kFailure) std::erase(mail_->letters[route], letter);
       sends_.erase(request.raw);
       return;
     }
@@ -111,6 +113,7 @@ class ThreadWire : public accdp::Wire {
     routes_.erase(request.raw);
   }
 
+  void retire(int) noexcept override {}  // its mail goes when the last one that has it does
   void worsen(Health) noexcept override {}
   Health health() const noexcept override { return kWell; }
 

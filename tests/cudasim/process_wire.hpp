@@ -74,6 +74,7 @@ class ProcessWire : public accdp::Wire {
       std::erase_if(receives, [&](const Posted& one) { return one.id == request.raw; });
   }
 
+  void retire(int) noexcept override {}
   void worsen(Health health) noexcept override { health_ = std::max<Health>(health_, health); }
   Health health() const noexcept override { return health_; }
 

@@ -53,7 +53,8 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].seconds > 0) continue;
     const double usual = usual_ ? usual_->of(options_[i].candidate.codec, journey.bytes) : 0;
-    all[i].seconds = all[i].predicted * (usual > 0 ? usual : std::sqrt(bias));
+    // What went faster than predicted did so for the sake of its data; what is slow may be so for the machine's.
+    all[i].seconds = all[i].predicted * (usual > 0 ? std::max(usual, 1.0) : std::sqrt(bias));
   }
   return all;
 }
@@ -66,7 +67,9 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best) con
   for (std::size_t i = 0; i < options_.size(); ++i) {
     const Option& option = options_[i];
     if (i == best || !is_tried(option) || option.took.size() >= kEnough) continue;
-    const double hoped = std::min(all[i].seconds, all[i].predicted * std::min(1.0, std::sqrt(bias)));
+    double hoped = all[i].seconds;
+    if (option.took.size() == 1)  // which may have been disturbed
+      hoped = std::min(hoped, all[i].predicted * std::min(1.0, std::sqrt(bias)));
     if (hoped >= least) continue;
     least = hoped;
     found = static_cast<int>(i);
@@ -96,7 +99,7 @@ const CodecRow* Experience::choose(const Journey& journey) {
   const bool is_by_model =
       std::all_of(all.begin(), all.end(), [](const Estimate& one) { return one.seconds == one.predicted; });
   if (is_by_model) best = index_of(predict(journey));
-  if (turn % (turn < kLearning ? kExploreEach : kLaterEach) == kExploreEach - 1) {
+  if (turn % (turn < kLearning ? kExploreEach : kLaterEach) == 1) {
     if (const int other = explored(all, best); other >= 0) {
       explores_ = true;
       best = static_cast<std::size_t>(other);

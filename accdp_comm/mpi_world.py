@@ -25,6 +25,7 @@ from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 
 _FINALIZE_SECONDS = 5.0
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
+_JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
 _LOOK_SECONDS = 0.5  # between looks at the other ranks of this host, while waiting for them
 
 
@@ -257,14 +258,13 @@ def _join_all(module: ModuleType, others: siblings.Siblings | None, deadline: fl
     siblings.say_joined()
     pause, look = 0.0001, time.monotonic() + _LOOK_SECONDS
     remark = time.monotonic() + _REMARK_SECONDS
-    what = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
     while not module.join():
         time.sleep(pause)
         pause = min(1.5 * pause, 0.01)
         now = time.monotonic()
         if now >= remark:
             remark = math.inf
-            sys.stderr.write(f"accdp: process {os.getpid()} waits for {what}; it gives up after {timeout_s:g} s\n")
+            sys.stderr.write(f"accdp: process {os.getpid()} waits for {_JOINING}; it gives up after {timeout_s:g} s\n")
         gone = ""
         if others and now >= look:
             look = now + _LOOK_SECONDS
@@ -273,8 +273,8 @@ def _join_all(module: ModuleType, others: siblings.Siblings | None, deadline: fl
             continue
         _unlink_segments_of_mpich()  # the launcher will end those that wait for this rank in MPI_Finalize
         if gone:
-            raise _core.PeerDied(f"{gone} without having made a group; accdp needs {what}")
-        raise _core.PeerTimeout(f"Timed out after {timeout_s:g} s (timeout) waiting for {what}")
+            raise _core.PeerDied(f"{gone} without having made a group; accdp needs {_JOINING}")
+        raise _core.PeerTimeout(f"Timed out after {timeout_s:g} s (timeout) waiting for {_JOINING}")
     _world.is_joining = False
 
 
@@ -349,6 +349,8 @@ def _leave() -> None:
         _attempt(group.close)
     if ends_by_exception() and (_world.group_pid == os.getpid() or _world.is_joining):
         _abort_mpi4py()
+    if _world.is_joining and _world.is_ours and _world.has_launcher:
+        _end_outside()
     if _world.pid != os.getpid():
         return
     module = load()
@@ -362,6 +364,20 @@ def _leave() -> None:
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
     _attempt(lambda: module.finalize(seconds, leave_open))
+
+
+def _end_outside() -> None:
+    """End this process, which is in MPI but has given up waiting for others there; they may wait for it to finalise.
+
+    MPI_Finalize might not return, and a launcher may take status 0 for a rank that the others need not wait for.
+    """
+    sys.stderr.write(
+        f"accdp: process {os.getpid()} gave up waiting for {_JOINING} and leaves MPI without MPI_Finalize\n"
+    )
+    for stream in (sys.stdout, sys.stderr):
+        _attempt(stream.flush)
+    _attempt(_unlink_segments_of_mpich)
+    os._exit(1)
 
 
 def _abort_mpi4py() -> None:

@@ -5,6 +5,9 @@ namespace accdp {
 
 using Clock = std::chrono::steady_clock;
 
+/// Seconds for which this thread had a processor.
+double processor_seconds() noexcept;
+
 /// A point in time after which a wait gives up, and how long it had been.
 class Deadline {
  public:

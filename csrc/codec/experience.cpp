@@ -90,7 +90,7 @@ const CodecRow* Experience::predict(const Journey& journey) const {
 }
 
 const CodecRow* Experience::choose(const Journey& journey) {
-  const int turn = operations_++;
+  ++operations_;
   explores_ = false;
   const std::vector<Estimate> all = estimates(journey);
   std::size_t best = 0;
@@ -99,7 +99,8 @@ const CodecRow* Experience::choose(const Journey& journey) {
   const bool is_by_model =
       std::all_of(all.begin(), all.end(), [](const Estimate& one) { return one.seconds == one.predicted; });
   if (is_by_model) best = index_of(predict(journey));
-  if (turn % (turn < kLearning ? kExploreEach : kLaterEach) == 1) {
+  if (operations_ >= next_try_) {
+    next_try_ = operations_ + std::min(operations_ + 1, kLaterEach);
     if (const int other = explored(all, best); other >= 0) {
       explores_ = true;
       best = static_cast<std::size_t>(other);

@@ -55,6 +55,10 @@ class Experience {
   bool has_seen(const CodecRow* codec) const;
   void forget_times();
 
+  /// What trying codecs on samples may cost the next operation, as a part of it. One operation says that others like
+  /// it will come: the second one pays for what the first one had no time for.
+  double sampling_share() const { return operations_ == 1 ? kShareOfSecond : SamplingBudget::kShare; }
+
   double saved_s = 0;               ///< of the time for samples that operations so far left over
   double transform_s_per_byte = 0;  ///< what differences to a reference take
 
@@ -67,14 +71,14 @@ class Experience {
   std::vector<Estimate> estimates(const Journey& journey) const;
   int explored(const std::vector<Estimate>& all, std::size_t best) const;
 
-  static constexpr int kLearning = 16, kExploreEach = 4, kLaterEach = 64, kTimeEach = 8;
+  static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64, kTimeEach = 8;
   static constexpr std::size_t kKept = 5, kEnough = 3;
-  static constexpr double kWorthTrying = 1.3, kLike = 0.1;
+  static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kLike = 0.1;
 
   std::vector<Option> options_;
   std::map<const CodecRow*, double> ratios_;
   UsualBias* usual_;
-  int operations_ = 0;
+  int operations_ = 0, next_try_ = kFirstTry;
   double predicted_s_per_byte_ = 0;  // for the way that was chosen last
   bool explores_ = false;
 };

@@ -1,5 +1,7 @@
 #pragma once
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <span>
 
 namespace accdp {
@@ -54,19 +56,23 @@ class SamplingBudget {
   /// Half of what a choice by itself may cost against knowing the best one; the other half is for wrong predictions.
   static constexpr double kShare = 0.025;
 
-  explicit SamplingBudget(double plain_s) : best_s_(plain_s) {}
-  bool allows(double seconds) const { return spent_s_ + seconds <= kShare * best_s_; }
+  explicit SamplingBudget(double plain_s, double share = kShare) : best_s_(plain_s), share_(share) {}
+  bool allows(double seconds) const { return spent_s_ + seconds <= share_ * best_s_; }
   void spend(double seconds) { spent_s_ += seconds; }
   void found(double predicted_s) { best_s_ = std::min(best_s_, predicted_s); }
   /// What may still be spent; below 0 where too much was.
-  double left() const { return kShare * best_s_ - spent_s_; }
-  /// What an operation gives when nothing was left over before.
-  double share() const { return kShare * best_s_; }
-  /// Whether something that was predicted to take so long may still turn out to be the best.
-  bool is_hopeless(double predicted_s) const { return predicted_s > 1.5 * best_s_; }
+  double left() const { return share_ * best_s_ - spent_s_; }
+  /// What most operations give when nothing was left over before.
+  double usual() const { return kShare * best_s_; }
+  /// Whether something that was predicted to take so long, by a sample of so many bytes, cannot turn out to be the
+  /// best any more. Short samples say little: codecs take a while to get into their stride.
+  bool is_hopeless(double predicted_s, std::size_t sample_bytes) const {
+    const double off = std::cbrt(65536.0 / static_cast<double>(sample_bytes));
+    return predicted_s > 1.5 * std::max(1.0, off) * best_s_;
+  }
 
  private:
-  double best_s_, spent_s_ = 0;
+  double best_s_, share_, spent_s_ = 0;
 };
 
 }  // namespace accdp

@@ -1,7 +1,6 @@
 #include "codec/speeds.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/settings.hpp"
 #include "codec/crc32c.hpp"
 
@@ -50,9 +50,9 @@ template <class Call>
 double best_seconds(Call call) {
   double best = 1e9;
   for (int i = 0; i < 3; ++i) {  // the first one also warms up
-    const auto began = std::chrono::steady_clock::now();
+    const double began = processor_seconds();
     call();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    best = std::min(best, processor_seconds() - began);
   }
   return std::max(best, 1e-9);
 }

@@ -1,8 +1,8 @@
 #include "codec/survey.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/deadline.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/scratch.hpp"
 #include "codec/speeds.hpp"
@@ -13,9 +13,8 @@ namespace {
 constexpr double kFasterOnSomeData = 3;
 constexpr std::size_t kEnoughToTime = 4;
 
-using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::duration time) { return std::max(std::chrono::duration<double>(time).count(), 1e-9); }
+/// From one time to another; never 0.
+double between(double began, double ended) { return std::max(ended - began, 1e-9); }
 
 /// Zeros and small differences go faster than what the usual speed was measured on, or slower: the samples tell, by the
 /// times that they took in units of what is usual for as many bytes. The median, because one of them may have been
@@ -54,18 +53,18 @@ bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const Const
   std::vector<double> encoding, decoding;
   const CodecTimes usual = codec_times(codec, how.type);
   for (const ConstBytes sample : samples) {
-    const auto began = Clock::now();
+    const double began = processor_seconds();  // other ranks may share the core
     const std::size_t size = codec.encode(how, sample, stored);
     const ConstBytes payload = size ? ConstBytes(stored).first(size) : sample;
     crc32c(payload);  // as frames do
-    const auto encoded = Clock::now();
-    encoding.push_back(seconds(encoded - began) / usual.encode_s(sample.size()));
+    const double encoded = processor_seconds();
+    encoding.push_back(between(began, encoded) / usual.encode_s(sample.size()));
     before += sample.size();
     after += payload.size();
     if (size == 0) continue;
     crc32c(payload);
     codec.decode(how.type, payload, back.first(sample.size()));
-    decoding.push_back(seconds(Clock::now() - encoded) / usual.decode_s(sample.size()));
+    decoding.push_back(between(encoded, processor_seconds()) / usual.decode_s(sample.size()));
   }
   if (after >= before) return false;
   cost = codec_speed(codec, how.type);

@@ -7,8 +7,6 @@
 // Cost, chain: ceil(S/c) + nodes - 2 frames over the slowest of encoding, link and decoding.
 #include "coll/bcast_stream.hpp"
 
-#include <time.h>
-
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -24,13 +22,6 @@ constexpr std::size_t kAhead = 8;  // receives posted before their frame is need
 constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
 
 using Seconds = std::chrono::duration<double>;
-
-/// Processor time of this thread.
-double processor_s() {
-  timespec used{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
-}
 
 /// A frame on its way through a node: where its message lies, and who has not got it yet.
 struct Passage {
@@ -77,7 +68,7 @@ class BetweenNodes {
 
   /// After all have met.
   void run(const Journey& journey) {
-    const double began = processor_s();
+    const double began = processor_seconds();
     double handing_over = 0;
     const auto set_out = Clock::now();
     try {
@@ -94,9 +85,9 @@ class BetweenNodes {
         else if (leads_)
           take(i);
         if (c_.local_size() == 1) continue;
-        const double before = processor_s();
+        const double before = processor_seconds();
         hand_over(hop.frame);
-        handing_over += processor_s() - before;
+        handing_over += processor_seconds() - before;
       }
       for (Passage& passage : passages_) settle(passage);
       for (Wire::Request& receipt : receipts_) c_.wait(receipt);
@@ -105,7 +96,8 @@ class BetweenNodes {
       if (wants_time_ && place_ == nodes_ - 1) tell_end();
       if (wants_time_ && place_ == 0) await_end(set_out);
       if (leads_ && direct_)
-        c_.message_cost().note(processor_s() - began - handing_over, static_cast<double>(moved_bytes_));
+        c_.message_cost().note(processor_seconds() - began - handing_over, Seconds(Clock::now() - set_out).count(),
+                               static_cast<double>(moved_bytes_), c_.cores_per_node());
     } catch (...) {
       for (Passage& passage : passages_) {
         c_.abandon(passage.receive);

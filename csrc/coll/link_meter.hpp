@@ -116,15 +116,21 @@ class LinkMeter {
 class MessageCost {
  public:
   double seconds_per_byte() const { return seconds_per_byte_; }
-  void note(double processor_s, double bytes) {
+  /// Of a stream that took `whole_s` on a node whose thread has so many cores.
+  void note(double processor_s, double whole_s, double bytes, double cores) {
     if (bytes < kEnough) return;  // an operation's fixed costs would count as bytes
     const double seen = std::clamp(processor_s / bytes, 0.05e-9, 3e-9);
+    // A thread that waits looks for messages all the time: where it mostly waited, it did not need more than that.
+    if (processor_s < kBusy * std::min(cores, 1.0) * whole_s) {
+      seconds_per_byte_ = std::min(seconds_per_byte_, seen);
+      return;
+    }
     seconds_per_byte_ = is_known_ ? 0.5 * seconds_per_byte_ + 0.5 * seen : seen;
     is_known_ = true;
   }
 
  private:
-  static constexpr double kEnough = 4 << 20;
+  static constexpr double kEnough = 4 << 20, kBusy = 0.7;
   double seconds_per_byte_ = 0.4e-9;
   bool is_known_ = false;
 };

@@ -148,7 +148,7 @@ void StreamChooser::sample(const Data& data, const Journey& journey, Experience&
   const double share = static_cast<double>(data.bytes) / journey.bytes;
   Journey with_transform = journey;
   const Encoding how = data.how();
-  SamplingBudget budget(experience.best_seconds(journey) * share);
+  SamplingBudget budget(experience.best_seconds(journey) * share, experience.sampling_share());
   budget.spend(-experience.saved_s);
   for (std::size_t bytes = kFirstSlice; bytes <= plan_.chunk_bytes() && bytes <= data.bytes; bytes *= kLongerBy) {
     with_transform.transform_s_per_byte = experience.transform_s_per_byte;
@@ -156,11 +156,12 @@ void StreamChooser::sample(const Data& data, const Journey& journey, Experience&
     for (Experience::Option& option : experience.codecs()) {
       if (!option.helps || option.slice_bytes >= bytes) continue;
       const double predicted = encoded_seconds(with_transform, option.candidate.cost) * share;
-      if (bytes > kFirstSlice && (option.slice_bytes == 0 || budget.is_hopeless(predicted))) continue;
+      const bool is_hopeless = option.slice_bytes == 0 || budget.is_hopeless(predicted, option.slice_bytes);
+      if (bytes > kFirstSlice && is_hopeless) continue;
       wanted.push_back(&option);
     }
     // Tensors differ: of what is worth it not only one place is looked at.
-    const std::size_t slices = budget.allows(2 * cost_of(wanted, kMostSlices, bytes)) ? kMostSlices : 1;
+    const std::size_t slices = 2 * cost_of(wanted, kMostSlices, bytes) < budget.usual() ? kMostSlices : 1;
     if (bytes > kFirstSlice && !budget.allows(cost_of(wanted, slices, bytes))) break;
     std::vector<std::vector<std::byte>> samples;
     for (Experience::Option* option : wanted) {
@@ -175,7 +176,9 @@ void StreamChooser::sample(const Data& data, const Journey& journey, Experience&
       if (option->helps) budget.found(encoded_seconds(with_transform, option->candidate.cost) * share);
     }
   }
-  experience.saved_s = std::min(budget.left(), kMostSaved * budget.share());
+  // What only the second one may spend is not kept.
+  const bool is_second = experience.sampling_share() > SamplingBudget::kShare;
+  experience.saved_s = std::min(budget.left(), is_second ? 0 : kMostSaved * budget.usual());
 }
 
 /// At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.

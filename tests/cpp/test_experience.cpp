@@ -57,6 +57,25 @@ void leaves_what_is_good() {
   CHECK(all.at(kZhuff) == 100 && all.size() == 1);
 }
 
+/// Few operations try another way, and the first ones, which may be all there are, none. The second one has time for
+/// samples.
+void tries_seldom() {
+  Experience experience(candidates());
+  make_tried(experience);
+  const double plain_ms = 1e3 * plain_seconds(kJourney);
+  const double zhuff_ms = 1e3 * encoded_seconds(kJourney, experience.codecs()[1].candidate.cost);
+  std::vector<int> tried;
+  for (int operation = 1; operation <= 200; ++operation) {
+    const bool is_second = experience.sampling_share() > SamplingBudget::kShare;
+    CHECK(is_second == (operation == 2));
+    const CodecRow* codec = experience.choose(kJourney);
+    if (codec != kZhuff) tried.push_back(operation);
+    const double ms = codec == kZhuff ? zhuff_ms : codec == kFpk ? 1.02 * zhuff_ms : plain_ms;
+    if (experience.wants_time()) experience.note(codec, ms * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+  }
+  CHECK(!tried.empty() && tried.front() >= 5 && tried.size() <= 6);
+}
+
 /// One operation that was disturbed does not decide, neither for a way nor against it.
 void forgives_a_disturbance() {
   Experience experience(candidates());
@@ -102,6 +121,7 @@ void transfers() {
 int main() {
   learns_what_the_model_gets_wrong();
   leaves_what_is_good();
+  tries_seldom();
   forgives_a_disturbance();
   forgets();
   transfers();

@@ -204,7 +204,7 @@ void Fabric::enter(double timeout_s) {
   for (const auto until = now + kNoticesTake; Clock::now() < until; std::this_thread::yield()) throw_if_failed();
 }
 
-void Fabric::throw_if_failed() {
+bool Fabric::has_failed() {
   if (wire_ && !board_.has_failed()) {
     int from;
     std::vector<std::byte> notice;
@@ -218,7 +218,11 @@ void Fabric::throw_if_failed() {
       board_.fail(kind, text);
     }
   }
-  if (!board_.has_failed()) return;
+  return board_.has_failed();
+}
+
+void Fabric::throw_if_failed() {
+  if (!has_failed()) return;
   const auto [kind, text] = board_.failure();
   if (wire_) wire_->worsen(health_after(kind, *wire_));
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
@@ -261,7 +265,7 @@ void Fabric::release_scratch() noexcept {
 }
 
 void Lookout::look_around() {
-  fabric_.throw_if_failed();
+  if (fabric_.board().has_failed()) fabric_.throw_if_failed();
   check_interrupt();
   const auto now = Clock::now();
   const Topology& t = fabric_.topology();

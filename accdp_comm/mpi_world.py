@@ -91,6 +91,7 @@ def enter_launched(timeout_s: float) -> tuple[int, int]:
             mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
             _world.universe = module.allgather(mine, timeout_s)[0].decode()
             _world.minds_deaths = launcher is None or launcher.minds_deaths
+            module.set_deaths_end_the_job(launcher is not None and launcher.minds_deaths)
             _unlink_segments_of_mpich()
         return module.world_rank(), module.world_size()
 

@@ -76,7 +76,7 @@ class Context : public Lookout {
     Patience& patience = fabric_.wire_patience;
     if (ready() || try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
     if (try_until(patience.yield, 1, yield, ready)) return;
-    while (!ready()) nap();
+    while (!ready() && !(has_failed() && ready())) nap();
   }
   void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
   /// Sends and receives all of it. Pieces keep their order per pair of ranks.

@@ -21,12 +21,12 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   return nodes;
 }
 
-Wire::Health health_after(FailureKind kind) {
+Wire::Health health_after(FailureKind kind, const Wire& wire) {
   switch (kind) {
     case FailureKind::kMismatch: return Wire::kWell;  // ranks that only disagree are alive
     case FailureKind::kDamaged:
     case FailureKind::kOther: return Wire::kGroupFailed;
-    case FailureKind::kTimeout:
+    case FailureKind::kTimeout: return wire.late_ranks_live() ? Wire::kGroupFailed : Wire::kRanksMayBeDead;
     case FailureKind::kDied: break;
   }
   return Wire::kRanksMayBeDead;
@@ -48,6 +48,8 @@ constexpr std::chrono::seconds kInFlight{2};
 constexpr int kCrowded = 5;
 constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
+constexpr std::chrono::milliseconds kNoticesTake{
+    50};  // to be seen, once they have come: MPI moves them when looked for
 
 std::chrono::nanoseconds microseconds(double us) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
@@ -155,7 +157,7 @@ void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
   board_.fail(kind, text);
   if (!wire_ || told_others_ || wire_->health() == Wire::kRanksMayBeDead) return;
   told_others_ = true;
-  wire_->worsen(health_after(kind));
+  wire_->worsen(health_after(kind, *wire_));
   std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
   notice += text;
   tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
@@ -188,7 +190,21 @@ void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes
   }
 }
 
-void Fabric::throw_if_failed() {
+void Fabric::expect_silence_of(int rank) {
+  if (wire_ && !wire_->late_ranks_live()) silent_[rank] = true;
+}
+
+void Fabric::enter(double timeout_s) {
+  throw_if_failed();
+  if (!wire_) return;
+  // No other rank can have begun to wait for this call before this rank began the last one.
+  const auto now = Clock::now();
+  const std::chrono::duration<double> since_the_last = now - std::exchange(entered_, now);
+  if (since_the_last.count() < timeout_s) return;
+  for (const auto until = now + kNoticesTake; Clock::now() < until; std::this_thread::yield()) throw_if_failed();
+}
+
+bool Fabric::has_failed() {
   if (wire_ && !board_.has_failed()) {
     int from;
     std::vector<std::byte> notice;
@@ -196,13 +212,19 @@ void Fabric::throw_if_failed() {
     if (wire_->take(Wire::kFailure, from, notice) && notice.size() >= sizeof(FailureKind)) {
       FailureKind kind;
       std::memcpy(&kind, notice.data(), sizeof kind);
-      board_.fail(kind,
-                  std::string(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind));
+      std::string text(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind);
+      // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
+      if (kind == FailureKind::kTimeout) text += ", says " + describe(from);
+      board_.fail(kind, text);
     }
   }
-  if (!board_.has_failed()) return;
+  return board_.has_failed();
+}
+
+void Fabric::throw_if_failed() {
+  if (!has_failed()) return;
   const auto [kind, text] = board_.failure();
-  if (wire_) wire_->worsen(health_after(kind));
+  if (wire_) wire_->worsen(health_after(kind, *wire_));
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                           ", group " + name_ + ": " + text);
 }
@@ -243,7 +265,7 @@ void Fabric::release_scratch() noexcept {
 }
 
 void Lookout::look_around() {
-  fabric_.throw_if_failed();
+  if (fabric_.board().has_failed()) fabric_.throw_if_failed();
   check_interrupt();
   const auto now = Clock::now();
   const Topology& t = fabric_.topology();

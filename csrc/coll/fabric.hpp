@@ -64,8 +64,12 @@ class Fabric {
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   void fail(FailureKind kind, const std::string& text) noexcept;
-  void expect_silence_of(int rank) { silent_[rank] = true; }  ///< it did not come in time; it may be dead
-  void throw_if_failed();                                     ///< also takes notice of failures on other nodes
+  void expect_silence_of(int rank);  ///< it did not come in time; it may be dead
+  bool has_failed();                 ///< also takes notice of failures on other nodes, as does the next
+  void throw_if_failed();
+  /// Before a collective: throws if the group has failed. A rank that is later than others may have waited for it looks
+  /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
+  void enter(double timeout_s);
   void leave() noexcept;
   bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
   bool has_left(int rank) const;  ///< in order, as far as is known
@@ -93,6 +97,7 @@ class Fabric {
   void probe_neighbours();
   void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
 
+  Clock::time_point entered_ = Clock::now();  // the last collective
   std::mutex failure_mutex_;
   bool told_others_ = false;
   std::vector<const void*> sources_;  // one per rank of the node, as is the next
@@ -105,7 +110,8 @@ class Fabric {
 class Lookout : public Watch {
  public:
   Lookout(Fabric& fabric, const Deadline& deadline) : fabric_(fabric), deadline_(deadline) {}
-  void look_around() override;
+  bool has_failed() override { return fabric_.has_failed(); }
+  void look_around() override;  ///< follows has_failed(), so that other nodes need not be asked again
 
  protected:
   virtual bool waits_for(int rank) const = 0;  ///< group rank

@@ -125,15 +125,17 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   try {
     std::vector<std::uint64_t> taken(t.local_size());
     while (!enough()) {
+      const bool failed = board.has_failed();  // before progress(): what others did before they failed counts
       // Read before progress(), so that room made after it looked counts as news.
       for (int local = 0; local < t.local_size(); ++local)
         taken[local] = board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire);
       bool moved = progress();
-      for (int peer : t.neighbours()) moved |= take_piece(peer);
+      for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
       const std::uint64_t changes = changes_;
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) continue;
       if (enough()) break;
+      if (failed) fabric_.throw_if_failed();
       std::vector<int> blocked;
       for (int peer : t.neighbours())
         if (!routes_[peer].outbox.empty() || !routes_[peer].streaming.empty()) blocked.push_back(t.local_of(peer));
@@ -150,13 +152,12 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         return changes_ != changes || stop_ || board.has_failed();
       };
       try {
-        if (polls) {  // MPI has nothing to sleep on
+        if (!polls) {
+          wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
+        } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
           watcher.look_around();
           timespec nap{0, 20'000};
           nanosleep(&nap, nullptr);
-        } else {
-          wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
-          fabric_.throw_if_failed();
         }
       } catch (...) {
         lock.lock();

@@ -96,6 +96,7 @@ class MpiWire : public Wire {
     retired_ = true;
   }
 
+  bool late_ranks_live() const noexcept override { return mpi::deaths_end_the_job(); }
   void worsen(Health health) noexcept override { mpi::worsen(health); }
   Health health() const noexcept override { return mpi::health(); }
 

@@ -59,6 +59,8 @@ class Wire {
   /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI.
   enum Health { kWell, kGroupFailed, kRanksMayBeDead };
   virtual void worsen(Health health) noexcept = 0;
+  /// Whether a death ends the whole job: then a rank that does not come in time is only late, and can be told so.
+  virtual bool late_ranks_live() const noexcept = 0;
   virtual Health health() const noexcept = 0;
 
  protected:

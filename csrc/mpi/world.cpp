@@ -28,6 +28,7 @@ struct State {
   bool has_met = false;      // this rank has said in finalize(), or in MPI_Finalize, that it leaves
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
+  std::atomic<bool> deaths_end_the_job{false};
   std::mutex mutex;
   std::mutex wires_mutex;
   struct WireComm {
@@ -295,6 +296,9 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
                        " is not in MPI_COMM_WORLD; expected a communicator within it");
   return in_world;
 }
+
+void set_deaths_end_the_job(bool they_do) noexcept { state().deaths_end_the_job = they_do; }
+bool deaths_end_the_job() noexcept { return state().deaths_end_the_job; }
 
 void worsen(Wire::Health health) noexcept {
   Wire::Health now = state().health;

@@ -44,6 +44,9 @@ void drop_wire(MPI_Comm comm, int farewells) noexcept;
 void free_dropped_wires() noexcept;
 int held_wires();  ///< communicators of wires that are not freed
 
+/// What the launcher does when a rank dies; false until said otherwise.
+void set_deaths_end_the_job(bool they_do) noexcept;
+bool deaths_end_the_job() noexcept;
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;
 /// Finalises if init() initialised and all is well. False when others did not come within timeout_s. With leave_open it

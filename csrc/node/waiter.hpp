@@ -46,7 +46,10 @@ struct Patience {
 /// Looks now and then, during a long wait, whether there is still something to wait for.
 class Watch {
  public:
-  /// Throws on failure of the group, passed deadline, dead peer or Ctrl-C.
+  /// Whether the group has failed, as far as this rank can know. What another rank did before it failed counts, so
+  /// who waits looks once more for what it waits for before it looks around.
+  virtual bool has_failed() = 0;
+  /// Throws on such a failure, passed deadline, dead peer or Ctrl-C.
   virtual void look_around() = 0;
 
  protected:
@@ -100,7 +103,7 @@ void sleep_until(const Board& board, Channel channel, Ready&& ready, Watch& watc
   while (true) {
     const std::uint32_t seen = bell.rung.load(std::memory_order_acquire);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (ready()) return;
+    if (ready() || (watch.has_failed() && ready())) return;
     watch.look_around();
     timespec most{0, std::chrono::nanoseconds(kLongestSleep).count()};
     syscall(SYS_futex, &bell.rung, FUTEX_WAIT, seen, &most, nullptr, 0);

@@ -20,6 +20,7 @@ const Patience kSleepAtOnce{Habit(0ns), Habit(0ns)}, kYieldFirst{Habit(0ns), Hab
 class Guard : public Watch {
  public:
   explicit Guard(const Board& board, double seconds = 60) : board_(board), deadline_(seconds) {}
+  bool has_failed() override { return board_.has_failed(); }
   void look_around() override {
     if (board_.has_failed()) throw_failure(board_.failure().first, board_.failure().second);
     if (deadline_.passed()) throw PeerTimeout("the test waited too long");

@@ -115,6 +115,7 @@ class ThreadWire : public accdp::Wire {
 
   void retire(int) noexcept override {}  // its mail goes when the last one that has it does
   void worsen(Health) noexcept override {}
+  bool late_ranks_live() const noexcept override { return true; }
   Health health() const noexcept override { return kWell; }
 
  private:

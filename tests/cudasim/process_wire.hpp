@@ -76,6 +76,7 @@ class ProcessWire : public accdp::Wire {
 
   void retire(int) noexcept override {}
   void worsen(Health health) noexcept override { health_ = std::max<Health>(health_, health); }
+  bool late_ranks_live() const noexcept override { return true; }
   Health health() const noexcept override { return health_; }
 
  private:

@@ -1,0 +1,96 @@
+// What a rank did before it failed counts: who waited for just that ends well, though the failure is known by then.
+#include <chrono>
+
+#include "node/waiter.hpp"
+#include "ranks.hpp"
+
+using namespace accdp;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Does something at the very moment when its rank looks for failures: after it had looked in vain for what it awaits.
+class MomentaryWire : public ThreadWire {
+ public:
+  using ThreadWire::ThreadWire;
+  std::function<void()> at_first_look;
+
+  bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
+    if (tag == kFailure && at_first_look) std::exchange(at_first_look, {})();
+    return ThreadWire::take(tag, from, message);
+  }
+};
+
+/// Two ranks on two nodes, both of this thread.
+struct Two {
+  std::shared_ptr<Mail> mail = std::make_shared<Mail>();
+  std::shared_ptr<MomentaryWire> wire = std::make_shared<MomentaryWire>(mail, 1, 2);
+  std::vector<Peer> peers{{"host0", getpid(), 0, 0}, {"host1", getpid(), 0, 1}};
+  Group other{"test", 0, peers, -1, 30, std::make_shared<ThreadWire>(mail, 0, 2)};
+  Group group{"test", 1, peers, -1, 30, wire};
+};
+
+void collective_between_nodes() {
+  Two two;
+  // Its own part of the barrier is on its way when it looks; the other passes, and fails then.
+  bool looked = false;
+  two.wire->at_first_look = [&] {
+    two.wire->at_first_look = [&] {
+      two.other.barrier();
+      two.other.abort("later than that");
+      looked = true;
+    };
+  };
+  two.group.barrier();
+  CHECK(looked);
+  CHECK_THROWS(two.group.barrier(), Error, "later than that");
+}
+
+void message_between_nodes() {
+  Two two;
+  const std::vector<std::byte> sent(100, std::byte{7});
+  std::vector<std::byte> came(sent.size()), missed(1);
+  const MessageHandle in = two.group.receive(came, 0, 1, -1), never = two.group.receive(missed, 0, 2, -1);
+  bool looked = false;
+  two.wire->at_first_look = [&] {
+    const MessageHandle out = two.other.send(sent, 1, 1);
+    two.other.post_office().wait(out);
+    two.other.abort("later than that");
+    looked = true;
+  };
+  two.group.post_office().wait(in);
+  CHECK(looked && came == sent);
+  CHECK_THROWS(two.group.post_office().wait(never), Error, "later than that");
+}
+
+/// A rank of the node that hands its step over and then fails, between two looks of the one that waits.
+class Momentary : public Watch {
+ public:
+  explicit Momentary(Board& board) : board_(board) {}
+  bool step = false;
+  bool has_failed() override {
+    board_.fail(FailureKind::kOther, "later than that");
+    return step = true;
+  }
+  void look_around() override { throw_failure(FailureKind::kOther, "later than that"); }
+
+ private:
+  Board& board_;
+};
+
+void wait_on_a_node() {
+  Board board(-1, 1, 0);
+  Momentary watch(board);
+  Patience sleep_at_once{Habit(0ns), Habit(0ns)};
+  wait_until(board, kCollective, sleep_at_once, [&] { return watch.step; }, watch);
+  CHECK(watch.step);
+  CHECK_THROWS(wait_until(board, kCollective, sleep_at_once, [] { return false; }, watch), Error, "later than that");
+}
+
+}  // namespace
+
+int main() {
+  collective_between_nodes();
+  message_between_nodes();
+  wait_on_a_node();
+}

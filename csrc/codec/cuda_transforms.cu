@@ -1,8 +1,6 @@
 // Elementwise kernels around the codecs. Differences to a reference are made by the functions that the host loops of
 // codec/delta.cpp use; residuals as in codec/residual.cpp, checksums as in codec/crc32c.cpp. Compiled without fused
 // multiply-add, as those are.
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include "base/error.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/cuda_launch.hpp"
+#include "codec/cuda_qpk.hpp"
 #include "codec/cuda_transforms.hpp"
 #include "codec/delta_element.hpp"
 
@@ -63,39 +62,23 @@ void delta_async(Datatype type, const std::byte* in, const std::byte* reference,
 }
 
 // How floats are held in memory (T) and what is computed with (Wide).
-struct F16 {
-  using T = std::uint16_t;
+template <class Number>
+struct Single : Number {
   using Wide = float;
-  static __device__ float load(T bits) {
-    __half value;
-    std::memcpy(&value, &bits, sizeof value);
-    return __half2float(value);
-  }
 };
-struct BF16 {
-  using T = std::uint16_t;
-  using Wide = float;
-  static __device__ float load(T bits) {
-    const std::uint32_t wide = std::uint32_t{bits} << 16;
-    float value;
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
-  }
-};
-template <class Real>
-struct Plain {
-  using T = Real;
-  using Wide = Real;
-  static __device__ Real load(T value) { return value; }
+struct Double {
+  using T = double;
+  using Wide = double;
+  static __device__ double load(double value) { return value; }
 };
 
 template <class With>
 void with_float(Datatype type, const char* what, With&& with) {
   switch (type) {
-    case Datatype::kF16: return with(F16{});
-    case Datatype::kBF16: return with(BF16{});
-    case Datatype::kF32: return with(Plain<float>{});
-    case Datatype::kF64: return with(Plain<double>{});
+    case Datatype::kF16: return with(Single<device_codec::NumberF16>{});
+    case Datatype::kBF16: return with(Single<device_codec::NumberBF16>{});
+    case Datatype::kF32: return with(Single<device_codec::NumberF32>{});
+    case Datatype::kF64: return with(Double{});
     default: throw UsageError(std::string(what) + " of " + name_of(type) + ": expected a float of 16 bits or more");
   }
 }

@@ -1,10 +1,9 @@
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <cstdint>
 
 #include "base/types.hpp"
+#include "device/cuda.hpp"
 
 namespace accdp {
 

@@ -280,6 +280,7 @@ class Group:
         error_bound: float = 0,
         relative: bool = False,
         residual: int = 0,
+        far: FarMemory | None = None,
         timeout_s: float = -1,
     ) -> dict[str, Any]: ...
     def monitored_barrier(self, wait_all_ranks: bool = False, timeout_s: float = -1) -> None: ...

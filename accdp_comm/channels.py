@@ -101,10 +101,12 @@ class CommunicatorChannel:
 
         def run(group: _core.Group) -> Report:
             keep = (stream, old)  # the arrays, until the operation has ended
-            view = self._view([(x, is_root, not is_root) for x in stream], later=True)
-            before = self._view([(x, True, False) for x in old or ()])
+            view = self._view(
+                [*((x, is_root, not is_root) for x in stream), *((x, True, False) for x in old or ())], later=True
+            )
+            before = view.pointers[len(stream) :]
             tensors = [
-                (view.pointers[i], x.count, x.datatype, before.pointers[i] if old is not None and x.count else 0)
+                (view.pointers[i], x.count, x.datatype, before[i] if old is not None and x.count else 0)
                 for i, x in enumerate(stream)
             ]
             value, is_relative = bound
@@ -123,11 +125,20 @@ class CommunicatorChannel:
         def run(group: _core.Group) -> Report:
             keep = (x, residual)  # the arrays, until the operation has ended
             rest = [] if residual is None else [(residual, False, True)]
-            view = self._view([(x, True, True), *rest])
+            view = self._view([(x, True, True), *rest], later=True)
             left = view.pointers[1] if residual is not None and x.count else 0
             value, is_relative = bound
             report = group.allreduce_stream(
-                view.pointers[0], counts, x.datatype, how, codec, chunk_bytes, value, is_relative, residual=left
+                view.pointers[0],
+                counts,
+                x.datatype,
+                how,
+                codec,
+                chunk_bytes,
+                value,
+                is_relative,
+                residual=left,
+                far=view.far,
             )
             view.deliver()
             del keep

@@ -14,7 +14,7 @@ class HostView:
     Args:
         path: What the group's calls on device memory share.
         buffers: In host memory or on one CUDA device, each with whether it is read and whether it is written.
-        later: What is read on a device is not fetched now, but where ``far`` is asked for it: a broadcast that encodes
+        later: What is read on a device is not fetched now, but where ``far`` is asked for it: an operation that encodes
             there copies only what it encoded.
     Raises:
         UsageError: Buffers on several devices, or a stream that is being captured into a graph.
@@ -44,7 +44,7 @@ class HostView:
 
     @property
     def far(self) -> _core.FarMemory | None:
-        """The argument ``far`` of Group.bcast_stream."""
+        """The argument ``far`` of Group.bcast_stream and Group.allreduce_stream."""
         return None if self._copies is None else self._copies.far
 
     def deliver(self) -> None:

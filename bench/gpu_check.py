@@ -9,6 +9,7 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
              found
   nodes      the same with 4 ranks on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
              memory; then its checks under compute-sanitizer
+  apart      the same with 2 ranks on GPU 0, each on a declared node of its own, and compressed allreduces between them
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
@@ -102,12 +103,14 @@ def machine() -> dict:
     }
 
 
-def ranks_on_one_gpu(ranks: int, limit_s: float, mps: bool, peers: str = "gloo", **environment: str) -> dict:
+def ranks_on_one_gpu(
+    ranks: int, limit_s: float, mps: bool, peers: str = "gloo", options: tuple[str, ...] = (), **environment: str
+) -> dict:
     """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rank0.json")
         place = ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
-        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out), "--peers", peers]
+        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out), "--peers", peers, *options]
         started = time.monotonic()
         good, said = run(command, limit_s, **environment)
         result = json.loads(out.read_text()) if good else {"failed": said, "rows": []}
@@ -149,6 +152,11 @@ def over_nodes(mps: bool) -> dict:
     return found | {"sanitizer": {"clean": clean, "said": said[-800:]}}
 
 
+def apart(mps: bool) -> dict:
+    """Check and measure 2 declared nodes of 1 rank, both on GPU 0: the codecs are used where their bytes travel."""
+    return ranks_on_one_gpu(2, 60, mps, "", ("--compressed",), ACCDP_TOPOLOGY="0,1") | {"topology": "0,1"}
+
+
 def between_hosts() -> dict:
     """Broadcast compressed device memory over limited links of network namespaces."""
     with tempfile.TemporaryDirectory() as folder:
@@ -180,12 +188,14 @@ def table(found: dict) -> str:
     bandwidth = found["machine"]["copy_bytes_per_s"]
     heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    for run_ in [*found["runs"], *(found[step] for step in ("nodes", "nccl") if "rows" in found.get(step, {}))]:
+    steps = [found[step] for step in ("nodes", "apart", "nccl") if "rows" in found.get(step, {})]
+    for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
         if "failed" in run_:
             lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {run_['failed'].strip().splitlines()[-1:]}")
             continue
         times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
+        notes = {(row["what"], row["bytes"]): row for row in run_["rows"] if "ratio" in row}
         for (what, nbytes), taken in times.items():
             if what.endswith(("gloo", "nccl")):
                 continue
@@ -196,6 +206,8 @@ def table(found: dict) -> str:
             for peer in ("gloo", "nccl"):
                 peers = times.get((f"{what.removesuffix(' torch')} {peer}", nbytes))
                 line += f"{peers / taken:8.1f}" if peers else " " * 8
+            if note := notes.get((what, nbytes)):
+                line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
             lines.append(line.rstrip())
         lines.append(f"{'':<12}{run_['path']}")
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
@@ -247,6 +259,7 @@ def main() -> int:
     found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
     found["runs"], found["mps"] = with_and_without_mps()
     found["nodes"] = over_nodes(found["mps"] == "works")
+    found["apart"] = apart(found["mps"] == "works")
     found["nvcomp"] = dict(zip(("device_codecs", "why_not"), nvcomp.device_codecs(), strict=True))
     found["nccl"] = beside_nccl(found["machine"]["nccl"], found["mps"] == "works")
     found["hosts"] = between_hosts()
@@ -260,7 +273,8 @@ def main() -> int:
     sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes']['sanitizer']}"
     print(f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {options.out}")
     # NCCL is a peer: what it does not bear is told, and fails nobody.
-    failed = any("failed" in part for part in [*found["runs"], found["nodes"], found["hosts"], found["codecs"]])
+    steps = [found[step] for step in ("nodes", "apart", "hosts", "codecs")]
+    failed = any("failed" in part for part in [*found["runs"], *steps])
     unclean = any(step.get("clean") is False for step in (found["sanitizer"], found["nodes"]["sanitizer"]))
     return 1 if failed or unclean else 0
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from accdp_comm import Communicator, allreduce_compressed, bcast_compressed
+from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, relative
 from accdp_comm.hooks import compressed_allreduce
 
 CHECKED = (0, 1, 1000, 65_537, 3_000_001)  # elements
@@ -168,6 +168,31 @@ def seconds(run, comm: Communicator, device: str, repeats: int) -> float:
     return statistics.median(times)
 
 
+def gradients(count: int, device: str) -> torch.Tensor:
+    """Bell-shaped values of a gradient's size, each rank its own."""
+    draw = torch.Generator(device).manual_seed(dist.get_rank())
+    return torch.randn(count, device=device, generator=draw) * 1e-3
+
+
+def measure_compressed(comm: Communicator, device: str, most_bytes: int) -> list[dict]:
+    """Time compressed allreduces beside a plain one: float32 gradients, lossless and within 0.01 of their deviation."""
+    rows = []
+    for nbytes in (size for size in BYTES if size <= most_bytes):
+        x = gradients(nbytes // 4, device)
+        for name, codec, bound in (("none", "none", None), ("fpk", "fpk", None), ("qpk", "qpk", relative(0.01))):
+            y = torch.empty_like(x)
+            results = []
+
+            def run(x=x, y=y, codec=codec, bound=bound, results=results) -> None:
+                y.copy_(x)
+                results[:] = [allreduce_compressed(y, codec=codec, error_bound=bound)]
+
+            row = {"what": f"compressed {name}", "bytes": nbytes, "ranks": comm.size}
+            row["s"] = seconds(run, comm, device, 10)
+            rows.append(row | {"ratio": results[0].ratio, "codec_place": results[0].codec_place})
+    return rows
+
+
 def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, dist.ProcessGroup]) -> list[dict]:
     """Time all libraries by turns at every size: Communicator, the torch backend, and the peers."""
     rows = []
@@ -192,6 +217,7 @@ def main() -> None:
     parser.add_argument("--most-bytes", type=int, default=BYTES[-1])
     parser.add_argument("--most-elements", type=int, default=CHECKED[-1], help="of the checks")
     parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
+    parser.add_argument("--compressed", action="store_true", help="time compressed allreduces, too")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if options.device != "cpu":
@@ -210,6 +236,8 @@ def main() -> None:
         names = [name for name in options.peers.split(",") if name]
         peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
         rows = measure(comm, options.device, options.most_bytes, peers)
+        if options.compressed:
+            rows += measure_compressed(comm, options.device, options.most_bytes)
         path = comm.device_path
         if comm.rank == 0:
             options.out.write_text(json.dumps({"path": path, "rows": rows}))

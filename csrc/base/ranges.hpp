@@ -23,6 +23,18 @@ class Ranges {
     ends_[begin] = end;
   }
 
+  void remove(ConstBytes range) {
+    if (range.empty()) return;
+    const std::byte* begin = range.data();
+    const std::byte* end = begin + range.size();
+    for (auto it = first_behind(begin); it != ends_.end() && it->first < end;) {
+      const auto [from, to] = *it;
+      it = ends_.erase(it);
+      if (from < begin) ends_[from] = begin;
+      if (to > end) ends_[end] = to;
+    }
+  }
+
   /// Calls visit(range) for the parts of `range` that are not in the set, in order.
   template <class Visit>
   void gaps(ConstBytes range, Visit visit) const {
@@ -33,6 +45,12 @@ class Ranges {
       at = std::max(at, it->second);
     }
     if (at < end) visit(ConstBytes(at, end));
+  }
+  bool has_any(ConstBytes range) const {
+    const std::byte* end = range.data() + range.size();
+    auto it = first_behind(range.data());
+    if (it != ends_.end() && it->second <= range.data()) ++it;
+    return it != ends_.end() && it->first < end && !range.empty();
   }
   bool has_all(ConstBytes range) const {
     bool all = true;

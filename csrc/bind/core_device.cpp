@@ -82,7 +82,7 @@ void bind_device(py::module_& m) {
                                return pointers;
                              })
       .def_property_readonly("far", &HostCopies::far, py::return_value_policy::reference_internal,
-                             "For the argument `far` of Group.bcast_stream: what is to be "
+                             "For the argument `far` of Group.bcast_stream and allreduce_stream: what is to be "
                              "fetched later, and encoded and decoded on the device.")
       .def("deliver", &HostCopies::deliver, py::call_guard<py::gil_scoped_release>(),
            "Copy what was written back to the device.");

@@ -4,14 +4,10 @@
 
 #include "base/types.hpp"
 #include "codec/block_ops.hpp"
+#include "codec/host_and_device.hpp"
 
 // How fpk's blocks of floats choose their code: one function for the host and for the device, so that both write the
 // same bytes.
-#ifdef __CUDACC__
-#define ACCDP_HOST_AND_DEVICE __host__ __device__
-#else
-#define ACCDP_HOST_AND_DEVICE
-#endif
 
 namespace accdp {
 

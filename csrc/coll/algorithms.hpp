@@ -56,7 +56,8 @@ class LeaderReduction {
 /// Reduces a long message over several nodes; receiver: group rank, or -1 for all.
 void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 /// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.
+/// workplace: null for host memory; else `in` is `out`, and this rank is alone on its node.
 void reduce_frames(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver,
-                   const FrameGrid& grid, FrameCodec* codec);
+                   const FrameGrid& grid, FrameCodec* codec, WireReduction::Workplace* workplace = nullptr);
 
 }  // namespace accdp

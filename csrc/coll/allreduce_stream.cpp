@@ -61,11 +61,30 @@ class StreamFrames : public FrameCodec {
   const StreamCodec::Choices& choices() const { return contribution_.choices(); }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
+  /// Whether all is encoded, decoded and reduced on the device; else the host has the tensors now. far: null where it
+  /// has to be. contributions: the frames that this rank encodes for others, in that order.
+  bool settle(FarMemory* far, std::vector<std::size_t> contributions) {
+    is_far_ = far && far->holds(std::as_bytes(residual_)) && contribution_.is_for_device();
+    if (is_far_) {
+      contribution_.encode_in_order(std::move(contributions));
+      sum_.encode_in_order({});
+      contribution_.decode_far(true);
+      sum_.decode_far(true);
+    } else {
+      contribution_.fetch();
+      contribution_.stay_near();
+      sum_.stay_near();
+    }
+    return is_far_;
+  }
+
   std::size_t room() const override { return plan_.room(); }
 
   ConstBytes encode_contribution(std::size_t frame, Bytes room) override {
     const ConstBytes message = sent(frame, contribution_.encode(frame, room));
-    if (!residual_.empty()) {
+    if (is_far_) {
+      if (!residual_.empty()) contribution_.round_far(frame, residual_of(frame), 1, false);
+    } else if (!residual_.empty()) {
       const Bytes exact = memory(frame);
       kept_.assign(exact.begin(), exact.end());
       contribution_.round(frame, message, kept_);
@@ -79,6 +98,10 @@ class StreamFrames : public FrameCodec {
   ConstBytes encode_sum(std::size_t frame, Bytes room) override {
     const ConstBytes message = sent(frame, sum_.encode(frame, room));
     if (!sum_.is_lossy()) return message;
+    if (is_far_) {
+      sum_.round_far(frame, residual_.empty() ? Bytes() : residual_of(frame), divisor_, true);
+      return message;
+    }
     const Bytes place = memory(frame);
     if (!residual_.empty()) kept_.assign(place.begin(), place.end());
     sum_.round(frame, message, place);
@@ -96,6 +119,10 @@ class StreamFrames : public FrameCodec {
     report_.logical_bytes += plan_.frames()[frame].bytes;
     return message;
   }
+  Bytes residual_of(std::size_t frame) const {
+    const std::size_t width = element_bytes(pieces_.front().type);
+    return std::as_writable_bytes(residual_.subspan(begins_[frame] / width, plan_.frames()[frame].bytes / width));
+  }
   void note_residual(std::size_t frame, ConstBytes exact, ConstBytes kept, double factor) {
     const Datatype type = pieces_.front().type;
     residual(type, exact, kept, factor, residual_.data() + begins_[frame] / element_bytes(type));
@@ -109,16 +136,31 @@ class StreamFrames : public FrameCodec {
   StreamReport& report_;
   std::vector<std::size_t> begins_;
   std::vector<std::byte> kept_;
+  bool is_far_ = false;
+};
+
+/// Frames that were decoded on the device are reduced there, too.
+class FarWorkplace final : public WireReduction::Workplace {
+ public:
+  explicit FarWorkplace(FarMemory& far) : far_(far) {}
+  Bytes scratch(std::size_t bytes) override { return far_.scratch(bytes); }
+  void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) override {
+    const std::size_t bytes = count * element_bytes(how.type);
+    std::vector<ConstBytes> sources;
+    for (const void* source : srcs) sources.emplace_back(static_cast<const std::byte*>(source), bytes);
+    far_.reduce({static_cast<std::byte*>(dst), bytes}, sources, how);
+  }
+
+ private:
+  FarMemory& far_;
 };
 
 /// Variances of this rank's tensors, as far as a bound needs them.
-std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBound& bound) {
+std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBound& bound, FarMemory* far) {
   std::vector<double> variances(pieces.size());
   if (!is_lossy(bound) || !bound.is_relative) return variances;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const double deviation = standard_deviation(pieces[i].type, pieces[i].data);
-    variances[i] = deviation * deviation;
-  }
+  variances = deviations_of(pieces, far);
+  for (double& variance : variances) variance *= variance;
   return variances;
 }
 
@@ -172,12 +214,13 @@ class OverNodes {
   void run() {
     report_.algorithm = lanes_ > 1 ? "lanes" : "leaders";
     if (agree_to_encode()) {
-      reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
+      reduce_encoded();
       codec_.finish_report();
       if (options_.automatic && report_.wire_bytes > 0)
         c_.choices().ran(kind_of_tensors(),
                          static_cast<double>(report_.logical_bytes) / static_cast<double>(report_.wire_bytes));
     } else {
+      if (options_.far) fetch_all(*options_.far, contributions_);
       reduce_to(c_, data_, data_, how_, -1);
       if (speaks())
         report_.logical_bytes = report_.wire_bytes =
@@ -202,6 +245,27 @@ class OverNodes {
   }
   bool speaks() const { return lanes_ > 1 || c_.topology().is_leader(); }
 
+  void reduce_encoded() {
+    // Ranks of a node reduce in the host, through its shared memory.
+    const bool may_be_far = c_.local_size() == 1 && nodes_ <= static_cast<int>(FarMemory::kMostSources);
+    if (!codec_.settle(may_be_far ? options_.far : nullptr, contributed_frames()))
+      return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
+    FarWorkplace workplace(*options_.far);
+    reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_, &workplace);
+    options_.far->finish();
+  }
+
+  /// In the order in which they are encoded.
+  std::vector<std::size_t> contributed_frames() const {
+    const int me = c_.topology().node();
+    std::vector<std::size_t> frames;
+    for (std::size_t segment = 0; segment < grid_.segments(); ++segment)
+      for (int step = 1; step < nodes_; ++step)
+        if (const std::size_t frame = grid_.frame(segment, 0, (me + step) % nodes_); frame != FrameGrid::kNone)
+          frames.push_back(frame);
+    return frames;
+  }
+
   /// Every rank that speaks chooses by its own data. Where most choose none, the message goes as in any allreduce: it
   /// takes as long as the rank that sends most. What the ranks have to tell each other goes in one allreduce: the
   /// variances of their tensors, and who would encode.
@@ -209,7 +273,7 @@ class OverNodes {
     if (options_.automatic && data_.size() >= kWorthMeasuring) get_to_know_link(c_);
     const Journey journey = this->journey();
     if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
-    std::vector<double> told = variances_of(contributions_, options_.bound);
+    std::vector<double> told = variances_of(contributions_, options_.bound, options_.far);
     if (options_.automatic) {
       std::vector<double> guessed = told;  // as if all ranks had data like this one's
       for (double& variance : guessed) variance *= c_.topology().size();
@@ -290,6 +354,7 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
   for (const Piece& piece : pieces) bytes += piece.data.size();
   std::fill(residual.begin(), residual.end(), 0.0F);
   if (c.topology().nodes() == 1 || bytes == 0) {
+    if (options.far) fetch_all(*options.far, pieces);
     const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
     reduce_to(c, data, data, how, -1);
   } else {

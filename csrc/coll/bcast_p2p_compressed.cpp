@@ -34,7 +34,7 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
       }
       // Each sender encodes what it has, as messages of their own: errors add up from hop to hop.
       std::vector<Piece> mine = pieces;
-      if (hop.from >= 0) set_bounds(mine, options.bound);
+      if (hop.from >= 0) set_bounds(mine, options.bound, options.far);
       StreamCodec own(OpKind::kBcastCompressed, mine, plan, options, c.signature().sequence, c.signature().check,
                       report);
       if (!hop.to.empty()) own.choose(0, journey);

@@ -377,7 +377,10 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;
   StreamOptions options = asked;
   if (options.far && (plain || !goes_encoded_from_root(options, t))) {
-    if (t.rank() == root) fetch_all(*options.far, pieces);
+    if (t.rank() == root)
+      fetch_all(*options.far, pieces);
+    else
+      for (const Piece& piece : pieces) options.far->fetch(piece.reference);
     options.far = nullptr;
   }
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,

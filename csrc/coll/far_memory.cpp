@@ -1,66 +1,163 @@
 #include "coll/far_memory.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "codec/crc32c.hpp"
+#include "codec/delta.hpp"
+#include "codec/spread.hpp"
 
 namespace accdp {
 namespace {
 
 constexpr std::size_t kRunBytes = 4 << 20;  // enough to keep a GPU busy, little enough to be under way soon
+constexpr std::size_t kNoTurn = static_cast<std::size_t>(-1);
+
+/// Spans that touch become one where the device has them in one, too.
+std::vector<Bytes> joined(const FarMemory& far, const std::vector<Bytes>& spans) {
+  std::vector<Bytes> found;
+  for (const Bytes& span : spans) {
+    const bool touches = !found.empty() && found.back().data() + found.back().size() == span.data();
+    const Bytes both = touches ? Bytes(found.back().data(), found.back().size() + span.size()) : span;
+    if (touches && far.holds(both))
+      found.back() = both;
+    else
+      found.push_back(span);
+  }
+  return found;
+}
 
 }  // namespace
 
+std::optional<FarMemory::Place> place_of(const FarMemory& far, const std::vector<Piece>& pieces,
+                                         const StreamPlan::Chunk& chunk, const std::vector<Bytes>& spans) {
+  const Piece& piece = pieces[chunk.piece];
+  FarMemory::Place place{spans, {}, piece.type};
+  if (!piece.reference.empty()) place.references = references_of(pieces, chunk);
+  const auto is_far = [&](ConstBytes span) { return far.holds(span); };
+  if (!std::all_of(place.spans.begin(), place.spans.end(), is_far) ||
+      !std::all_of(place.references.begin(), place.references.end(), is_far))
+    return std::nullopt;
+  if (place.references.empty()) place.spans = joined(far, spans);
+  return place;
+}
+
 void fetch_all(FarMemory& far, const std::vector<Piece>& pieces) {
-  for (const Piece& piece : pieces) far.fetch(piece.data);
+  for (const Piece& piece : pieces) {
+    far.fetch(piece.data);
+    far.fetch(piece.reference);
+  }
+}
+
+std::vector<double> deviations_of(const std::vector<Piece>& pieces, FarMemory* far) {
+  std::vector<double> found(pieces.size());
+  std::vector<FarMemory::Tensor> tensors;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (!is_real_float(pieces[i].type)) continue;
+    if (far && far->holds(pieces[i].data)) {
+      tensors.push_back({pieces[i].data, pieces[i].type});
+      places.push_back(i);
+    } else {
+      found[i] = standard_deviation(pieces[i].type, pieces[i].data);
+    }
+  }
+  if (tensors.empty()) return found;
+  const std::vector<double> far_ones = far->deviations(tensors);
+  for (std::size_t i = 0; i < places.size(); ++i) found[places[i]] = far_ones[i];
+  return found;
+}
+
+std::uint64_t reference_check(const std::vector<Piece>& pieces, FarMemory* far) {
+  std::uint32_t crc = 0;
+  bool any = false;
+  for (const Piece& piece : pieces) {
+    any |= !piece.reference.empty();
+    const bool is_far = far && !piece.reference.empty() && far->holds(piece.reference);
+    crc = is_far ? far->crc32c(piece.reference, crc) : crc32c(piece.reference, crc);
+  }
+  return any ? (std::uint64_t{1} << 32 | crc) : 0;
+}
+
+void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound, FarMemory* far) {
+  std::vector<double> units(pieces.size(), 1);
+  if (bound.is_relative && bound.value > 0) units = deviations_of(pieces, far);
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    if (pieces[i].lossy) pieces[i].bound = bound.value * units[i];
 }
 
 FarFrames::FarFrames(FarMemory& far, const std::vector<Piece>& pieces, const StreamPlan& plan, CodecFor codec_for)
-    : far_(far), pieces_(pieces), plan_(plan), codec_for_(std::move(codec_for)) {}
+    : far_(far), pieces_(pieces), plan_(plan), codec_for_(std::move(codec_for)) {
+  std::vector<std::size_t> frames(plan.frames().size());
+  std::iota(frames.begin(), frames.end(), 0);
+  in_order(std::move(frames));
+}
+
+void FarFrames::in_order(std::vector<std::size_t> frames) {
+  turns_ = std::move(frames);
+  turn_of_.assign(plan_.frames().size(), kNoTurn);
+  for (std::size_t turn = 0; turn < turns_.size(); ++turn) turn_of_[turns_[turn]] = turn;
+}
+
+bool FarFrames::Run::has(std::size_t frame) const {
+  return std::any_of(chunks.begin(), chunks.end(), [&](const Coded& chunk) { return chunk.frame == frame; });
+}
+
+void FarFrames::add(Run& run, std::size_t frame, std::vector<FarMemory::Chunk>& chunks) const {
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
+    const Piece& piece = pieces_[plan_.chunks()[i].piece];
+    const Encoding how{piece.reference.empty() ? piece.type : delta_type(piece.type), piece.bound};
+    const CodecRow* codec = codec_for_(piece);
+    if (codec && !far_.has(*codec, how.type)) codec = nullptr;
+    const StreamPlan::Chunk& chunk = plan_.chunks()[i];
+    std::optional<FarMemory::Place> place;
+    if (codec) place = place_of(far_, pieces_, chunk, spans_of(pieces_, chunk));
+    run.chunks.push_back({frame, place ? codec : nullptr});
+    if (place) chunks.push_back({std::move(*place), codec, how});
+  }
+}
 
 void FarFrames::begin(Run& run, std::size_t frame) {
+  if (run.beginning) far_.end_encode(*run.beginning);
   run = Run();
-  run.first = run.end = frame;
-  run.first_chunk = plan_.frames()[frame].first;
   std::vector<FarMemory::Chunk> chunks;
-  std::size_t bytes = 0;
-  for (; run.end < plan_.frames().size(); ++run.end) {
-    const StreamPlan::Frame& f = plan_.frames()[run.end];
-    const bool fits = bytes + f.bytes <= kRunBytes && chunks.size() + f.chunks <= FarMemory::kMostChunks;
-    if (run.end > frame && !fits) break;
-    bytes += f.bytes;
-    for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
-      const StreamPlan::Chunk& chunk = plan_.chunks()[i];
-      const Piece& piece = pieces_[chunk.piece];
-      const std::vector<Bytes> spans = spans_of(pieces_, chunk);
-      const CodecRow* codec = piece.reference.empty() && spans.size() == 1 ? codec_for_(piece) : nullptr;
-      if (codec && !(far_.has(*codec, piece.type) && far_.holds(spans[0]))) codec = nullptr;
-      run.codecs.push_back(codec);
-      if (codec) chunks.push_back({spans[0], codec, {piece.type, piece.bound}});
+  add(run, frame, chunks);
+  const std::size_t turn = turn_of_[frame];
+  if (turn != kNoTurn) {
+    std::size_t bytes = plan_.frames()[frame].bytes;
+    for (run.end = turn + 1; run.end < turns_.size(); ++run.end) {
+      const StreamPlan::Frame& next = plan_.frames()[turns_[run.end]];
+      bytes += next.bytes;
+      if (bytes > kRunBytes || chunks.size() + next.chunks > FarMemory::kMostChunks) break;
+      add(run, turns_[run.end], chunks);
     }
   }
   run.beginning = far_.begin_encode(chunks);
 }
 
 std::vector<std::optional<FarFrames::Encoded>> FarFrames::take(std::size_t frame) {
+  if (plan_.frames()[frame].chunks == 0) return {};
   if (!runs_[latest_].has(frame) && !runs_[1 - latest_].has(frame)) {  // the first, or out of turn
     latest_ = 1 - latest_;
     begin(runs_[latest_], frame);
   }
   const std::size_t mine = runs_[latest_].has(frame) ? latest_ : 1 - latest_;
   const std::size_t next = runs_[mine].end;
-  if (mine == latest_ && next < plan_.frames().size()) {
+  if (mine == latest_ && turn_of_[frame] != kNoTurn && next < turns_.size()) {
     latest_ = 1 - latest_;
-    begin(runs_[latest_], next);
+    begin(runs_[latest_], turns_[next]);
   }
   const Run& run = runs_[mine];
-  const std::vector<ConstBytes>& stored = far_.encoded(run.beginning);
-  const StreamPlan::Frame& f = plan_.frames()[frame];
-  std::vector<std::optional<Encoded>> chunks(f.chunks);
+  const std::vector<ConstBytes>& stored = far_.encoded(*run.beginning);
+  std::vector<std::optional<Encoded>> chunks;
   std::size_t number = 0;
-  for (std::size_t i = 0; i < run.codecs.size(); ++i) {
-    if (!run.codecs[i]) continue;
-    const std::size_t chunk = run.first_chunk + i;
-    if (chunk >= f.first && chunk < f.first + f.chunks) chunks[chunk - f.first] = {run.codecs[i], stored[number]};
-    ++number;
+  for (const Coded& chunk : run.chunks) {
+    const std::size_t mine_of_run = chunk.codec ? number++ : 0;
+    if (chunk.frame != frame) continue;
+    chunks.emplace_back();
+    if (chunk.codec) chunks.back() = {chunk.codec, stored[mine_of_run], *run.beginning, mine_of_run};
   }
   return chunks;
 }

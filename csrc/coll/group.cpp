@@ -167,12 +167,9 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   }
   StreamReport report;
   collective(OpKind::kBcastCompressed,
-             {.layout = layout_of(pieces, options), .check = reference_check(pieces), .root = root}, bytes, timeout_s,
-             [&](Context& c) {
-               if (rank() == root) {
-                 if (options.far && bound.value > 0 && bound.is_relative) fetch_all(*options.far, pieces);
-                 set_bounds(pieces, bound);
-               }
+             {.layout = layout_of(pieces, options), .check = reference_check(pieces, options.far), .root = root}, bytes,
+             timeout_s, [&](Context& c) {
+               if (rank() == root) set_bounds(pieces, bound, options.far);
                report = accdp::bcast_stream(c, pieces, root, options);
              });
   return report;

@@ -36,10 +36,10 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
 class Pipeline : SegmentPipeline {
  public:
   Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
-           FrameCodec* codec)
+           FrameCodec* codec, WireReduction::Workplace* workplace)
       : SegmentPipeline(c, grid, codec ? kAheadEncoded : kAhead), in_(in), out_(out), how_(how), receiver_(receiver) {
     const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
-    if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
+    if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec, WireReduction::Part::kBoth, workplace);
   }
 
   void run() {
@@ -124,10 +124,10 @@ void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& ho
 }
 
 void reduce_frames(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
-                   FrameCodec* codec) {
+                   FrameCodec* codec, WireReduction::Workplace* workplace) {
   // Ranks that do not lead must not send before the leaders have compared signatures.
   if (grid.lanes() > 1) c.meet();
-  Pipeline(c, in, out, how, receiver, grid, codec).run();
+  Pipeline(c, in, out, how, receiver, grid, codec, workplace).run();
 }
 
 }  // namespace accdp

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "codec/crc32c.hpp"
 #include "codec/frame.hpp"
-#include "codec/spread.hpp"
 
 namespace accdp {
 namespace {
@@ -30,12 +28,6 @@ std::vector<Span> walk(const std::vector<Piece>& pieces, const StreamPlan::Chunk
 }
 
 }  // namespace
-
-void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound) {
-  for (Piece& piece : pieces)
-    if (piece.lossy)
-      piece.bound = bound.is_relative ? bound.value * standard_deviation(piece.type, piece.data) : bound.value;
-}
 
 StreamPlan::StreamPlan(const std::vector<Piece>& pieces, std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -77,16 +69,6 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces) noexcept {
         std::uint64_t{!piece.reference.empty()} << 9);
   }
   return hash;
-}
-
-std::uint64_t reference_check(const std::vector<Piece>& pieces) noexcept {
-  std::uint32_t crc = 0;
-  bool any = false;
-  for (const Piece& piece : pieces) {
-    any |= !piece.reference.empty();
-    crc = crc32c(piece.reference, crc);
-  }
-  return any ? (std::uint64_t{1} << 32 | crc) : 0;
 }
 
 }  // namespace accdp

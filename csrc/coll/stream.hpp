@@ -23,9 +23,6 @@ struct ErrorBound {
   bool is_relative = false;
 };
 
-/// Gives lossy tensors their bounds, which hold for the values that they have now.
-void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound);
-
 /// How a stream is cut. Chunks are encoded one by one; a frame, which is one message, is a run of chunks of at most
 /// chunk_bytes together, so that many small tensors share one. The same on every rank. Pure arithmetic.
 class StreamPlan {
@@ -58,7 +55,5 @@ std::vector<ConstBytes> references_of(const std::vector<Piece>& pieces, const St
 
 /// Hash of what all ranks must give alike: sizes, datatypes, which tensors may be lossy or have a reference.
 std::uint64_t layout_of(const std::vector<Piece>& pieces) noexcept;
-/// CRC-32C over all references, with a bit above it so that it is never 0; 0 where there is none.
-std::uint64_t reference_check(const std::vector<Piece>& pieces) noexcept;
 
 }  // namespace accdp

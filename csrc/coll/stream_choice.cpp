@@ -127,6 +127,7 @@ std::uint64_t StreamChooser::key_of(const Data& data, const Journey& journey) co
     const auto [piece, offset] = place_of(data, k * (data.bytes / kLooks));
     if (offset + 8 > piece->data.size()) continue;
     if (options_.far) options_.far->fetch(piece->data.subspan(offset, 8));
+    if (options_.far && data.which.delta) options_.far->fetch(piece->reference.subspan(offset, 8));
     varying.look_at(piece->data.data() + offset, data.which.delta ? piece->reference.data() + offset : nullptr);
   }
   std::uint64_t key = static_cast<std::uint64_t>(data.which.type) << 2 | data.which.lossy << 1 | data.which.delta;
@@ -196,8 +197,10 @@ std::vector<std::vector<std::byte>> StreamChooser::slices_of(const Data& data, s
     found.emplace_back(slice.begin(), slice.end());
     sampled += slice.size();
     if (piece.reference.empty()) continue;
+    const ConstBytes reference = piece.reference.subspan(offset, slice.size());
+    if (options_.far) options_.far->fetch(reference);
     const auto began = Clock::now();
-    delta_encode(piece.type, slice, piece.reference.subspan(offset, slice.size()), found.back());
+    delta_encode(piece.type, slice, reference, found.back());
     seconds += seconds_since(began);
   }
   transform_s_per_byte = seconds / static_cast<double>(std::max<std::size_t>(sampled, 1));

@@ -46,23 +46,42 @@ StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, co
       sequence_(sequence),
       reference_(reference),
       report_(report),
-      chooser_(pieces, plan, options) {
-  if (options.far)
-    far_frames_.emplace(*options.far, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
+      chooser_(pieces, plan, options),
+      far_(options.far) {
+  if (far_) far_frames_.emplace(*far_, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
 }
 
-void StreamCodec::fetch(const std::vector<Bytes>& spans) {
-  if (!options_.far) return;
-  for (const Bytes& span : spans) options_.far->fetch(span);
+void StreamCodec::encode_in_order(std::vector<std::size_t> frames) {
+  if (far_frames_) far_frames_->in_order(std::move(frames));
+}
+
+void StreamCodec::stay_near() {
+  far_frames_.reset();
+  far_ = nullptr;
+}
+
+void StreamCodec::fetch(const StreamPlan::Chunk& chunk) {
+  if (!far_) return;
+  for (const Bytes& span : spans_of(pieces_, chunk)) far_->fetch(span);
+  if (pieces_[chunk.piece].reference.empty()) return;
+  for (const ConstBytes& span : references_of(pieces_, chunk)) far_->fetch(span);
 }
 
 void StreamCodec::fetch() {
-  if (options_.far) fetch_all(*options_.far, pieces_);
+  if (far_) fetch_all(*far_, pieces_);
 }
 
 void StreamCodec::fetch(std::size_t frame) {
   const StreamPlan::Frame& f = plan_.frames()[frame];
-  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) fetch(spans_of(pieces_, plan_.chunks()[i]));
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i) fetch(plan_.chunks()[i]);
+}
+
+bool StreamCodec::is_for_device() const {
+  return far_ && std::all_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+           const Datatype type = piece.reference.empty() ? piece.type : delta_type(piece.type);
+           const CodecRow* codec = codec_for(piece);
+           return codec && far_->has(*codec, type) && far_->holds(piece.data) && far_->holds(piece.reference);
+         });
 }
 
 const CodecRow* StreamCodec::codec_for(const Piece& piece) const {
@@ -101,27 +120,30 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
   const StreamPlan::Frame& f = plan_.frames()[frame];
   FrameWriter writer(room, f.chunks);
   last_codecs_.clear();
-  std::vector<std::optional<FarFrames::Encoded>> far(f.chunks);
-  if (far_frames_ && encodes()) far = far_frames_->take(frame);
+  last_far_.assign(f.chunks, std::nullopt);
+  if (far_frames_ && encodes()) last_far_ = far_frames_->take(frame);
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[i];
     const Piece& piece = pieces_[chunk.piece];
-    const std::vector<Bytes> spans = spans_of(pieces_, chunk);
-    if (const auto& done = far[i - f.first]; done && !done->stored.empty()) {
-      writer.add_encoded(*done->codec, chunk.bytes, done->stored);
-      encoded_bytes_[done->codec->id] += chunk.bytes;
+    const std::uint8_t flags = piece.reference.empty() ? 0 : ChunkRecord::kDelta;
+    const auto& far = last_far_[i - f.first];
+    if (far && !far->stored.empty()) {
+      writer.add_encoded(*far->codec, chunk.bytes, far->stored, flags);
+      encoded_bytes_[far->codec->id] += chunk.bytes;
       far_bytes_ += chunk.bytes;
-      last_codecs_.push_back(done->codec);
+      last_codecs_.push_back(far->codec);
       continue;
     }
-    const CodecRow* codec = far[i - f.first] ? nullptr : codec_for(piece);  // did not become smaller there
-    fetch(spans);
+    const CodecRow* chosen = codec_for(piece);
+    const CodecRow* codec = far ? nullptr : chosen;  // did not become smaller there
+    fetch(chunk);
+    const std::vector<Bytes> spans = spans_of(pieces_, chunk);
     ConstBytes raw = joined({spans.begin(), spans.end()}, gathered_);
     bool encoded;
-    if (codec && !piece.reference.empty()) {
+    if (chosen && flags) {
       delta_.resize(raw.size());
       delta_encode(piece.type, raw, joined(references_of(pieces_, chunk), old_), delta_);
-      encoded = writer.add(codec, {delta_type(piece.type)}, delta_, ChunkRecord::kDelta);
+      encoded = writer.add(codec, {delta_type(piece.type)}, delta_, flags);
     } else {
       encoded = writer.add(codec, {piece.type, piece.bound}, raw);
     }
@@ -187,6 +209,27 @@ void StreamCodec::round(std::size_t frame, ConstBytes message, Bytes data) {
   }
 }
 
+void StreamCodec::round_far(std::size_t frame, Bytes residual, double factor, bool replaces) {
+  Stopwatch watch(report_.decode_s);
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  std::vector<FarMemory::Rounding> chunks;
+  std::size_t beginning = 0, at = 0;
+  for (std::size_t i = 0; i < f.chunks; ++i) {
+    const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
+    const auto& far = last_far_[i];
+    if (far && !far->stored.empty() && far->codec->lossy) {
+      beginning = far->beginning;
+      const std::size_t width = element_bytes(pieces_[chunk.piece].type);
+      const Bytes left = residual.empty()
+                             ? residual
+                             : residual.subspan(at / width * sizeof(float), chunk.bytes / width * sizeof(float));
+      chunks.push_back({far->chunk, spans_of(pieces_, chunk)[0], left});
+    }
+    at += chunk.bytes;
+  }
+  if (!chunks.empty()) far_->round(beginning, chunks, factor, replaces);
+}
+
 bool StreamCodec::is_lossy() const {
   return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.lossy; });
 }
@@ -197,14 +240,21 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
   const ChunkRecord& record = reader.record(index);
   const bool is_delta = record.flags & ChunkRecord::kDelta;
   if (record.codec != CodecId::kNone) encoded_bytes_[record.codec] += record.raw;
-  if (decodes_far_ && options_.far && !is_delta && spans.size() == 1 && record.codec != CodecId::kNone) {
-    FarMemory& far = *options_.far;
-    const CodecRow& codec = *find_codec(record.codec);
-    if (far.has(codec, piece.type) && far.holds(spans[0])) {
-      far_bytes_ += record.raw;
-      return far.decode(codec, piece.type, reader.stored(index), spans[0]);
+  if (decodes_far_ && far_)
+    if (auto to = place_of(*far_, pieces_, chunk, spans)) {
+      const CodecRow* codec = record.codec == CodecId::kNone ? nullptr : find_codec(record.codec);
+      if (!is_delta) to->references.clear();
+      const Datatype type = is_delta ? delta_type(piece.type) : piece.type;
+      if (!codec || far_->has(*codec, type)) {
+        if (codec) far_bytes_ += record.raw;
+        return far_->decode(codec, type, reader.stored(index), *to);
+      }
+      gathered_.resize(chunk.bytes);
+      reader.decode(index, type, gathered_);
+      return far_->decode(nullptr, type, gathered_, *to);
     }
-  }
+  if (is_delta && far_)
+    for (const ConstBytes& span : references_of(pieces_, chunk)) far_->fetch(span);
   if (!is_delta && spans.size() == 1) return reader.decode(index, piece.type, spans[0]);
   gathered_.resize(chunk.bytes);
   reader.decode(index, is_delta ? delta_type(piece.type) : piece.type, gathered_);

@@ -63,8 +63,18 @@ class StreamCodec {
   /// The same from the tensors themselves, in `data`, for what encode() made of them last; cheaper than decoding.
   void round(std::size_t frame, ConstBytes message, Bytes data);
   bool is_lossy() const;
+  /// The same on the device, of the frame that encode() was called for last: its tensors become what receivers get, if
+  /// that `replaces` them; `residual`, float32 for all tensors one after the other, or empty, becomes the difference
+  /// times `factor`, where something was left out.
+  void round_far(std::size_t frame, Bytes residual, double factor, bool replaces);
+  /// Whether the device has all codecs that were chosen, and all tensors.
+  bool is_for_device() const;
   /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
   void decode_far(bool on) { decodes_far_ = on; }
+  /// The order in which frames will be encoded; else that of their numbers. Of others nothing is encoded ahead.
+  void encode_in_order(std::vector<std::size_t> frames);
+  /// All is encoded and decoded in the host from now on, which has the tensors.
+  void stay_near();
   /// What is on a device comes to the host: all of the tensors, or those of a frame.
   void fetch();
   void fetch(std::size_t frame);
@@ -73,7 +83,7 @@ class StreamCodec {
  private:
   const CodecRow* codec_for(const Piece& piece) const;
   FrameReader read(std::size_t frame, ConstBytes message) const;
-  void fetch(const std::vector<Bytes>& spans);
+  void fetch(const StreamPlan::Chunk& chunk);
   void write_chunk(const FrameReader& reader, std::size_t index, const StreamPlan::Chunk& chunk,
                    const std::vector<Bytes>& spans);
   ConstBytes joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room);
@@ -87,10 +97,13 @@ class StreamCodec {
   StreamChooser chooser_;
   Choices chosen_;
   std::map<CodecId, std::uint64_t> encoded_bytes_;
+  FarMemory* far_;
   std::optional<FarFrames> far_frames_;
   bool decodes_far_ = false;
-  std::uint64_t far_bytes_ = 0;               // encoded and decoded on the device
-  std::vector<const CodecRow*> last_codecs_;  // of the chunks of the frame that was encoded last
+  std::uint64_t far_bytes_ = 0;  // encoded and decoded on the device
+  // Of the chunks of the frame that was encoded last.
+  std::vector<const CodecRow*> last_codecs_;
+  std::vector<std::optional<FarFrames::Encoded>> last_far_;
   std::vector<std::byte> gathered_, old_, delta_;
 };
 

@@ -83,7 +83,7 @@ Bytes WireReduction::memory_of(const Flight& f, std::size_t frame) const {
 
 Wire::Request WireReduction::expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag) {
   if (!codec_ && !plain.empty()) return c_.wire().irecv(plain, speaker(node), tag);
-  if (room.empty()) room = scratch(codec_ ? codec_->room() : grid_.largest());
+  if (room.empty()) room = codec_ ? c_.scratch(codec_->room()) : scratch(grid_.largest());
   return codec_ ? c_.wire().irecv(room, speaker(node), tag, false)
                 : c_.wire().irecv(room.first(grid_.cut(frame).bytes), speaker(node), tag);
 }
@@ -152,8 +152,9 @@ void WireReduction::reduce_frame(Flight& f, std::size_t frame, Bytes place) {
     if (node == me_) {
       sources.push_back(place.data());
     } else if (codec_) {
-      decoded_[node].resize(place.size());
-      codec_->decode_contribution(frame, f.inbox[node].first(f.contributions[node].bytes), decoded_[node]);
+      if (decoded_[node].empty()) decoded_[node] = scratch(grid_.largest());
+      codec_->decode_contribution(frame, f.inbox[node].first(f.contributions[node].bytes),
+                                  decoded_[node].first(place.size()));
       sources.push_back(decoded_[node].data());
     } else {
       sources.push_back(f.inbox[node].data());

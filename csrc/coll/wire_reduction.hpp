@@ -61,7 +61,7 @@ class WireReduction {
  public:
   /// All of it, or only half: sums stay with their nodes, or each node's own frames go to the others as they are.
   enum class Part { kBoth, kScatter, kGather };
-  /// Where frames are received and reduced, for memory that is not the host's.
+  /// Where frames are received, or decoded, and reduced, for memory that is not the host's.
   class Workplace {
    public:
     virtual ~Workplace() = default;
@@ -69,8 +69,8 @@ class WireReduction {
     /// As reduce() of device/reduce.hpp; done when it returns.
     virtual void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) = 0;
   };
-  /// receiver: the node that gets results, -1 for all. codec: null where frames go as they are. workplace: null for
-  /// host memory; else there is no codec.
+  /// receiver: the node that gets results, -1 for all. codec: null where frames go as they are; messages of one that
+  /// encodes are in host memory. workplace: null for host memory.
   WireReduction(Context& c, const FrameGrid& grid, int lane, const Reduction& how, int receiver, std::size_t ahead,
                 FrameCodec* codec, Part part = Part::kBoth, Workplace* workplace = nullptr);
   ~WireReduction();
@@ -92,6 +92,7 @@ class WireReduction {
   Flight& flight(std::size_t segment) { return flights_[segment % flights_.size()]; }
   int speaker(int node) const;
   bool is_wanted(int node) const { return part_ != Part::kScatter && (receiver_ < 0 || receiver_ == node); }
+  /// For frames that are not encoded.
   Bytes scratch(std::size_t bytes) { return workplace_ ? workplace_->scratch(bytes) : c_.scratch(bytes); }
   Bytes memory_of(const Flight& f, std::size_t frame) const;
   /// A message from `node`: as long as the frame, or up to a codec's room.
@@ -112,7 +113,7 @@ class WireReduction {
   const Part part_;
   Workplace* const workplace_;
   std::vector<Flight> flights_;
-  std::vector<std::vector<std::byte>> decoded_;
+  std::vector<Bytes> decoded_;  // by node
   std::size_t started_ = 0, folded_ = 0, expected_ = 0, finished_ = 0;
 };
 

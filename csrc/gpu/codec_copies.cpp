@@ -1,173 +1,13 @@
 #include "gpu/codec_copies.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "device/cuda_reduce.hpp"
+
 namespace accdp {
-namespace {
 
-constexpr std::size_t kSizesOfHalf = kMostDeviceChunks, kWords = 2 * kSizesOfHalf + 1, kDamaged = 2 * kSizesOfHalf;
-constexpr std::size_t kBatchBytes = 4 << 20;  // decoded at once: what keeps a GPU busy
-constexpr std::size_t kPlace = 256;           // encoded chunks begin at multiples of it
-
-}  // namespace
-
-CodecWorkshop::CodecWorkshop()
-    : kernels_(make_stream()),
-      copies_(make_stream()),
-      order_(make_event()),
-      far_words_(kWords * sizeof(std::uint32_t)),
-      near_words_(kWords * sizeof(std::uint32_t)) {
-  for (Half* half : {&encodings_[0], &encodings_[1], &decodings_[0], &decodings_[1]}) half->ready = make_event();
-}
-
-CodecWorkshop::~CodecWorkshop() { drain(); }
-
-void CodecWorkshop::drain() noexcept {
-  accdp::drain(kernels_.get());
-  accdp::drain(copies_.get());
-}
-
-std::uint32_t* CodecWorkshop::words(std::size_t half) const {
-  return reinterpret_cast<std::uint32_t*>(near_words_.data()) + half * kSizesOfHalf;
-}
-
-void CodecWorkshop::begin_after(cudaStream_t stream) {
-  for (Half* half : {&encodings_[0], &encodings_[1], &decodings_[0], &decodings_[1]}) half->is_under_way = false;
-  batch_.clear();
-  record(order_, stream);
-  wait_for(kernels_.get(), order_);
-  *words(2) = 0;
-  copy_async(far_words_.data() + kDamaged * 4, words(2), 4, kernels_.get());
-}
-
-void CodecWorkshop::end_before(cudaStream_t stream) {
-  record(order_, kernels_.get());
-  wait_for(stream, order_);
-}
-
-void CodecWorkshop::make_room(Half& half, std::size_t bytes) {
-  if (half.far.bytes() >= bytes) return;
-  accdp::synchronize(kernels_.get());  // nothing uses the old memory any more
-  accdp::synchronize(copies_.get());
-  half.far = {};
-  half.near = {};
-  half.far = DeviceBuffer(bytes);
-  half.near = PinnedBuffer(bytes);
-}
-
-void CodecWorkshop::make_codec(std::size_t chunks, std::size_t chunk_bytes) {
-  if (codec_ && chunks <= codec_chunks_ && chunk_bytes <= codec_chunk_bytes_) return;
-  accdp::synchronize(kernels_.get());
-  codec_.reset();
-  chunks = std::max(chunks, codec_chunks_);
-  chunk_bytes = std::max(chunk_bytes, codec_chunk_bytes_);
-  codec_ = std::make_unique<DeviceCodec>(chunks, chunk_bytes);
-  codec_chunks_ = chunks;
-  codec_chunk_bytes_ = chunk_bytes;
-}
-
-std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
-  const std::size_t beginning = begun_++;
-  Half& half = encodings_[beginning % 2];
-  half.places.clear();
-  half.bytes.clear();
-  half.encoded.clear();
-  half.is_under_way = true;
-  std::size_t room = 0, longest = 0;
-  for (const Job& job : jobs) {
-    half.places.push_back(room);
-    half.bytes.push_back(0);
-    room += encoded_room(job.codec->id, job.bytes);
-    longest = std::max(longest, job.bytes);
-  }
-  if (jobs.empty()) return beginning;
-  make_room(half, room);
-  make_codec(jobs.size(), longest);
-  auto* sizes = reinterpret_cast<std::uint32_t*>(far_words_.data()) + beginning % 2 * kSizesOfHalf;
-  // A call of kernels for every run of chunks that are encoded alike.
-  std::vector<DeviceChunk> chunks;
-  for (std::size_t i = 0, first = 0; i < jobs.size(); ++i) {
-    const Job& job = jobs[i];
-    chunks.push_back({job.in, half.far.data() + half.places[i], static_cast<std::uint32_t>(job.bytes),
-                      static_cast<std::uint32_t>(encoded_room(job.codec->id, job.bytes))});
-    const bool goes_on = i + 1 < jobs.size() && jobs[i + 1].codec == job.codec &&
-                         jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound;
-    if (goes_on) continue;
-    codec_->encode_async(job.codec->id, job.how, chunks, sizes + first, kernels_.get());
-    chunks.clear();
-    first = i + 1;
-  }
-  copy_async(words(beginning % 2), sizes, jobs.size() * sizeof(std::uint32_t), kernels_.get());
-  record(half.ready, kernels_.get());
-  return beginning;
-}
-
-const std::vector<ConstBytes>& CodecWorkshop::encoded(std::size_t beginning) {
-  Half& half = encodings_[beginning % 2];
-  if (!std::exchange(half.is_under_way, false) || half.places.empty()) return half.encoded;
-  accdp::synchronize(half.ready);
-  const std::uint32_t* sizes = words(beginning % 2);
-  for (std::size_t i = 0; i < half.places.size(); ++i) {
-    copy_async(half.near.data() + half.places[i], half.far.data() + half.places[i], sizes[i], copies_.get());
-    half.encoded.emplace_back(half.near.data() + half.places[i], sizes[i]);
-  }
-  accdp::synchronize(copies_.get());
-  return half.encoded;
-}
-
-void CodecWorkshop::decode(const CodecRow& codec, Datatype type, ConstBytes stored, std::byte* out, std::size_t bytes) {
-  const double step = check_head(codec.id, type, stored, bytes);
-  const bool fits = batch_.size() < kMostDeviceChunks && batch_used_ + stored.size() <= kBatchBytes;
-  if (!batch_.empty() && (&codec != batch_codec_ || type != batch_type_ || !fits)) decode_batch();
-  Half& half = decodings_[decoded_ % 2];
-  if (batch_.empty()) {
-    if (std::exchange(half.is_under_way, false)) accdp::synchronize(half.ready);
-    make_room(half, std::max(kBatchBytes, stored.size()));
-    batch_codec_ = &codec;
-    batch_type_ = type;
-    batch_used_ = 0;
-  }
-  std::byte *near = half.near.data() + batch_used_, *far = half.far.data() + batch_used_;
-  std::memcpy(near, stored.data(), stored.size());
-  copy_async(far, near, stored.size(), kernels_.get());
-  batch_.push_back({far, out, static_cast<std::uint32_t>(stored.size()), static_cast<std::uint32_t>(bytes), step});
-  batch_used_ += (stored.size() + kPlace - 1) / kPlace * kPlace;
-}
-
-void CodecWorkshop::decode_batch() {
-  if (batch_.empty()) return;
-  Half& half = decodings_[decoded_++ % 2];
-  std::size_t longest = 0;
-  for (const DeviceChunk& chunk : batch_) longest = std::max<std::size_t>(longest, chunk.out_bytes);
-  make_codec(batch_.size(), longest);
-  codec_->decode_async(batch_codec_->id, batch_type_, batch_,
-                       reinterpret_cast<std::uint32_t*>(far_words_.data()) + kDamaged, kernels_.get());
-  record(half.ready, kernels_.get());
-  half.is_under_way = true;
-  batch_.clear();
-}
-
-void CodecWorkshop::finish() {
-  decode_batch();
-  copy_async(words(2), far_words_.data() + kDamaged * 4, 4, kernels_.get());
-  accdp::synchronize(kernels_.get());
-  if (*words(2)) throw CodecError("a chunk that was decoded on the device is damaged");
-}
-
-std::unique_ptr<CodecWorkshop> SpareWorkshop::take() {
-  {
-    std::lock_guard lock(mutex_);
-    if (spare_) return std::move(spare_);
-  }
-  return std::make_unique<CodecWorkshop>();
-}
-
-void SpareWorkshop::put(std::unique_ptr<CodecWorkshop> workshop) {
-  std::lock_guard lock(mutex_);
-  spare_ = std::move(workshop);
-}
+static_assert(FarMemory::kMostChunks <= kMostDeviceChunks && FarMemory::kMostSources <= kMostSources);
 
 FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, int device, cudaStream_t stream,
                      const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies)
@@ -188,20 +28,41 @@ CodecWorkshop& FarCopies::workshop() {
 }
 
 std::byte* FarCopies::far(ConstBytes host) const {
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    const std::byte* begin = copies_[i].data();
-    if (host.data() >= begin && host.data() + host.size() <= begin + copies_[i].size())
-      return blocks_[i].data.data() + (host.data() - begin);
+  const auto begins_behind = [](const std::byte* at, const Bytes& copy) { return at < copy.data(); };
+  const auto next = std::upper_bound(copies_.begin(), copies_.end(), host.data(), begins_behind);
+  if (next != copies_.begin()) {
+    const std::size_t i = next - copies_.begin() - 1;
+    const std::size_t offset = host.data() - copies_[i].data();
+    if (offset + host.size() <= copies_[i].size()) return blocks_[i].data.data() + offset;
   }
+  for (const Bytes& room : scratch_)
+    if (host.data() >= room.data() && host.data() + host.size() <= room.data() + room.size())
+      return const_cast<std::byte*>(host.data());
   return nullptr;
 }
 
+CodecWorkshop::Place FarCopies::far(const Place& place) const {
+  CodecWorkshop::Place found{{}, place.type};
+  for (std::size_t i = 0; i < place.spans.size(); ++i) {
+    const std::byte* reference = place.references.empty() ? nullptr : far(place.references[i]);
+    found.spans.push_back({far(place.spans[i]), reference, place.spans[i].size()});
+  }
+  return found;
+}
+
+void FarCopies::is_written(ConstBytes host) {
+  fetched_.remove(host);
+  written_.add(host);
+}
+
 void FarCopies::fetch(ConstBytes host) {
-  if (!far(host)) return;
+  if (host.empty() || !far(host)) return;
   const DeviceGuard guard(device_);
   bool waits = false;
   fetched_.gaps(host, [&](ConstBytes part) {
-    copy_async(const_cast<std::byte*>(part.data()), far(part), part.size(), stream_);
+    const Bytes to(const_cast<std::byte*>(part.data()), part.size());
+    if (written_.has_any(part)) return workshop().fetch(to, far(part));
+    copy_async(to.data(), far(part), part.size(), stream_);
     waits = true;
   });
   if (waits) synchronize(stream_);
@@ -211,7 +72,7 @@ void FarCopies::fetch(ConstBytes host) {
 std::size_t FarCopies::begin_encode(const std::vector<Chunk>& chunks) {
   const DeviceGuard guard(device_);
   std::vector<CodecWorkshop::Job> jobs;
-  for (const Chunk& chunk : chunks) jobs.push_back({far(chunk.host), chunk.host.size(), chunk.codec, chunk.how});
+  for (const Chunk& chunk : chunks) jobs.push_back({far(chunk.place), chunk.codec, chunk.how});
   return workshop().begin_encode(jobs);
 }
 
@@ -220,10 +81,15 @@ const std::vector<ConstBytes>& FarCopies::encoded(std::size_t beginning) {
   return workshop().encoded(beginning);
 }
 
-void FarCopies::decode(const CodecRow& codec, Datatype type, ConstBytes stored, Bytes host) {
+void FarCopies::decode(const CodecRow* codec, Datatype type, ConstBytes stored, const Place& to) {
   const DeviceGuard guard(device_);
-  workshop().decode(codec, type, stored, far(host), host.size());
-  decoded_.add(host);
+  workshop().decode(codec, type, stored, far(to));
+  for (const Bytes& span : to.spans) is_written(span);
+}
+
+std::uint32_t FarCopies::crc32c(ConstBytes host, std::uint32_t seed) {
+  const DeviceGuard guard(device_);
+  return workshop().crc32c({far(host), host.size()}, seed);
 }
 
 void FarCopies::finish() {
@@ -232,12 +98,44 @@ void FarCopies::finish() {
   workshop_->finish();
 }
 
+Bytes FarCopies::scratch(std::size_t bytes) {
+  const DeviceGuard guard(device_);
+  return scratch_.emplace_back(workshop().scratch(bytes), bytes);
+}
+
+void FarCopies::reduce(Bytes to, const std::vector<ConstBytes>& sources, const Reduction& how) {
+  const DeviceGuard guard(device_);
+  std::vector<const void*> there;
+  for (const ConstBytes& source : sources) there.push_back(far(source));
+  workshop().reduce(far(to), there, to.size() / element_bytes(how.type), how);
+  is_written(to);
+}
+
+void FarCopies::round(std::size_t beginning, const std::vector<Rounding>& chunks, double factor, bool replaces) {
+  const DeviceGuard guard(device_);
+  std::vector<CodecWorkshop::Rounding> there;
+  for (const Rounding& one : chunks) {
+    auto* residual = one.residual.empty() ? nullptr : reinterpret_cast<float*>(far(one.residual));
+    there.push_back({one.chunk, far(one.tensor), residual});
+    is_written(one.residual);
+    if (replaces) is_written(one.tensor);
+  }
+  workshop().round(beginning, there, factor, replaces);
+}
+
+std::vector<double> FarCopies::deviations(const std::vector<Tensor>& tensors) {
+  const DeviceGuard guard(device_);
+  std::vector<CodecWorkshop::Tensor> there;
+  for (const Tensor& tensor : tensors) there.push_back({far(tensor.host), tensor.host.size(), tensor.type});
+  return workshop().deviations(there);
+}
+
 void FarCopies::deliver() {
   const DeviceGuard guard(device_);
   if (workshop_) workshop_->end_before(stream_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i].is_written) continue;
-    decoded_.gaps(copies_[i], [&](ConstBytes part) {
+    written_.gaps(copies_[i], [&](ConstBytes part) {
       // Of what is read only where it is asked for, the host has no more than that.
       Ranges missing;
       if (blocks_[i].is_read_later) fetched_.gaps(part, [&](ConstBytes gap) { missing.add(gap); });

@@ -2,11 +2,13 @@
 
 namespace accdp::torch_backend {
 
-HostView::HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later) {
+HostView::HostView(const Way& way, const std::vector<Operand>& operands, const std::vector<Operand::Use>& uses,
+                   bool later) {
   std::vector<DeviceBlock> far;
   std::vector<std::size_t> places;
   for (const Operand& operand : operands) {
     if (!operand.dense().is_cpu()) {
+      const Operand::Use use = uses[memory_.size()];
       const bool is_read = use != Operand::kWrite;
       far.push_back({operand.bytes(), is_read && !later, use != Operand::kRead, is_read && later});
       places.push_back(memory_.size());

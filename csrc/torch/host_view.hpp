@@ -19,7 +19,10 @@ struct Way {
 class HostView {
  public:
   /// later: what is read is not fetched now, but where far() is asked for it.
-  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later = false);
+  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later = false)
+      : HostView(way, operands, std::vector(operands.size(), use), later) {}
+  /// uses: of each.
+  HostView(const Way& way, const std::vector<Operand>& operands, const std::vector<Operand::Use>& uses, bool later);
   Bytes operator[](std::size_t i) const { return memory_[i]; }
   /// What was written goes to the device, in the order of the stream.
   void deliver();

@@ -91,15 +91,18 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tens
       plan, place_of(plan),
       [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
           Group& group, double timeout_s, const Way& way) {
-        HostView view(way, memory, use, true);
+        std::vector<Operand> all = memory;
+        all.insert(all.end(), old.begin(), old.end());
+        std::vector<Operand::Use> uses(memory.size(), use);
+        uses.resize(all.size(), Operand::kRead);
+        HostView view(way, all, uses, true);
         StreamOptions how = options;
         how.far = view.far();
-        const HostView before(way, old, Operand::kRead);
         std::vector<Piece> pieces;
-        std::size_t used = 0;
+        std::size_t next = memory.size();
         for (std::size_t i = 0; i < memory.size(); ++i) {
           const bool has_reference = i < references.size() && references[i].defined();
-          pieces.push_back({view[i], memory[i].type(), has_reference ? ConstBytes(before[used++]) : ConstBytes()});
+          pieces.push_back({view[i], memory[i].type(), has_reference ? ConstBytes(view[next++]) : ConstBytes()});
         }
         *report = group.bcast_stream(std::move(pieces), root, how, timeout_s);
         view.deliver();

@@ -99,7 +99,13 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
       plan, place_of(plan),
       [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options, how = reduce_op_of(op),
        report = std::move(report)](Group& group, double timeout_s, const Way& way) {
-        HostView view(way, memory, Operand::kReadWrite), room_view(way, left, Operand::kWrite);
+        std::vector<Operand> all = memory;
+        all.insert(all.end(), left.begin(), left.end());
+        std::vector<Operand::Use> uses{Operand::kReadWrite};
+        uses.resize(all.size(), Operand::kWrite);
+        HostView view(way, all, uses, true);
+        StreamOptions stream = options;
+        stream.far = view.far();
         std::vector<Piece> pieces;
         Bytes rest = view[0];
         for (std::int64_t count : counts) {
@@ -108,10 +114,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor
           rest = rest.subspan(n);
         }
         std::span<float> room;
-        if (!left.empty()) room = {reinterpret_cast<float*>(room_view[0].data()), room_view[0].size() / sizeof(float)};
-        *report = group.allreduce_stream(std::move(pieces), how, options, room, timeout_s);
+        if (!left.empty()) room = {reinterpret_cast<float*>(view[1].data()), view[1].size() / sizeof(float)};
+        *report = group.allreduce_stream(std::move(pieces), how, stream, room, timeout_s);
         view.deliver();
-        room_view.deliver();
         give_back(memory);
         give_back(left);
       });

@@ -15,6 +15,8 @@ struct Tensor {
   Datatype type;
   Buffer values;
   bool is_far;
+  Buffer reference = {};
+  bool is_own_reference = false;  // receivers: the tensor itself is what they hold
 };
 
 /// A broadcast as the bindings make it: tensors on the device by host memory that stands for them. Tensors are written
@@ -22,7 +24,7 @@ struct Tensor {
 StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, StreamOptions options) {
   const bool is_root = gpu.group.rank() == root;
   std::vector<DeviceBuffer> memory;
-  std::vector<DeviceBlock> blocks;
+  std::vector<DeviceBlock> blocks, blocks_of_references;
   for (Tensor& tensor : tensors) {
     if (!tensor.is_far) continue;
     memory.emplace_back(tensor.values.size() + 1);
@@ -31,6 +33,18 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
     const bool is_read = is_root, is_written = !is_root || options.root_takes_decoded;
     blocks.push_back({data, false, is_written, is_read});
   }
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.is_far || tensor.reference.empty()) continue;
+    Bytes data = blocks[blocks_of_references.size()].data;
+    if (!tensor.is_own_reference) {
+      memory.emplace_back(tensor.reference.size());
+      data = {memory.back().data(), tensor.reference.size()};
+      copy_async(data.data(), tensor.reference.data(), data.size(), gpu.stream());
+    }
+    blocks_of_references.push_back({data, false, false, true});
+  }
+  const std::size_t own_blocks = blocks.size();
+  blocks.insert(blocks.end(), blocks_of_references.begin(), blocks_of_references.end());
   std::unique_ptr<HostCopies> copies;
   if (!blocks.empty()) {
     const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
@@ -39,16 +53,27 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
     options.far = &copies->far();
   }
   std::vector<Piece> pieces;
-  std::size_t far = 0;
-  for (Tensor& tensor : tensors)
+  std::size_t far = 0, reference = own_blocks;
+  for (Tensor& tensor : tensors) {
     pieces.push_back({tensor.is_far ? copies->blocks()[far++] : Bytes(tensor.values), tensor.type});
-  StreamReport report = gpu.group.bcast_stream(std::move(pieces), root, options);
-  if (copies) copies->deliver();
-  far = 0;
-  for (Tensor& tensor : tensors)
-    if (tensor.is_far) copy_async(tensor.values.data(), memory[far++].data(), tensor.values.size(), gpu.stream());
-  gpu.synchronize();
-  return report;
+    if (!tensor.reference.empty())
+      pieces.back().reference = tensor.is_far ? ConstBytes(copies->blocks()[reference++]) : tensor.reference;
+  }
+  const auto read_back = [&] {
+    far = 0;
+    for (Tensor& tensor : tensors)
+      if (tensor.is_far) copy_async(tensor.values.data(), memory[far++].data(), tensor.values.size(), gpu.stream());
+    gpu.synchronize();
+  };
+  try {
+    const StreamReport report = gpu.group.bcast_stream(std::move(pieces), root, options);
+    if (copies) copies->deliver();
+    read_back();
+    return report;
+  } catch (...) {
+    read_back();
+    throw;
+  }
 }
 
 std::set<std::string> g_nvcomp;  // codecs, where nvCOMP is installed
@@ -115,6 +140,60 @@ void bounded(const Gpu& gpu, int which, bool root_takes_decoded, bool relative) 
   }
 }
 
+/// What changed a little since the version that all have: tensors of all widths, small ones that share a chunk, on
+/// receivers the memory that is written.
+void differences(const Gpu& gpu, const char* codec, int which, std::size_t chunk) {
+  const Group& group = gpu.group;
+  const StreamOptions options = stream_options(codec, chunk, "chain");
+  const bool far = is_far(group.rank(), which), is_root = group.rank() == 0;
+  const Datatype types[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16, Datatype::kF32, Datatype::kF32,
+                            Datatype::kI64, Datatype::kU8,   Datatype::kC64, Datatype::kF64};
+  const std::size_t counts[] = {30'000, 30'001, 20'000, 300, 77, 5000, 999, 4000, 3000};
+  std::vector<Tensor> mine;
+  std::vector<Buffer> wanted;
+  for (std::size_t i = 0; i < std::size(counts); ++i) {
+    const std::size_t bytes = counts[i] * element_bytes(types[i]);
+    const Buffer old = make(i == 3 ? Kind::kBits : Kind::kBell, Datatype::kF32, bytes / 4 + 1, i + 1);
+    Buffer before(old.begin(), old.begin() + bytes), now = before;
+    Random random{i + 7};
+    for (std::size_t at = 0; at < bytes; at += 1 + random.below(i == 4 ? 2 : 200))
+      now[at] ^= static_cast<std::byte>(1 << random.below(i == 4 ? 8 : 3));
+    wanted.push_back(now);
+    mine.push_back({types[i], is_root ? now : before, far, before, !is_root && i % 2 == 0});
+  }
+  const StreamReport report = bcast(gpu, mine, 0, options);
+  for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i]);
+  const bool decodes = group.topology().nodes() == 1 ? group.size() > 1 : group.topology().nodes() == group.size();
+  if (std::string(codec) == "fpk" && (decodes || (is_root && group.topology().nodes() > 1)))
+    CHECK(report.codec_place == (far ? "device" : "host"));
+}
+
+/// The same bytes on the wire whoever makes the differences.
+void same_wire(const Gpu& gpu) {
+  std::uint64_t bytes[2];
+  for (const bool far : {false, true}) {
+    Buffer before = make(Kind::kBell, Datatype::kF32, 50'000, 3), now = before;
+    for (std::size_t at = 0; at < now.size(); at += 97) now[at] ^= std::byte{3};
+    std::vector<Tensor> mine{{Datatype::kF32, gpu.group.rank() == 0 ? now : before, far, before}};
+    bytes[far] = bcast(gpu, mine, 0, stream_options("fpk", 16384, "chain")).wire_bytes;
+    CHECK(mine[0].values == now);
+  }
+  CHECK(bytes[0] == bytes[1]);
+}
+
+/// A rank that holds another version is found before anything is overwritten.
+void wrong_reference(Group& group) {
+  Gpu gpu(group);
+  const Buffer old = make(Kind::kBell, Datatype::kF32, 50'000, 3), now = make(Kind::kBell, Datatype::kF32, 50'000, 4);
+  std::vector<Tensor> mine{{Datatype::kF32, group.rank() == 0 ? now : old, true, old, group.rank() != 0}};
+  if (group.rank() == 1) mine[0].values[100'000] ^= std::byte{1};
+  const Buffer before = mine[0].values;
+  CHECK_THROWS(bcast(gpu, mine, 0, stream_options("fpk", 16384, "chain")), MismatchError,
+               "against a reference with checksum");
+  gpu.synchronize();
+  CHECK(mine[0].values == before);
+}
+
 void everything_encoded(Group& group) {
   cudasim::set_jitter(5);
   Gpu gpu(group);
@@ -125,7 +204,9 @@ void everything_encoded(Group& group) {
     for (const char* codec : {"auto", "none"}) exact(gpu, codec, "chain", which, 16384);
     for (const std::string& codec : g_nvcomp) exact(gpu, codec.c_str(), "chain", which, 16384);
     for (bool takes : {false, true}) bounded(gpu, which, takes, takes);
+    for (const char* codec : {"fpk", "zhuff", "auto"}) differences(gpu, codec, which, 16384);
   }
+  same_wire(gpu);
 }
 
 /// A call of rank `failing` fails in the middle of a broadcast: all ranks hear of it, by name.
@@ -153,6 +234,7 @@ int main() {
   for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
   run_nodes({0, 1, 2}, everything_encoded);
   run_nodes({0, 0, 1, 1}, everything_encoded);
+  CHECK(run_ranks(3, wrong_reference));
   for (int rank : {0, 1}) {
     failure(rank, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure");
     // The first six allocations are the test's own.

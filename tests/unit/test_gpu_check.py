@@ -33,11 +33,12 @@ def test_a_machine_without_gpu_is_told(tmp_path):
 def test_ranks_check_and_measure(tmp_path):
     out = tmp_path / "rank0.json"
     command = [*gpu_check.ACCDP, "run", "-n", "2", str(gpu_check.RANK), "--device", "cpu", "--most-bytes", "4096"]
-    command += ["--most-elements", "70000"]
+    command += ["--most-elements", "70000", "--compressed"]
     good, said = gpu_check.run([*command, "--out", str(out)], 110)
     assert good, said
     rows = json.loads(out.read_text())["rows"]
     ways = [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
+    ways += [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
 
@@ -59,12 +60,14 @@ def test_table():
     nccl = {"mps": True, "ranks": 2, "path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
     nodes = {"mps": False, "ranks": 4, "topology": "2x2", "path": "shared GPU on each of 2 nodes", "rows": [rows[0]]}
+    apart = {**nodes, "ranks": 2, "topology": "0,1", "path": "staged: the ranks are on several nodes"}
+    apart["rows"] = [{**rows[0], "what": "compressed fpk", "ratio": 1.17, "codec_place": "device"}]
     hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
     hosts["rows"][0]["s"] = 2.0
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
     codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
     codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
-    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "hosts": hosts}
+    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "apart": apart, "hosts": hosts}
     found["codecs"] = {"rows": [codec]}
     lines = gpu_check.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
@@ -72,9 +75,10 @@ def test_table():
     assert lines[3].startswith("yes") and "last line" in lines[3]
     assert lines[4].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
     assert lines[5].strip() == "shared GPU on each of 2 nodes"
-    assert lines[6].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
-    assert lines[8].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
-    assert lines[10].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
+    assert lines[6].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()
+    assert lines[8].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
+    assert lines[10].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+    assert lines[12].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
 
 
 def test_no_time_left(monkeypatch):

@@ -1,0 +1,245 @@
+// Compressed allreduces of tensors in device memory: encoded, decoded and added up there by ranks that are alone on
+// their node, in groups whose other ranks may hold theirs in host memory. The bits are those of ranks without a device.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/ranges.hpp"
+#include "codec_data.hpp"
+#include "device_checks.hpp"
+#include "process_wire.hpp"
+
+/// What a rank gives and gets.
+struct Given {
+  Buffer values;
+  Datatype type;
+  std::vector<std::size_t> parts;  // elements
+  bool has_residual = false;
+  Buffer residual = {};
+};
+
+/// An allreduce as the bindings make it, of memory on the device by host memory that stands for it.
+StreamReport allreduce_far(const Gpu& gpu, Given& given, ReduceOp op, StreamOptions options) {
+  const std::size_t count = given.values.size() / element_bytes(given.type);
+  given.residual.assign(given.has_residual ? count * sizeof(float) : 0, std::byte{7});
+  const DeviceBuffer memory(given.values.size() + 1), left(given.residual.size() + 1);
+  const Bytes data(memory.data(), given.values.size()), rest(left.data(), given.residual.size());
+  copy_async(data.data(), given.values.data(), data.size(), gpu.stream());
+  std::vector<DeviceBlock> blocks{{data, false, true, true}};
+  if (given.has_residual) blocks.push_back({rest, false, true});
+  const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
+  gpu.path->admit(kDevice, stream);
+  const std::unique_ptr<HostCopies> copies = gpu.path->fetch(kDevice, stream, blocks);
+  options.far = &copies->far();
+  std::vector<Piece> pieces;
+  Bytes all = copies->blocks()[0];
+  for (std::size_t part : given.parts) {
+    pieces.push_back({all.first(part * element_bytes(given.type)), given.type});
+    all = all.subspan(part * element_bytes(given.type));
+  }
+  std::span<float> residual;
+  if (given.has_residual) residual = {reinterpret_cast<float*>(copies->blocks()[1].data()), count};
+  const StreamReport report = gpu.group.allreduce_stream(std::move(pieces), op, options, residual);
+  copies->deliver();
+  copy_async(given.values.data(), data.data(), data.size(), gpu.stream());
+  copy_async(given.residual.data(), rest.data(), rest.size(), gpu.stream());
+  gpu.synchronize();
+  return report;
+}
+
+StreamReport allreduce_near(Group& group, Given& given, ReduceOp op, const StreamOptions& options) {
+  const std::size_t count = given.values.size() / element_bytes(given.type);
+  given.residual.assign(given.has_residual ? count * sizeof(float) : 0, std::byte{7});
+  std::vector<Piece> pieces;
+  Bytes all = given.values;
+  for (std::size_t part : given.parts) {
+    pieces.push_back({all.first(part * element_bytes(given.type)), given.type});
+    all = all.subspan(part * element_bytes(given.type));
+  }
+  std::span<float> residual(reinterpret_cast<float*>(given.residual.data()), given.residual.size() / sizeof(float));
+  return group.allreduce_stream(std::move(pieces), op, options, residual);
+}
+
+bool is_far(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
+
+Given given_by(int rank, Datatype type, Kind kind, std::size_t count, std::vector<std::size_t> parts) {
+  return {make(kind, type, count, 17 + rank), type, std::move(parts)};
+}
+
+/// The same allreduce by ranks of which `which` says whether they use their device, and by all of them in the host.
+void compare(const Gpu& gpu, int which, const Given& what, const char* codec, ReduceOp op, ErrorBound bound,
+             std::size_t chunk) {
+  Group& group = gpu.group;
+  StreamOptions options = stream_options(codec, chunk, "");
+  options.bound = bound;
+  Given wanted = what, mine = what;
+  const StreamReport near = allreduce_near(group, wanted, op, options);
+  const bool far = is_far(group.rank(), which);
+  const StreamReport report = far ? allreduce_far(gpu, mine, op, options) : allreduce_near(group, mine, op, options);
+  CHECK(mine.values == wanted.values);
+  CHECK(mine.residual == wanted.residual);
+  CHECK(report.wire_bytes == near.wire_bytes && report.logical_bytes == near.logical_bytes);
+  CHECK(report.codec == near.codec);
+  const bool is_alone = group.topology().nodes() == group.size() && group.size() > 1;
+  if (report.codec == "fpk" || report.codec == "qpk")
+    CHECK(report.codec_place == (far && is_alone ? "device" : "host"));
+}
+
+constexpr Datatype kFloats[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16};
+
+/// Sizes around frames, data that no codec makes smaller, parts that share a chunk, all the same bits.
+void exact(const Gpu& gpu, int which) {
+  const int rank = gpu.group.rank();
+  for (const Datatype type : kFloats)
+    for (const std::size_t count : {std::size_t{0}, std::size_t{3}, std::size_t{5000}, std::size_t{60'000}}) {
+      const std::size_t third = count / 3;
+      const Given bell = given_by(rank, type, Kind::kBell, count, {third, third / 2, count - third - third / 2});
+      for (const char* codec : {"fpk", "none"}) compare(gpu, which, bell, codec, ReduceOp::kSum, {}, 8192);
+      compare(gpu, which, bell, "fpk", ReduceOp::kAvg, {}, 256 << 10);
+      compare(gpu, which, bell, "zhuff", ReduceOp::kMax, {}, 16384);  // has no device form
+    }
+  const Given bits = given_by(rank, Datatype::kF32, Kind::kSmallIntegers, 60'000, {60'000});
+  compare(gpu, which, bits, "fpk", ReduceOp::kMax, {}, 8192);
+  const Given counters = given_by(rank, Datatype::kU32, Kind::kRareLarge, 60'000, {10, 59'990});
+  compare(gpu, which, counters, "fpk", ReduceOp::kSum, {}, 8192);
+  const Given sparse = given_by(rank, Datatype::kF32, Kind::kSparse, 200'000, {200'000});
+  compare(gpu, which, sparse, "fpk", ReduceOp::kSum, {}, 0);
+}
+
+/// A chunk of noise among others stays as it is, a tensor that is constant is a chunk of nothing.
+void bounded(const Gpu& gpu, int which) {
+  const int rank = gpu.group.rank();
+  for (const Datatype type : kFloats)
+    for (const bool has_residual : {false, true})
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+        Given given = given_by(rank, type, Kind::kBell, 50'000, {20'000, 7, 29'993});
+        const std::size_t width = element_bytes(type), noise = 8192;
+        Buffer other = make(Kind::kBits, type, noise, 5 + rank);
+        // No NaN: which one a sum of them is differs for float16 (device/cuda_reduce.hpp).
+        for (std::size_t i = width - 1; i < other.size(); i += width) other[i] &= std::byte{0xbf};
+        std::memcpy(given.values.data() + 21'000 * width, other.data(), noise * width);
+        std::memset(given.values.data() + 40'000 * width, 0, 4096 * width);
+        given.has_residual = has_residual;
+        compare(gpu, which, given, "qpk", op, {1e-3, false}, 8192);
+      }
+}
+
+/// A relative bound comes from standard deviations that each rank finds where its tensors are: every rank has the same
+/// bits, and they are within the bound.
+void relative(const Gpu& gpu, int which) {
+  Group& group = gpu.group;
+  const std::size_t count = 40'000;
+  StreamOptions options = stream_options("qpk", 8192, "");
+  options.bound = {0.05, true};
+  Given mine = given_by(group.rank(), Datatype::kF32, Kind::kBell, count, {count});
+  mine.has_residual = true;
+  std::vector<double> wanted(count);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const Given one = given_by(rank, Datatype::kF32, Kind::kBell, count, {count});
+    for (std::size_t i = 0; i < count; ++i) wanted[i] += reinterpret_cast<const float*>(one.values.data())[i];
+  }
+  if (is_far(group.rank(), which))
+    allreduce_far(gpu, mine, ReduceOp::kSum, options);
+  else
+    allreduce_near(group, mine, ReduceOp::kSum, options);
+  Buffer theirs = mine.values;
+  group.bcast(theirs, Datatype::kF32, group.size() - 1);
+  CHECK(theirs == mine.values);
+  group.allreduce(mine.residual, mine.residual, Datatype::kF32, ReduceOp::kSum);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float got = reinterpret_cast<const float*>(mine.values.data())[i];
+    CHECK(std::abs(got - wanted[i]) <= 0.05 * 0.03125 * std::sqrt(group.size()) * 1.05 + 1e-6);
+    CHECK(std::abs(got + reinterpret_cast<const float*>(mine.residual.data())[i] - wanted[i]) <= 1e-5);
+  }
+}
+
+/// "auto" samples what is on the device; the sum has the bits of an allreduce without codecs, whatever it chose, time
+/// after time.
+void automatic(const Gpu& gpu, int which) {
+  Group& group = gpu.group;
+  const std::size_t count = 300'000;
+  for (int turn = 0; turn < 4; ++turn) {
+    Given mine =
+        given_by(group.rank() + turn, Datatype::kF32, turn % 2 ? Kind::kBits : Kind::kSmallIntegers, count, {count});
+    for (std::size_t i = 0; i < count; ++i) mine.values[4 * i + 3] &= std::byte{0xbf};  // no NaN
+    Buffer wanted = mine.values;
+    group.allreduce(wanted, wanted, Datatype::kF32, ReduceOp::kSum);
+    const StreamOptions options = stream_options("auto", 0, "");
+    if (is_far(group.rank(), which))
+      allreduce_far(gpu, mine, ReduceOp::kSum, options);
+    else
+      allreduce_near(group, mine, ReduceOp::kSum, options);
+    CHECK(mine.values == wanted);
+  }
+}
+
+void everything_reduced(Group& group) {
+  cudasim::set_jitter(5);
+  Gpu gpu(group);
+  for (int which : {0, 1, 2}) {
+    exact(gpu, which);
+    bounded(gpu, which);
+    relative(gpu, which);
+    automatic(gpu, which);
+  }
+}
+
+/// A call of rank `failing` fails in the middle: all ranks hear of it, by name.
+void failure(int failing, const std::function<void()>& inject, const char* text) {
+  CHECK(run_processes_on_nodes({0, 1}, [&](Group& group) {
+    Gpu gpu(group);
+    StreamOptions options = stream_options("qpk", 8192, "");
+    options.bound = {1e-3, false};
+    auto call = [&] {
+      Given mine = given_by(group.rank(), Datatype::kF32, Kind::kBell, 50'000, {50'000});
+      mine.has_residual = true;
+      allreduce_far(gpu, mine, ReduceOp::kSum, options);
+    };
+    if (group.rank() == failing) {
+      inject();
+      CHECK_THROWS(call(), CudaError, text);
+    } else {
+      CHECK_THROWS(call(), Error, "rank " + std::to_string(failing) + " (pid");
+    }
+    CHECK_THROWS(call(), Error, text);  // and it stays broken
+    gpu.synchronize();
+  }));
+}
+
+/// Sets of addresses, which tell what the host and the device have: against a table of bytes.
+void ranges() {
+  constexpr std::size_t kBytes = 200;
+  const Buffer memory(kBytes);
+  std::vector<bool> table(kBytes);
+  Ranges set;
+  Random random{3};
+  for (int turn = 0; turn < 3000; ++turn) {
+    const std::size_t begin = random.below(kBytes), bytes = random.below(random.below(2) ? 5 : kBytes - begin + 1);
+    const ConstBytes range = ConstBytes(memory).subspan(begin, std::min(bytes, kBytes - begin));
+    const bool adds = random.below(2);
+    adds ? set.add(range) : set.remove(range);
+    for (std::size_t i = 0; i < range.size(); ++i) table[begin + i] = adds;
+    std::vector<bool> found(kBytes, true);
+    set.gaps(memory, [&](ConstBytes gap) {
+      for (std::size_t i = 0; i < gap.size(); ++i) found[gap.data() - memory.data() + i] = false;
+    });
+    CHECK(found == table);
+    const std::size_t at = random.below(kBytes), length = random.below(kBytes - at + 1);
+    const bool any = std::find(table.begin() + at, table.begin() + at + length, true) != table.begin() + at + length;
+    CHECK(set.has_any(ConstBytes(memory).subspan(at, length)) == any);
+  }
+}
+
+int main() {
+  ranges();
+  set_setting("ACCDP_CACHE_DIR", "-");
+  CHECK(run_ranks(2, everything_reduced));  // one node: nothing is encoded
+  CHECK(run_processes_on_nodes({0, 1}, everything_reduced));
+  CHECK(run_processes_on_nodes({0, 1, 2}, everything_reduced));
+  CHECK(run_processes_on_nodes({0, 0, 1, 1}, everything_reduced));
+  failure(0, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 30); }, "cudaErrorLaunchFailure");
+  // The first two allocations are the test's own.
+  failure(1, [] { cudasim::fail("cudaMalloc", cudaErrorMemoryAllocation, 9); }, "cudaErrorMemoryAllocation");
+  failure(0, [] { cudasim::fail("cudaEventSynchronize", cudaErrorLaunchFailure, 3); }, "cudaEventSynchronize");
+}

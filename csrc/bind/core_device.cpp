@@ -52,9 +52,10 @@ void bind_device(py::module_& m) {
   using namespace py::literals;
   m.def("cuda_report", report_as_dict,
         "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
-  m.def("device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
-        "Names of the codecs that encode and decode on the current device. nvCOMP's library is opened: its folder counts "
-        "if it was told before.");
+  m.def(
+      "device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
+      "Names of the codecs that encode and decode on the current device. nvCOMP's library is opened: its folder counts "
+      "if it was told before.");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
   py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA

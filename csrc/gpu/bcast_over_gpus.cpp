@@ -22,12 +22,12 @@ class BcastPipeline : GpuPipeline {
     root_ = is_near_ ? t.local_of(root) : -1;
     has_root_ = is_near_ && groups_.of(root_) == groups_.mine();
     const int nodes = t.nodes(), root_node = t.node_of(root);
-    if (nodes == 1) return;
+    if (nodes == 1 || own_lane() < 0) return;
     auto seconds = [&](BcastAlgorithm way) {
       return bcast_seconds(way, nodes, grid_.segments(), static_cast<double>(data.size()), c.machine().link);
     };
     const bool by_tree = seconds(BcastAlgorithm::kBinomial) < seconds(BcastAlgorithm::kChain);
-    auto peer = [&](int place) { return t.members((root_node + place) % nodes)[me()]; };
+    auto peer = [&](int place) { return t.speaker((root_node + place) % nodes, own_lane(), groups_.lanes()); };
     // The same for every segment.
     const Hop hop = bcast_schedule(by_tree ? BcastAlgorithm::kBinomial : BcastAlgorithm::kChain, nodes,
                                    (t.node() - root_node + nodes) % nodes, 1)[0];
@@ -83,18 +83,18 @@ class BcastPipeline : GpuPipeline {
     settle(segment);  // also what used the room before
     if (is_near_ && is_apart()) {
       hand_to_owners(segment, has_root_);
-      if (!has_root_) {
+      if (!has_root_ && own_lane() >= 0) {
         const ConstBytes mine = found(segment, groups_.of(root_));
-        copy(room(segment, me()), mine);
+        copy(own_room(segment), mine);
       }
     }
-    const Bytes mine = room(segment, me());
+    const Bytes mine = own_room(segment);
     if (from_ >= 0 && !mine.empty()) messages(segment).incoming = c_.irecv({from_, mine});
     if (from_ < 0) pass_on(segment);
   }
 
   void pass_on(std::size_t segment) {
-    const Bytes mine = room(segment, me());
+    const Bytes mine = own_room(segment);
     for (int to : to_)
       if (!mine.empty()) messages(segment).outgoing.push_back(c_.isend({to, mine}));
   }
@@ -119,7 +119,7 @@ class BcastPipeline : GpuPipeline {
 }  // namespace
 
 void bcast_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, Bytes data, int root) {
-  const int lanes = c.local_size();
+  const int lanes = pool.groups().lanes();
   const std::size_t frame = gpu_frame_bytes(hierarchy, lanes);
   c.note({"gpu_lanes", lanes, frame});
   // Nobody sends before the leaders have compared signatures, which they do in the first step.

@@ -82,7 +82,8 @@ void GpuPipeline::sum_in_group(std::size_t segment, int lane, const Reduction& h
 }
 
 void GpuPipeline::sum_of_groups(std::size_t segment, const Reduction& how) {
-  const Bytes mine = room(segment, me());
+  const Bytes mine = own_room(segment);
+  if (mine.empty()) return;
   std::vector<const void*> sources;
   for (int group = 0; group < groups_.count(); ++group)
     sources.push_back(group == groups_.mine() ? mine.data() : found(segment, group).data());
@@ -93,7 +94,7 @@ void GpuPipeline::start_reduction(std::size_t segment, WireReduction* wire, cons
   settle(segment);
   if (is_apart()) {
     hand_to_owners(segment, true);
-    sum_of_groups(segment, wire ? how.partial() : how);
+    sum_of_groups(segment, c_.topology().nodes() > 1 ? how.partial() : how);
   }
   if (wire) wire->start(segment, room(segment));
 }
@@ -102,26 +103,28 @@ void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {
   std::byte* const slot = c_.open();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (gives && lane != me() && !part.empty()) std::memcpy(slot + offset(segment, lane), part.data(), part.size());
+    if (gives && lane != own_lane() && !part.empty())
+      std::memcpy(slot + offset(segment, lane), part.data(), part.size());
   }
   c_.publish();
   c_.await_all();
 }
 
 ConstBytes GpuPipeline::found(std::size_t segment, int group) const {
-  return {c_.slot(groups_.agent(group, me())) + offset(segment, me()), cut(segment, me()).bytes};
+  const int lane = own_lane();
+  return {c_.slot(groups_.agent(group, lane)) + offset(segment, lane), cut(segment, lane).bytes};
 }
 
 void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
-  const Bytes mine = room(segment, me());
+  const Bytes mine = own_room(segment);
   std::byte* const slot = c_.open();
-  if (!mine.empty()) std::memcpy(slot + offset(segment, me()), mine.data(), mine.size());
+  if (!mine.empty()) std::memcpy(slot + offset(segment, own_lane()), mine.data(), mine.size());
   c_.publish();
   c_.await_all();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (wanted && lane != me() && !part.empty())
-      std::memcpy(part.data(), c_.slot(lane) + offset(segment, lane), part.size());
+    if (wanted && lane != own_lane() && !part.empty())
+      std::memcpy(part.data(), c_.slot(groups_.owner(lane)) + offset(segment, lane), part.size());
   }
 }
 

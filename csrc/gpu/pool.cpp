@@ -150,7 +150,7 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
     why_not_ = std::string("memory of another ") + (one_gpu ? "process" : "GPU") + " cannot be opened" +
                (trouble.empty() ? "" : ": " + trouble);
   }
-  groups_ = GpuGroups(me_, std::move(group_of));
+  groups_ = GpuGroups(me_, std::move(group_of), c.topology().fewest_local());
   return is_one_group || agree(c, those_here);
 }
 

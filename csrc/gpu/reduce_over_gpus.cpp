@@ -1,8 +1,8 @@
 // Allreduce and reduce on device memory of ranks in several GPU groups. Segments in a pipeline; phases of each:
 //   1. in each group, through the pool: each rank reduces the lanes that it works for, and copies them to the host;
-//   2. on a node with several groups, through slots in host memory: each rank gets its own lane from an agent of each
+//   2. on a node with several groups, through slots in host memory: each owner gets its lane from an agent of each
 //      other group and reduces it, in the order of groups;
-//   3. between nodes: wire_reduction.hpp, each rank for its lane;
+//   3. between nodes: wire_reduction.hpp, each owner for its lane;
 //   4. back the same way: to the agents, and through the pool to all ranks of the group that want the result.
 // All ranks get the same bits: each element is reduced by one rank of a group, one of a node and one over nodes, in
 // order. 16-bit floats are rounded after each of these.
@@ -24,9 +24,9 @@ class ReducePipeline : GpuPipeline {
     is_wanted_here_ = receiver < 0 || t.is_near(receiver);
     is_wanted_in_group_ = receiver < 0 || (is_wanted_here_ && groups_.of(t.local_of(receiver)) == groups_.mine());
     is_wanted_ = receiver < 0 || receiver == t.rank();
-    if (t.nodes() > 1)
-      wire_.emplace(c, grid_, grid_.lanes() > 1 ? me() : 0, how, receiver < 0 ? -1 : t.node_of(receiver), kAhead,
-                    nullptr, WireReduction::Part::kBoth, hierarchy.by_mpi_on_device ? &workplace_ : nullptr);
+    if (t.nodes() > 1 && own_lane() >= 0)
+      wire_.emplace(c, grid_, own_lane(), how, receiver < 0 ? -1 : t.node_of(receiver), kAhead, nullptr,
+                    WireReduction::Part::kBoth, hierarchy.by_mpi_on_device ? &workplace_ : nullptr);
   }
 
   void run() {
@@ -65,7 +65,7 @@ class ReducePipeline : GpuPipeline {
 
 void reduce_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in, Bytes out, const Reduction& how,
                       int receiver) {
-  const int nodes = c.shape().nodes, lanes = c.local_size();
+  const int nodes = c.shape().nodes, lanes = pool.groups().lanes();
   const std::size_t frame = gpu_frame_bytes(hierarchy, std::size_t(nodes) * lanes);
   c.note({"gpu_lanes", lanes, frame});
   c.meet();  // and the pool's first step: nobody sends before the leaders have compared signatures

@@ -70,12 +70,14 @@ class BcastPipeline : GpuPipeline {
     pool_.publish(c_);
     pool_.await_all(c_);
     if (!has_root_) return;
-    const std::byte* const from = pool_.slot(root_);
-    if (me() != root_) copy_async(data_.data() + all.begin, from, all.bytes, pool_.stream());
-    for (int lane : groups_.lanes_of(me())) {
-      const Bytes to = room(segment, lane);
-      copy_async(to.data(), from + offset(segment, lane), to.size(), pool_.stream());
+    std::vector<Shown> parts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) {
+      const FrameGrid::Cut part = cut(segment, lane);
+      const std::size_t at = offset(segment, lane);
+      parts.push_back({root_, at, part.bytes, lane, at, me() == root_ ? nullptr : data_.data() + part.begin});
     }
+    for (int lane : groups_.lanes_of(me())) parts[lane].also = room(segment, lane).data();
+    take_shown(c_, pool_, parts, pool_.joins_gpus());
     mark(segment);
   }
 
@@ -106,7 +108,8 @@ class BcastPipeline : GpuPipeline {
     }
     if (is_near_ && !is_apart()) return;  // all have it
     if (is_apart()) hand_to_agents(segment, !has_root_);
-    hand_out(segment, has_root_ ? Bytes() : data_, !has_root_);
+    show(segment, !has_root_);
+    if (!has_root_) take_lanes(segment, data_, true);
   }
 
   Bytes data_;

@@ -40,16 +40,24 @@ class BlockPipeline : protected GpuPipeline {
   void copy_part(std::byte* to, const std::byte* from, const Part& part) {
     copy_async(to, from, part.bytes, pool_.stream());
   }
-  /// Back to the agents, and through the pool: take(part, from) for all parts of the segment.
-  template <class Take>
-  void spread(std::size_t segment, Take take) {
+  /// A part of a lane in a slot of the group.
+  Shown shown(std::size_t segment, int holder, int lane, const Part& part, std::byte* to) const {
+    const std::size_t at = offset(segment, lane) + part.at;
+    return {holder, at, part.bytes, lane, at, to};
+  }
+  /// Back to the agents, and through the pool: parts of the segment go where place(part) says, null is nowhere.
+  /// all_want: all ranks of the group want the same ones.
+  template <class Place>
+  void spread(std::size_t segment, bool all_want, Place place) {
     if (is_apart()) hand_to_agents(segment, true);
-    hand_out(segment, {}, true);
-    for (int mate : groups_.mates())
-      for (int lane : groups_.lanes_of(mate)) {
-        const std::byte* const from = pool_.slot(mate) + offset(segment, lane);
-        visit(segment, lane, [&](const Part& part) { take(part, from + part.at); });
-      }
+    show(segment, true);
+    std::vector<Shown> parts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane)
+      visit(segment, lane, [&](const Part& part) {
+        if (std::byte* const to = place(part))
+          parts.push_back(shown(segment, groups_.agent(groups_.mine(), lane), lane, part, to));
+      });
+    take_shown(c_, pool_, parts, all_want && pool_.joins_gpus());
   }
 
   const BlockFrames& frames_;
@@ -80,7 +88,7 @@ class ScatterPipeline : BlockPipeline {
       });
     pool_.publish(c_);
     pool_.await_all(c_);
-    for (int lane : groups_.lanes_of(me())) sum_in_group(segment, lane, how_.partial());
+    sum_in_group(segment, how_);
     mark(segment);
   }
 
@@ -88,9 +96,7 @@ class ScatterPipeline : BlockPipeline {
 
   void finish(std::size_t segment) {
     if (wire_) wire_->finish(segment);
-    spread(segment, [&](const Part& part, const std::byte* from) {
-      if (is_mine(part)) copy_part(out_.data() + part.offset, from, part);
-    });
+    spread(segment, false, [&](const Part& part) { return is_mine(part) ? out_.data() + part.offset : nullptr; });
   }
 
   const std::vector<ConstBytes>& ins_;
@@ -123,15 +129,18 @@ class GatherPipeline : BlockPipeline {
       });
     pool_.publish(c_);
     pool_.await_all(c_);
+    std::vector<Shown> parts;
     for (int lane = 0; lane < grid_.lanes(); ++lane) {
       const bool is_agent = groups_.agent(groups_.mine(), lane) == me();
       visit(segment, lane, [&](const Part& part) {
         if (!is_in_group(part)) return;
-        const std::byte* const from = pool_.slot(c_.topology().local_of(part.rank)) + offset(segment, lane) + part.at;
-        if (!is_mine(part)) copy_part(outs_[part.rank].data() + part.offset, from, part);
-        if (is_agent) copy_part(room(segment, lane).data() + part.at, from, part);
+        const int holder = c_.topology().local_of(part.rank);
+        std::byte* const to = is_mine(part) ? nullptr : outs_[part.rank].data() + part.offset;
+        parts.push_back(shown(segment, holder, lane, part, to));
+        if (is_agent) parts.back().also = room(segment, lane).data() + part.at;
       });
     }
+    take_shown(c_, pool_, parts, pool_.joins_gpus());
     mark(segment);
   }
 
@@ -154,9 +163,8 @@ class GatherPipeline : BlockPipeline {
 
   void finish(std::size_t segment) {
     if (wire_) wire_->finish(segment);
-    spread(segment, [&](const Part& part, const std::byte* from) {
-      if (!is_in_group(part)) copy_part(outs_[part.rank].data() + part.offset, from, part);
-    });
+    spread(segment, true,
+           [&](const Part& part) { return is_in_group(part) ? nullptr : outs_[part.rank].data() + part.offset; });
   }
 
   ConstBytes in_;

@@ -223,7 +223,7 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
 
 void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   run(
-      c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver); },
+      c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver, in_rank_order_); },
       [&](Staging& staging, cudaStream_t stream) {
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, in.size(), in_rank_order_))
@@ -249,7 +249,7 @@ void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<B
 void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out,
                                        const Reduction& how) {
   run(
-      c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how); },
+      c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how, in_rank_order_); },
       [&](Staging&, cudaStream_t) {
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, total_bytes(ins), in_rank_order_))

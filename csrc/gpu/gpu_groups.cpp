@@ -35,4 +35,10 @@ int GpuGroups::largest() const {
   return static_cast<int>(most);
 }
 
+std::size_t GpuGroups::most_lanes() const {
+  std::size_t most = 0;
+  for (const std::vector<int>& lanes : lanes_of_) most = std::max(most, lanes.size());
+  return most;
+}
+
 }  // namespace accdp

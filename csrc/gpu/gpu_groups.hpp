@@ -28,6 +28,8 @@ class GpuGroups {
   int agent(int group, int lane) const { return agents_[group][lane]; }
   /// The lanes that `rank` works for in its group.
   const std::vector<int>& lanes_of(int rank) const { return lanes_of_[rank]; }
+  /// How many that is at most.
+  std::size_t most_lanes() const;
 
  private:
   int me_ = 0, own_lane_ = -1;

@@ -69,16 +69,24 @@ void DeviceWorkplace::reduce(void* dst, std::span<const void* const> srcs, std::
   synchronize(hierarchy_.wire_stream.get());  // MPI sends it next
 }
 
-void GpuPipeline::sum_in_group(std::size_t segment, int lane, const Reduction& how) {
-  const Bytes to = room(segment, lane);
-  std::vector<const void*> sources;
-  for (int mate : groups_.mates()) sources.push_back(pool_.slot(mate) + offset(segment, lane));
-  std::byte* sum = pool_.own_slot() + offset(segment, lane);
-  if (sources.size() > 1) {
-    if (hierarchy_.by_mpi_on_device) sum = to.data();
-    reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how, pool_.stream());
+void GpuPipeline::sum_in_group(std::size_t segment, const Reduction& how) {
+  const bool by_gpus = pool_.joins_gpus();
+  if (by_gpus) {
+    std::vector<LaneCut> cuts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) cuts.push_back({offset(segment, lane), cut(segment, lane).bytes});
+    sum_on_each_gpu(c_, pool_, cuts, how);
   }
-  copy_async(to.data(), sum, to.size(), pool_.stream());
+  for (int lane : groups_.lanes_of(me())) {
+    const Bytes to = room(segment, lane);
+    const std::vector<const void*> sources = contributions(pool_, lane, offset(segment, lane), by_gpus);
+    // In its own slot nobody else reads there.
+    std::byte* sum = pool_.own_slot() + offset(segment, lane);
+    if (sources.size() > 1) {
+      if (hierarchy_.by_mpi_on_device) sum = to.data();
+      reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how.partial(), pool_.stream());
+    }
+    copy_async(to.data(), sum, to.size(), pool_.stream());
+  }
 }
 
 void GpuPipeline::sum_of_groups(std::size_t segment, const Reduction& how) {
@@ -128,7 +136,7 @@ void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
   }
 }
 
-void GpuPipeline::hand_out(std::size_t segment, Bytes out, bool gives) {
+void GpuPipeline::show(std::size_t segment, bool gives) {
   std::byte* const slot = pool_.open(c_);
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
@@ -137,12 +145,17 @@ void GpuPipeline::hand_out(std::size_t segment, Bytes out, bool gives) {
   mark(segment);
   pool_.publish(c_);
   pool_.await_all(c_);
-  if (out.empty()) return;
-  for (int mate : groups_.mates())
-    for (int lane : groups_.lanes_of(mate)) {
-      const FrameGrid::Cut part = cut(segment, lane);
-      copy_async(out.data() + part.begin, pool_.slot(mate) + offset(segment, lane), part.bytes, pool_.stream());
-    }
+}
+
+void GpuPipeline::take_lanes(std::size_t segment, Bytes out, bool all_want) {
+  std::vector<Shown> parts;
+  for (int lane = 0; lane < grid_.lanes(); ++lane) {
+    const std::size_t at = offset(segment, lane);
+    const FrameGrid::Cut part = cut(segment, lane);
+    parts.push_back({groups_.agent(groups_.mine(), lane), at, part.bytes, lane, at,
+                     out.empty() ? nullptr : out.data() + part.begin});
+  }
+  take_shown(c_, pool_, parts, all_want && pool_.joins_gpus());
 }
 
 std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares) {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "coll/wire_reduction.hpp"
-#include "gpu/pool.hpp"
+#include "gpu/gpu_steps.hpp"
 
 namespace accdp {
 
@@ -113,9 +113,9 @@ class GpuPipeline : protected GpuSegments {
   }
   /// The own lane; empty where this rank has none.
   Bytes own_room(std::size_t segment) const { return own_lane() < 0 ? Bytes() : room(segment, own_lane()); }
-  /// Reduces a lane over the slots of the group, which all have written, into the room. The place of this rank's lanes
-  /// in its own slot is nobody else's.
-  void sum_in_group(std::size_t segment, int lane, const Reduction& how);
+  /// Reduces the lanes that this rank works for over the slots of the group, which all have written, into the room; on
+  /// GPUs that reach each other first over the ranks of each, in a step.
+  void sum_in_group(std::size_t segment, const Reduction& how);
   /// Reduces the own lane over the groups of the node, which have handed it over.
   void sum_of_groups(std::size_t segment, const Reduction& how);
   /// What follows the reduction of a segment in each group: over the groups of the node, then over the wire, if there
@@ -129,9 +129,10 @@ class GpuPipeline : protected GpuSegments {
   ConstBytes found(std::size_t segment, int group) const;
   /// Owners hand out their lanes, and agents take those that they work for, if they want them.
   void hand_to_agents(std::size_t segment, bool wanted);
-  /// Agents hand out the lanes that they work for within their group, and `out` takes all of them; empty: it takes
-  /// none. gives: whether this rank's group has them.
-  void hand_out(std::size_t segment, Bytes out, bool gives);
+  /// Agents show the lanes that they work for to their group. gives: whether this rank's group has them.
+  void show(std::size_t segment, bool gives);
+  /// Then `out` takes all lanes; empty: it takes none. all_want: as all ranks of the group do.
+  void take_lanes(std::size_t segment, Bytes out, bool all_want);
 
   const FrameGrid grid_;
 };

@@ -51,7 +51,7 @@ void long_messages(const Gpu& gpu) {
 /// An average of bfloat16, in place: rounded alike on all ranks, which compare what they got.
 void averages(const Gpu& gpu) {
   Group& group = gpu.group;
-  const std::size_t count = 100'000;
+  const std::size_t count = 200'000;
   Ints bits(count / 2);
   for (std::size_t i = 0; i < bits.size(); ++i) {
     const float value = 1.0f + static_cast<float>((i * 7 + group.rank() * 13) % 251) / 64;
@@ -185,6 +185,13 @@ int main() {
         if (rank == 3) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
       },
       both);
+  // GPUs of a node that reach each other, with several ranks on each.
+  auto two_on_each = [](int rank) { cudasim::set_devices(1, rank / 2 % 2); };
+  run({0, 0, 0, 0, 1, 1, 1, 1}, "peer GPUs on each of 2 nodes", two_on_each, both);
+  run(
+      {0, 0, 0, 1, 1}, "peer GPUs on each of 2 nodes",
+      [](int rank) { cudasim::set_devices(1, rank == 2 || rank == 3); }, both);
+  run({0, 0, 0, 0}, "peer GPUs, ordered by events", two_on_each, averages);
   // GPUs of a node without peer access, two ranks on each; one and three; and that on two nodes.
   run({0, 0, 0, 0}, "2 GPUs apart, ordered by events, joined through host memory", [](int rank) { gpu_of(rank / 2); });
   run({0, 0, 0, 0}, "2 GPUs apart", [](int rank) { gpu_of(rank == 2); }, both);
@@ -222,6 +229,8 @@ int main() {
   run(
       {0, 0, 0, 0, 1, 1, 1, 1}, "2 GPUs apart on each of 2 nodes, ordered by events, joined through host memory",
       [](int rank) { gpu_of(rank / 2 % 2); }, both);
+  run({0, 0, 0, 0, 1, 1, 1, 1}, "peer GPUs on each of 2 nodes, ordered by events, joined by MPI on device memory",
+      two_on_each, both);
   failing_call("cudaLaunchKernelExC", 4, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
   set_setting("ACCDP_MPI_CUDA", "auto");
   failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");

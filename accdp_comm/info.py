@@ -163,9 +163,10 @@ def _cuda() -> dict[str, Any]:
         built = f"; built with CUDA {_dotted(report['runtime_version'])}" if report["built"] else ""
         return report | {"missing": report["why_not"] + built}
     built, driver = _dotted(report["runtime_version"]), _dotted(report["driver_version"])
-    codecs = ", ".join(report["codecs"])
+    nvcomp.find()
+    codecs = _core.device_codecs()
     gpus = f"{report['devices']} GPUs, built with CUDA {built}, driver for CUDA {driver}"
-    return report | {"found": f"{gpus}; broadcasts of device memory encode {codecs} there"}
+    return report | {"found": f"{gpus}; broadcasts of device memory encode {', '.join(codecs)} there", "codecs": codecs}
 
 
 def _dotted(version: int) -> str:

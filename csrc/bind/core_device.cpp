@@ -8,6 +8,7 @@
 #include "coll/far_memory.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
+#include "codec/cuda_codec.hpp"
 #include "gpu/device_collectives.hpp"
 #include "gpu/device_messages.hpp"
 #endif
@@ -23,9 +24,11 @@ using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
+std::vector<std::string> codecs_there() { return device_codecs(); }
 #else
 constexpr bool kIsBuilt = false;
 CudaReport report() { return {.why_not = "accdp was built without CUDA"}; }
+std::vector<std::string> codecs_there() { return {}; }
 #endif
 
 py::dict report_as_dict() {
@@ -40,7 +43,6 @@ py::dict report_as_dict() {
   entry["driver_version"] = found.driver_version;
   entry["devices"] = found.devices;
   entry["why_not"] = found.why_not;
-  entry["codecs"] = kIsBuilt ? std::vector<std::string>{"fpk", "qpk"} : std::vector<std::string>{};
   return entry;
 }
 
@@ -50,6 +52,10 @@ void bind_device(py::module_& m) {
   using namespace py::literals;
   m.def("cuda_report", report_as_dict,
         "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
+  m.def(
+      "device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
+      "Names of the codecs that encode and decode on the current device. nvCOMP's library is opened: its folder counts "
+      "if it was told before.");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
   py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA

@@ -126,6 +126,17 @@ bool encodes_on_device(CodecId codec, Datatype type) {
          nvcomp_encodes_on_device(codec, type);
 }
 
+std::vector<std::string> device_codecs() {
+  std::vector<std::string> names;
+  for (const CodecRow* codec : codec_rows())
+    for (const Datatype type : {Datatype::kF32, Datatype::kI32, Datatype::kBytes})
+      if (codec->takes(type) && encodes_on_device(codec->id, type)) {
+        names.push_back(codec->name);
+        break;
+      }
+  return names;
+}
+
 double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t chunk_bytes) {
   if (codec == CodecId::kBitcomp) check_bitcomp_head(type, stored, chunk_bytes);
   if (codec != CodecId::kQpk) return 0;

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "codec/codec.hpp"
 #include "codec/cuda_chunk.hpp"
@@ -15,6 +17,8 @@ namespace accdp {
 /// Whether codec and datatype can be encoded and decoded on the current device: fpk and qpk for all datatypes that they
 /// take; lz4 and bitcomp where nvCOMP can (cuda_nvcomp.hpp).
 bool encodes_on_device(CodecId codec, Datatype type);
+/// Names of the codecs that encode and decode on the current device, of some datatype at least.
+std::vector<std::string> device_codecs();
 /// Looks at what the device cannot look at itself before a stream is decoded there. Returns DeviceChunk::step; throws
 /// CodecError where no encoder writes such a beginning.
 double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t chunk_bytes);

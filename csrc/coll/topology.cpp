@@ -1,5 +1,7 @@
 #include "coll/topology.hpp"
 
+#include <algorithm>
+
 #include "base/error.hpp"
 
 namespace accdp {
@@ -16,6 +18,12 @@ Topology::Topology(int rank, const std::vector<int>& node_of) : rank_(rank), nod
     local_of_.push_back(static_cast<int>(members_[node].size()));
     members_[node].push_back(r);
   }
+}
+
+int Topology::fewest_local() const {
+  std::size_t fewest = members_.front().size();
+  for (const std::vector<int>& ranks : members_) fewest = std::min(fewest, ranks.size());
+  return static_cast<int>(fewest);
 }
 
 }  // namespace accdp

@@ -28,6 +28,14 @@ class Topology {
   }
   bool is_leader(int root = -1) const { return leader(node(), root) == rank_; }
 
+  /// Where ranks of every node speak for parts of a message ("lanes"), each lane has one rank on each node: spread
+  /// over the node's ranks, all of them where there are as many lanes.
+  static constexpr int lane_owner(int lane, int lanes, int ranks) { return lane * ranks / lanes; }
+  int speaker(int node, int lane, int lanes) const {
+    return members_[node][lane_owner(lane, lanes, static_cast<int>(members_[node].size()))];
+  }
+  int fewest_local() const;  ///< ranks on the node that has the fewest
+
  private:
   int rank_;
   std::vector<int> node_of_;

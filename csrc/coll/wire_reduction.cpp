@@ -72,9 +72,7 @@ WireReduction::~WireReduction() {
       for (Wire::Request& request : *requests) c_.abandon(request);
 }
 
-int WireReduction::speaker(int node) const {
-  return grid_.lanes() == 1 ? c_.topology().leader(node) : c_.topology().members(node)[lane_];
-}
+int WireReduction::speaker(int node) const { return c_.topology().speaker(node, lane_, grid_.lanes()); }
 
 Bytes WireReduction::memory_of(const Flight& f, std::size_t frame) const {
   const FrameGrid::Cut cut = grid_.cut(frame);

@@ -22,12 +22,12 @@ class BcastPipeline : GpuPipeline {
     root_ = is_near_ ? t.local_of(root) : -1;
     has_root_ = is_near_ && groups_.of(root_) == groups_.mine();
     const int nodes = t.nodes(), root_node = t.node_of(root);
-    if (nodes == 1) return;
+    if (nodes == 1 || own_lane() < 0) return;
     auto seconds = [&](BcastAlgorithm way) {
       return bcast_seconds(way, nodes, grid_.segments(), static_cast<double>(data.size()), c.machine().link);
     };
     const bool by_tree = seconds(BcastAlgorithm::kBinomial) < seconds(BcastAlgorithm::kChain);
-    auto peer = [&](int place) { return t.members((root_node + place) % nodes)[me()]; };
+    auto peer = [&](int place) { return t.speaker((root_node + place) % nodes, own_lane(), groups_.lanes()); };
     // The same for every segment.
     const Hop hop = bcast_schedule(by_tree ? BcastAlgorithm::kBinomial : BcastAlgorithm::kChain, nodes,
                                    (t.node() - root_node + nodes) % nodes, 1)[0];
@@ -70,12 +70,14 @@ class BcastPipeline : GpuPipeline {
     pool_.publish(c_);
     pool_.await_all(c_);
     if (!has_root_) return;
-    const std::byte* const from = pool_.slot(root_);
-    if (me() != root_) copy_async(data_.data() + all.begin, from, all.bytes, pool_.stream());
-    for (int lane : groups_.lanes_of(me())) {
-      const Bytes to = room(segment, lane);
-      copy_async(to.data(), from + offset(segment, lane), to.size(), pool_.stream());
+    std::vector<Shown> parts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) {
+      const FrameGrid::Cut part = cut(segment, lane);
+      const std::size_t at = offset(segment, lane);
+      parts.push_back({root_, at, part.bytes, lane, at, me() == root_ ? nullptr : data_.data() + part.begin});
     }
+    for (int lane : groups_.lanes_of(me())) parts[lane].also = room(segment, lane).data();
+    take_shown(c_, pool_, parts, pool_.joins_gpus());
     mark(segment);
   }
 
@@ -83,18 +85,18 @@ class BcastPipeline : GpuPipeline {
     settle(segment);  // also what used the room before
     if (is_near_ && is_apart()) {
       hand_to_owners(segment, has_root_);
-      if (!has_root_) {
+      if (!has_root_ && own_lane() >= 0) {
         const ConstBytes mine = found(segment, groups_.of(root_));
-        copy(room(segment, me()), mine);
+        copy(own_room(segment), mine);
       }
     }
-    const Bytes mine = room(segment, me());
+    const Bytes mine = own_room(segment);
     if (from_ >= 0 && !mine.empty()) messages(segment).incoming = c_.irecv({from_, mine});
     if (from_ < 0) pass_on(segment);
   }
 
   void pass_on(std::size_t segment) {
-    const Bytes mine = room(segment, me());
+    const Bytes mine = own_room(segment);
     for (int to : to_)
       if (!mine.empty()) messages(segment).outgoing.push_back(c_.isend({to, mine}));
   }
@@ -106,7 +108,8 @@ class BcastPipeline : GpuPipeline {
     }
     if (is_near_ && !is_apart()) return;  // all have it
     if (is_apart()) hand_to_agents(segment, !has_root_);
-    hand_out(segment, has_root_ ? Bytes() : data_, !has_root_);
+    show(segment, !has_root_);
+    if (!has_root_) take_lanes(segment, data_, true);
   }
 
   Bytes data_;
@@ -119,7 +122,7 @@ class BcastPipeline : GpuPipeline {
 }  // namespace
 
 void bcast_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, Bytes data, int root) {
-  const int lanes = c.local_size();
+  const int lanes = pool.groups().lanes();
   const std::size_t frame = gpu_frame_bytes(hierarchy, lanes);
   c.note({"gpu_lanes", lanes, frame});
   // Nobody sends before the leaders have compared signatures, which they do in the first step.

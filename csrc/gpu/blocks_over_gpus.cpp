@@ -3,8 +3,8 @@
 //   1. in each group, through the pool: reduce_scatter: each rank reduces the lanes that it works for; allgather: each
 //      shows what its block has of the segment, the others of the group take it; both copy the lanes that they work
 //      for to the host;
-//   2. on a node with several groups, through slots in host memory: each rank gets its own lane from the agents;
-//   3. between nodes: wire_reduction.hpp, its first or second half, each rank for its lane;
+//   2. on a node with several groups, through slots in host memory: each owner of a lane gets it from the agents;
+//   3. between nodes: wire_reduction.hpp, its first or second half, each owner for its lane;
 //   4. back the same way; each rank takes what is of its block, or the blocks of other groups.
 // Cost for k ranks in a group, S bytes of all blocks: S/k bytes over PCIe out of and into each rank's GPU; between
 // nodes as on the host (coll/reduce_scatter.cpp, coll/allgather.cpp).
@@ -24,8 +24,8 @@ class BlockPipeline : protected GpuPipeline {
   BlockPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, const BlockFrames& frames, const Reduction& how,
                 WireReduction::Part part)
       : GpuPipeline(c, pool, hierarchy, frames.grid()), frames_(frames), workplace_(hierarchy) {
-    if (c.topology().nodes() > 1)
-      wire_.emplace(c, grid_, grid_.lanes() > 1 ? me() : 0, how, -1, kAhead, nullptr, part,
+    if (c.topology().nodes() > 1 && own_lane() >= 0)
+      wire_.emplace(c, grid_, own_lane(), how, -1, kAhead, nullptr, part,
                     hierarchy.by_mpi_on_device ? &workplace_ : nullptr);
   }
 
@@ -40,16 +40,24 @@ class BlockPipeline : protected GpuPipeline {
   void copy_part(std::byte* to, const std::byte* from, const Part& part) {
     copy_async(to, from, part.bytes, pool_.stream());
   }
-  /// Back to the agents, and through the pool: take(part, from) for all parts of the segment.
-  template <class Take>
-  void spread(std::size_t segment, Take take) {
+  /// A part of a lane in a slot of the group.
+  Shown shown(std::size_t segment, int holder, int lane, const Part& part, std::byte* to) const {
+    const std::size_t at = offset(segment, lane) + part.at;
+    return {holder, at, part.bytes, lane, at, to};
+  }
+  /// Back to the agents, and through the pool: parts of the segment go where place(part) says, null is nowhere.
+  /// all_want: all ranks of the group want the same ones.
+  template <class Place>
+  void spread(std::size_t segment, bool all_want, Place place) {
     if (is_apart()) hand_to_agents(segment, true);
-    hand_out(segment, {}, true);
-    for (int mate : groups_.mates())
-      for (int lane : groups_.lanes_of(mate)) {
-        const std::byte* const from = pool_.slot(mate) + offset(segment, lane);
-        visit(segment, lane, [&](const Part& part) { take(part, from + part.at); });
-      }
+    show(segment, true);
+    std::vector<Shown> parts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane)
+      visit(segment, lane, [&](const Part& part) {
+        if (std::byte* const to = place(part))
+          parts.push_back(shown(segment, groups_.agent(groups_.mine(), lane), lane, part, to));
+      });
+    take_shown(c_, pool_, parts, all_want && pool_.joins_gpus());
   }
 
   const BlockFrames& frames_;
@@ -74,13 +82,13 @@ class ScatterPipeline : BlockPipeline {
  private:
   void fetch(std::size_t segment) {
     std::byte* const slot = pool_.open(c_);
-    for (int lane = 0; lane < c_.local_size(); ++lane)
+    for (int lane = 0; lane < grid_.lanes(); ++lane)
       visit(segment, lane, [&](const Part& part) {
         copy_part(slot + offset(segment, lane) + part.at, ins_[part.rank].data() + part.offset, part);
       });
     pool_.publish(c_);
     pool_.await_all(c_);
-    for (int lane : groups_.lanes_of(me())) sum_in_group(segment, lane, how_.partial());
+    sum_in_group(segment, how_);
     mark(segment);
   }
 
@@ -88,9 +96,7 @@ class ScatterPipeline : BlockPipeline {
 
   void finish(std::size_t segment) {
     if (wire_) wire_->finish(segment);
-    spread(segment, [&](const Part& part, const std::byte* from) {
-      if (is_mine(part)) copy_part(out_.data() + part.offset, from, part);
-    });
+    spread(segment, false, [&](const Part& part) { return is_mine(part) ? out_.data() + part.offset : nullptr; });
   }
 
   const std::vector<ConstBytes>& ins_;
@@ -117,21 +123,24 @@ class GatherPipeline : BlockPipeline {
 
   void fetch(std::size_t segment) {
     std::byte* const slot = pool_.open(c_);
-    for (int lane = 0; lane < c_.local_size(); ++lane)
+    for (int lane = 0; lane < grid_.lanes(); ++lane)
       visit(segment, lane, [&](const Part& part) {
         if (is_mine(part)) copy_part(slot + offset(segment, lane) + part.at, in_.data() + part.offset, part);
       });
     pool_.publish(c_);
     pool_.await_all(c_);
-    for (int lane = 0; lane < c_.local_size(); ++lane) {
+    std::vector<Shown> parts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) {
       const bool is_agent = groups_.agent(groups_.mine(), lane) == me();
       visit(segment, lane, [&](const Part& part) {
         if (!is_in_group(part)) return;
-        const std::byte* const from = pool_.slot(c_.topology().local_of(part.rank)) + offset(segment, lane) + part.at;
-        if (!is_mine(part)) copy_part(outs_[part.rank].data() + part.offset, from, part);
-        if (is_agent) copy_part(room(segment, lane).data() + part.at, from, part);
+        const int holder = c_.topology().local_of(part.rank);
+        std::byte* const to = is_mine(part) ? nullptr : outs_[part.rank].data() + part.offset;
+        parts.push_back(shown(segment, holder, lane, part, to));
+        if (is_agent) parts.back().also = room(segment, lane).data() + part.at;
       });
     }
+    take_shown(c_, pool_, parts, pool_.joins_gpus());
     mark(segment);
   }
 
@@ -139,20 +148,23 @@ class GatherPipeline : BlockPipeline {
     settle(segment);
     if (is_apart()) {
       hand_to_owners(segment, true);
-      visit(segment, me(), [&](const Part& part) {
-        if (!is_near(part) || is_in_group(part)) return;
-        const ConstBytes theirs = found(segment, group_of(part)).subspan(part.at, part.bytes);
-        copy(room(segment, me()).subspan(part.at, part.bytes), theirs);
-      });
+      if (own_lane() >= 0) take_of_other_groups(segment);
     }
     if (wire_) wire_->start(segment, room(segment));
   }
 
+  void take_of_other_groups(std::size_t segment) {
+    visit(segment, own_lane(), [&](const Part& part) {
+      if (!is_near(part) || is_in_group(part)) return;
+      const ConstBytes theirs = found(segment, group_of(part)).subspan(part.at, part.bytes);
+      copy(own_room(segment).subspan(part.at, part.bytes), theirs);
+    });
+  }
+
   void finish(std::size_t segment) {
     if (wire_) wire_->finish(segment);
-    spread(segment, [&](const Part& part, const std::byte* from) {
-      if (!is_in_group(part)) copy_part(outs_[part.rank].data() + part.offset, from, part);
-    });
+    spread(segment, true,
+           [&](const Part& part) { return is_in_group(part) ? nullptr : outs_[part.rank].data() + part.offset; });
   }
 
   ConstBytes in_;
@@ -160,11 +172,13 @@ class GatherPipeline : BlockPipeline {
 };
 
 template <class Block>
-BlockFrames cut_for_gpus(Context& c, const GpuHierarchy& hierarchy, const std::vector<Block>& blocks) {
+BlockFrames cut_for_gpus(Context& c, const Pool& pool, const GpuHierarchy& hierarchy,
+                         const std::vector<Block>& blocks) {
   std::vector<std::size_t> bytes;
   for (const Block& block : blocks) bytes.push_back(block.size());
-  const BlockFrames frames(c.topology(), bytes, hierarchy.segment_bytes, c.local_size());
-  c.note({"gpu_lanes", c.local_size(), frames.grid().largest()});
+  const int lanes = pool.groups().lanes();
+  const BlockFrames frames(c.topology(), bytes, hierarchy.segment_bytes, lanes);
+  c.note({"gpu_lanes", lanes, frames.grid().largest()});
   c.meet();  // and the pool's first step: nobody sends before the leaders have compared signatures
   return frames;
 }
@@ -173,13 +187,13 @@ BlockFrames cut_for_gpus(Context& c, const GpuHierarchy& hierarchy, const std::v
 
 void allgather_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, ConstBytes in,
                          const std::vector<Bytes>& outs) {
-  const BlockFrames frames = cut_for_gpus(c, hierarchy, outs);
+  const BlockFrames frames = cut_for_gpus(c, pool, hierarchy, outs);
   GatherPipeline(c, pool, hierarchy, frames, in, outs).run();
 }
 
 void reduce_scatter_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
                               Bytes out, const Reduction& how) {
-  const BlockFrames frames = cut_for_gpus(c, hierarchy, ins);
+  const BlockFrames frames = cut_for_gpus(c, pool, hierarchy, ins);
   ScatterPipeline(c, pool, hierarchy, frames, ins, out, how).run();
 }
 

@@ -64,8 +64,6 @@ void DevicePath::State::set_up(Context& c) {
     why_not = "ACCDP_GPU_PATH=staged";
   else if (c.shape().node_ranks() > static_cast<int>(kMostSources))
     why_not = "more than " + std::to_string(kMostSources) + " ranks on a node";
-  else if (c.shape().local_size == 0)
-    why_not = "nodes have different numbers of ranks";
   else
     why_not.clear();
   if (why_not.empty()) {
@@ -83,11 +81,12 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   struct Verdict {
     bool is_usable, mpi_takes_memory;
     int groups, largest_group;
+    std::size_t host_slot_bytes;
   };
   const Topology& t = c.topology();
   const std::string& asked = settings().mpi_cuda;
   const bool takes = nodes > 1 && (asked == "on" || (asked == "auto" && c.wire().takes_device_memory()));
-  Verdict all{pool->is_usable(), takes, 0, 0};
+  Verdict all{pool->is_usable(), takes, 0, 0, c.slot_bytes()};
   if (all.is_usable) all.groups = pool->groups().count(), all.largest_group = pool->groups().largest();
   if (nodes > 1 && t.is_leader()) {
     std::vector<Verdict> theirs(nodes, all);
@@ -102,7 +101,8 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
     c.exchange(incoming, outgoing);
     for (const Verdict& other : theirs)
       all = {all.is_usable && other.is_usable, all.mpi_takes_memory && other.mpi_takes_memory,
-             std::max(all.groups, other.groups), std::max(all.largest_group, other.largest_group)};
+             std::max(all.groups, other.groups), std::max(all.largest_group, other.largest_group),
+             std::min(all.host_slot_bytes, other.host_slot_bytes)};
   }
   const int leader = t.local_of(t.leader(t.node()));
   std::memcpy(c.open(), &all, sizeof all);
@@ -121,7 +121,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   }
   why_not.clear();
   std::size_t most = std::min(pool->slot_bytes(), kLongestSegment);
-  if (all.groups > 1) most = std::min(most, c.slot_bytes());
+  if (all.groups > 1) most = std::min(most, all.host_slot_bytes);
   hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(), {}, {}});
 }
 
@@ -223,7 +223,7 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
 
 void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   run(
-      c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver); },
+      c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver, in_rank_order_); },
       [&](Staging& staging, cudaStream_t stream) {
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, in.size(), in_rank_order_))
@@ -249,7 +249,7 @@ void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<B
 void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out,
                                        const Reduction& how) {
   run(
-      c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how); },
+      c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how, in_rank_order_); },
       [&](Staging&, cudaStream_t) {
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, total_bytes(ins), in_rank_order_))

@@ -3,18 +3,30 @@
 #include <algorithm>
 #include <utility>
 
+#include "coll/topology.hpp"
+
 namespace accdp {
 
-GpuGroups::GpuGroups(int me, std::vector<int> group_of) : me_(me), group_of_(std::move(group_of)) {
-  for (int rank = 0; rank < static_cast<int>(group_of_.size()); ++rank) {
+GpuGroups::GpuGroups(int me, std::vector<int> group_of, int lanes) : me_(me), group_of_(std::move(group_of)) {
+  const int ranks = static_cast<int>(group_of_.size());
+  for (int rank = 0; rank < ranks; ++rank) {
     if (group_of_[rank] == count()) members_.emplace_back();
-    std::vector<int>& members = members_[group_of_[rank]];
-    place_in_group_.push_back(static_cast<int>(members.size()));
-    members.push_back(rank);
+    members_[group_of_[rank]].push_back(rank);
   }
-  lanes_of_.resize(group_of_.size());
-  for (int lane = 0; lane < static_cast<int>(group_of_.size()); ++lane)
-    for (int group = 0; group < count(); ++group) lanes_of_[agent(group, lane)].push_back(lane);
+  for (int lane = 0; lane < lanes; ++lane) {
+    owners_.push_back(Topology::lane_owner(lane, lanes, ranks));
+    if (owners_.back() == me) own_lane_ = lane;
+  }
+  lanes_of_.resize(ranks);
+  agents_.assign(count(), owners_);
+  for (int lane = 0; lane < lanes; ++lane) lanes_of_[owners_[lane]].push_back(lane);
+  for (int group = 0; group < count(); ++group)
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (group_of_[owners_[lane]] == group) continue;
+      agents_[group][lane] = *std::min_element(members_[group].begin(), members_[group].end(),
+                                               [&](int a, int b) { return lanes_of_[a].size() < lanes_of_[b].size(); });
+      lanes_of_[agents_[group][lane]].push_back(lane);
+    }
 }
 
 int GpuGroups::largest() const {
@@ -23,10 +35,10 @@ int GpuGroups::largest() const {
   return static_cast<int>(most);
 }
 
-int GpuGroups::agent(int group, int lane) const {
-  if (group_of_[lane] == group) return lane;
-  const std::vector<int>& members = members_[group];
-  return members[place_in_group_[lane] % members.size()];
+std::size_t GpuGroups::most_lanes() const {
+  std::size_t most = 0;
+  for (const std::vector<int>& lanes : lanes_of_) most = std::max(most, lanes.size());
+  return most;
 }
 
 }  // namespace accdp

@@ -69,20 +69,29 @@ void DeviceWorkplace::reduce(void* dst, std::span<const void* const> srcs, std::
   synchronize(hierarchy_.wire_stream.get());  // MPI sends it next
 }
 
-void GpuPipeline::sum_in_group(std::size_t segment, int lane, const Reduction& how) {
-  const Bytes to = room(segment, lane);
-  std::vector<const void*> sources;
-  for (int mate : groups_.mates()) sources.push_back(pool_.slot(mate) + offset(segment, lane));
-  std::byte* sum = pool_.own_slot() + offset(segment, lane);
-  if (sources.size() > 1) {
-    if (hierarchy_.by_mpi_on_device) sum = to.data();
-    reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how, pool_.stream());
+void GpuPipeline::sum_in_group(std::size_t segment, const Reduction& how) {
+  const bool by_gpus = pool_.joins_gpus();
+  if (by_gpus) {
+    std::vector<LaneCut> cuts;
+    for (int lane = 0; lane < grid_.lanes(); ++lane) cuts.push_back({offset(segment, lane), cut(segment, lane).bytes});
+    sum_on_each_gpu(c_, pool_, cuts, how);
   }
-  copy_async(to.data(), sum, to.size(), pool_.stream());
+  for (int lane : groups_.lanes_of(me())) {
+    const Bytes to = room(segment, lane);
+    const std::vector<const void*> sources = contributions(pool_, lane, offset(segment, lane), by_gpus);
+    // In its own slot nobody else reads there.
+    std::byte* sum = pool_.own_slot() + offset(segment, lane);
+    if (sources.size() > 1) {
+      if (hierarchy_.by_mpi_on_device) sum = to.data();
+      reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how.partial(), pool_.stream());
+    }
+    copy_async(to.data(), sum, to.size(), pool_.stream());
+  }
 }
 
 void GpuPipeline::sum_of_groups(std::size_t segment, const Reduction& how) {
-  const Bytes mine = room(segment, me());
+  const Bytes mine = own_room(segment);
+  if (mine.empty()) return;
   std::vector<const void*> sources;
   for (int group = 0; group < groups_.count(); ++group)
     sources.push_back(group == groups_.mine() ? mine.data() : found(segment, group).data());
@@ -93,7 +102,7 @@ void GpuPipeline::start_reduction(std::size_t segment, WireReduction* wire, cons
   settle(segment);
   if (is_apart()) {
     hand_to_owners(segment, true);
-    sum_of_groups(segment, wire ? how.partial() : how);
+    sum_of_groups(segment, c_.topology().nodes() > 1 ? how.partial() : how);
   }
   if (wire) wire->start(segment, room(segment));
 }
@@ -102,30 +111,32 @@ void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {
   std::byte* const slot = c_.open();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (gives && lane != me() && !part.empty()) std::memcpy(slot + offset(segment, lane), part.data(), part.size());
+    if (gives && lane != own_lane() && !part.empty())
+      std::memcpy(slot + offset(segment, lane), part.data(), part.size());
   }
   c_.publish();
   c_.await_all();
 }
 
 ConstBytes GpuPipeline::found(std::size_t segment, int group) const {
-  return {c_.slot(groups_.agent(group, me())) + offset(segment, me()), cut(segment, me()).bytes};
+  const int lane = own_lane();
+  return {c_.slot(groups_.agent(group, lane)) + offset(segment, lane), cut(segment, lane).bytes};
 }
 
 void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
-  const Bytes mine = room(segment, me());
+  const Bytes mine = own_room(segment);
   std::byte* const slot = c_.open();
-  if (!mine.empty()) std::memcpy(slot + offset(segment, me()), mine.data(), mine.size());
+  if (!mine.empty()) std::memcpy(slot + offset(segment, own_lane()), mine.data(), mine.size());
   c_.publish();
   c_.await_all();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (wanted && lane != me() && !part.empty())
-      std::memcpy(part.data(), c_.slot(lane) + offset(segment, lane), part.size());
+    if (wanted && lane != own_lane() && !part.empty())
+      std::memcpy(part.data(), c_.slot(groups_.owner(lane)) + offset(segment, lane), part.size());
   }
 }
 
-void GpuPipeline::hand_out(std::size_t segment, Bytes out, bool gives) {
+void GpuPipeline::show(std::size_t segment, bool gives) {
   std::byte* const slot = pool_.open(c_);
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
@@ -134,12 +145,17 @@ void GpuPipeline::hand_out(std::size_t segment, Bytes out, bool gives) {
   mark(segment);
   pool_.publish(c_);
   pool_.await_all(c_);
-  if (out.empty()) return;
-  for (int mate : groups_.mates())
-    for (int lane : groups_.lanes_of(mate)) {
-      const FrameGrid::Cut part = cut(segment, lane);
-      copy_async(out.data() + part.begin, pool_.slot(mate) + offset(segment, lane), part.bytes, pool_.stream());
-    }
+}
+
+void GpuPipeline::take_lanes(std::size_t segment, Bytes out, bool all_want) {
+  std::vector<Shown> parts;
+  for (int lane = 0; lane < grid_.lanes(); ++lane) {
+    const std::size_t at = offset(segment, lane);
+    const FrameGrid::Cut part = cut(segment, lane);
+    parts.push_back({groups_.agent(groups_.mine(), lane), at, part.bytes, lane, at,
+                     out.empty() ? nullptr : out.data() + part.begin});
+  }
+  take_shown(c_, pool_, parts, all_want && pool_.joins_gpus());
 }
 
 std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares) {

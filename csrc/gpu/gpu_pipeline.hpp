@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "coll/wire_reduction.hpp"
-#include "gpu/pool.hpp"
+#include "gpu/gpu_steps.hpp"
 
 namespace accdp {
 
@@ -33,7 +33,7 @@ class SegmentRooms {
 };
 
 /// How a group's calls go where its ranks are in several GPU groups: on several nodes, or on GPUs of a node without
-/// peer access. Every node has as many ranks as the others, and lane r of all nodes is the ranks with local rank r.
+/// peer access. There are as many lanes as the node with the fewest ranks has: one per rank where nodes are alike.
 struct GpuHierarchy {
   bool by_mpi_on_device = false;  ///< MPI sends and receives device memory
   std::size_t segment_bytes = 0;  ///< at most; what fits into a slot of the pool, and of the host where it goes there
@@ -90,8 +90,8 @@ class GpuSegments {
 };
 
 /// What pipelines of lanes have in common. A segment has a cut for each lane. In its group each rank works for the
-/// lanes that GpuGroups says; between the groups of a node cuts go through slots in host memory, between nodes each
-/// rank sends its own.
+/// lanes that GpuGroups says; between the groups of a node cuts go through slots in host memory, between nodes owners
+/// of lanes send theirs.
 class GpuPipeline : protected GpuSegments {
  protected:
   GpuPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, FrameGrid grid);
@@ -101,6 +101,7 @@ class GpuPipeline : protected GpuSegments {
     GpuSegments::run(grid_.segments(), fetch, start, finish);
   }
 
+  int own_lane() const { return groups_.own_lane(); }  ///< -1: none, and this rank does not speak with other nodes
   FrameGrid::Cut cut(std::size_t segment, int lane) const { return grid_.lane(segment, lane); }
   /// Where a lane's part of a segment begins in a slot or room.
   std::size_t offset(std::size_t segment, int lane) const {
@@ -110,13 +111,15 @@ class GpuPipeline : protected GpuSegments {
   Bytes room(std::size_t segment, int lane) const {
     return room(segment).subspan(offset(segment, lane), cut(segment, lane).bytes);
   }
-  /// Reduces a lane over the slots of the group, which all have written, into the room. The place of this rank's lanes
-  /// in its own slot is nobody else's.
-  void sum_in_group(std::size_t segment, int lane, const Reduction& how);
+  /// The own lane; empty where this rank has none.
+  Bytes own_room(std::size_t segment) const { return own_lane() < 0 ? Bytes() : room(segment, own_lane()); }
+  /// Reduces the lanes that this rank works for over the slots of the group, which all have written, into the room; on
+  /// GPUs that reach each other first over the ranks of each, in a step.
+  void sum_in_group(std::size_t segment, const Reduction& how);
   /// Reduces the own lane over the groups of the node, which have handed it over.
   void sum_of_groups(std::size_t segment, const Reduction& how);
-  /// What follows the reduction of a segment in each group: over the groups of the node, then over the wire if there is
-  /// one.
+  /// What follows the reduction of a segment in each group: over the groups of the node, then over the wire, if there
+  /// are other nodes, which is there on ranks that own a lane.
   void start_reduction(std::size_t segment, WireReduction* wire, const Reduction& how);
 
   // Steps of the whole node.
@@ -126,9 +129,10 @@ class GpuPipeline : protected GpuSegments {
   ConstBytes found(std::size_t segment, int group) const;
   /// Owners hand out their lanes, and agents take those that they work for, if they want them.
   void hand_to_agents(std::size_t segment, bool wanted);
-  /// Agents hand out the lanes that they work for within their group, and `out` takes all of them; empty: it takes
-  /// none. gives: whether this rank's group has them.
-  void hand_out(std::size_t segment, Bytes out, bool gives);
+  /// Agents show the lanes that they work for to their group. gives: whether this rank's group has them.
+  void show(std::size_t segment, bool gives);
+  /// Then `out` takes all lanes; empty: it takes none. all_want: as all ranks of the group do.
+  void take_lanes(std::size_t segment, Bytes out, bool all_want);
 
   const FrameGrid grid_;
 };

@@ -1,9 +1,12 @@
 // Bcast, allgather, gather, scatter and alltoall among ranks that share a GPU. One phase, repeated for pieces of a
 // slot: whoever has data copies it into its slot, and after a step whoever wants it copies it out. Cost for S bytes
 // that a rank hands in: ceil(S/slot) steps; each byte is read and written twice, the second time from the cache where
-// slots are small.
+// slots are small. Of bcast and allgather among several ranks on each of several GPUs, one rank of a GPU brings what is
+// on another, a slice or block each, and the others get it from there: twice the steps, each byte once over a link.
+#include <algorithm>
 #include <cstring>
 
+#include "gpu/gpu_steps.hpp"
 #include "gpu/shared_gpu.hpp"
 
 namespace accdp {
@@ -42,18 +45,38 @@ std::size_t compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const 
 void bcast_shared_gpu(Context& c, Pool& pool, Bytes data, int root) {
   const bool is_root = c.local_rank() == root;
   in_pieces(c, pool, {is_root ? ConstBytes(data) : ConstBytes()}, data.size(), [&](std::size_t at, std::size_t most) {
-    if (!is_root) take_piece(pool, data, at, most, pool.slot(root));
+    const Bytes part = piece(data, at, most);
+    const bool by_gpus = goes_by_gpus(pool, data.size());
+    const std::size_t slices = by_gpus ? c.local_size() : 1, each = slice_bytes(part.size(), slices);
+    std::vector<Shown> shown;
+    for (std::size_t s = 0; s < slices; ++s) {
+      const Bytes slice = piece(part, s * each, each);
+      shown.push_back({root, s * each, slice.size(), static_cast<int>(s), s * each, is_root ? nullptr : slice.data()});
+    }
+    take_shown(c, pool, shown, by_gpus);
   });
 }
 
 void allgather_shared_gpu(Context& c, Pool& pool, ConstBytes in, const std::vector<Bytes>& outs) {
   const int me = c.local_rank();
-  std::size_t longest = 0;
-  for (const Bytes& block : outs) longest = std::max(longest, block.size());
-  in_pieces(c, pool, {in}, longest, [&](std::size_t at, std::size_t most) {
-    for (int rank = 0; rank < c.local_size(); ++rank)
-      if (rank != me) take_piece(pool, outs[rank], at, most, pool.slot(rank));
-  });
+  std::size_t longest = 0, total = 0;
+  for (const Bytes& block : outs) {
+    longest = std::max(longest, block.size());
+    total += block.size();
+  }
+  const GpuGroups& gpus = pool.gpus();
+  const bool by_gpus = goes_by_gpus(pool, total);
+  auto show = [&](std::size_t at, std::size_t most) {
+    std::vector<Shown> shown;
+    for (int rank = 0; rank < c.local_size(); ++rank) {
+      const Bytes part = piece(outs[rank], at, most);
+      const std::vector<int>& brought = gpus.lanes_of(gpus.agent(gpus.mine(), rank));
+      const auto place = std::find(brought.begin(), brought.end(), rank) - brought.begin();
+      shown.push_back({rank, 0, part.size(), rank, place * most, rank == me ? nullptr : part.data()});
+    }
+    take_shown(c, pool, shown, by_gpus);
+  };
+  in_pieces(c, pool, {in}, longest, show, by_gpus ? gpus.most_lanes() : 1);
   copy_async(outs[me].data(), in.data(), in.size(), pool.stream());
 }
 

@@ -137,20 +137,23 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
       those_here = those_here && !is_here;
     }
   }
-  std::vector<int> group_of(c.local_size(), 0);
+  std::vector<int> gpu_of;
+  std::vector<GpuId> gpus;
+  for (const Card& card : cards) {
+    const auto found = std::find(gpus.begin(), gpus.end(), card.gpu);
+    gpu_of.push_back(static_cast<int>(found - gpus.begin()));
+    if (found == gpus.end()) gpus.push_back(card.gpu);
+  }
+  const int lanes = c.topology().fewest_local();
+  gpus_ = GpuGroups(me_, gpu_of, lanes);
   const bool is_one_group = agree(c, all);
   if (!is_one_group) {
-    std::vector<GpuId> gpus;
-    for (int rank = 0; rank < c.local_size(); ++rank) {
-      const auto found = std::find(gpus.begin(), gpus.end(), cards[rank].gpu);
-      group_of[rank] = static_cast<int>(found - gpus.begin());
-      if (found == gpus.end()) gpus.push_back(cards[rank].gpu);
+    for (int rank = 0; rank < c.local_size(); ++rank)
       if (!(cards[rank].gpu == gpu)) mappings_[rank] = {};
-    }
     why_not_ = std::string("memory of another ") + (one_gpu ? "process" : "GPU") + " cannot be opened" +
                (trouble.empty() ? "" : ": " + trouble);
   }
-  groups_ = GpuGroups(me_, std::move(group_of));
+  groups_ = is_one_group ? GpuGroups(me_, std::vector<int>(c.local_size(), 0), lanes) : gpus_;
   return is_one_group || agree(c, those_here);
 }
 

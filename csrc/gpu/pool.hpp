@@ -34,6 +34,10 @@ class Pool {
   const std::string& why_not() const { return why_not_; }                ///< why they cannot all share it
   const GpuGroups& groups() const { return groups_; }
   bool is_one_gpu() const { return one_gpu_; }  ///< of this rank's group
+  /// The node's ranks by the GPU they are on, with the lanes of groups().
+  const GpuGroups& gpus() const { return gpus_; }
+  /// Whether what several ranks of a GPU contribute or want may pass to other GPUs of the group once for all of them.
+  bool joins_gpus() const { return groups_.count() == 1 && gpus_.count() > 1 && gpus_.largest() > 1; }
   bool uses_events() const { return events_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   cudaStream_t stream() const { return stream_.get(); }
@@ -64,7 +68,7 @@ class Pool {
   DeviceBuffer memory_;
   Stream stream_;
   Event mine_[2];
-  GpuGroups groups_;
+  GpuGroups groups_, gpus_;
   std::vector<IpcMapping> mappings_;  // by rank of the node; none for this one and other groups
   std::vector<Event> published_[2];   // likewise
   bool one_gpu_ = true, events_ = false, is_usable_ = false;

@@ -45,6 +45,7 @@ struct Block {
   std::size_t bytes = 0;
   cudaMemoryType type = cudaMemoryTypeDevice;
   int device = 0;
+  bool is_elsewhere = false;  // on another GPU
 };
 
 struct Fault {
@@ -64,7 +65,7 @@ State& state() {
   static State* const it = new State;  // never destroyed: owners may outlive main()
   return *it;
 }
-std::atomic<std::size_t> g_largest_allocation{SIZE_MAX};
+std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
 std::atomic<int> g_jitter_us{0};
 std::atomic<bool> g_ignore_ipc_events{false}, g_capturing{false}, g_peer_access{true};
 thread_local int g_device = 0;
@@ -157,7 +158,8 @@ cudaError_t import_memory(void** memory, const Handle& handle) {
   close(fd);
   if (!*memory) return answer(cudaErrorMapBufferObjectFailed);
   std::lock_guard lock(state().mutex);
-  state().blocks[static_cast<std::byte*>(*memory)] = {-1, address.bytes, cudaMemoryTypeDevice, address.device};
+  state().blocks[static_cast<std::byte*>(*memory)] = {-1, address.bytes, cudaMemoryTypeDevice, address.device,
+                                                      address.gpu != state().first_device + g_device};
   ++state().live;
   return cudaSuccess;
 }
@@ -243,6 +245,7 @@ void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void set_capturing(bool capturing) { g_capturing = capturing; }
+std::size_t bytes_from_other_gpus() { return g_bytes_from_elsewhere; }
 int live_objects() {
   std::lock_guard lock(state().mutex);
   return state().live;
@@ -322,6 +325,11 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  {
+    std::lock_guard lock(state().mutex);
+    const Block* const source = block_of(from);
+    if (source && source->is_elsewhere) g_bytes_from_elsewhere += bytes;
+  }
   return cudasim::enqueue("cudaMemcpyAsync", stream, [=] { std::memcpy(to, from, bytes); });
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {

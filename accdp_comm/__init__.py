@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CodecError,
         CudaError,
         Error,
+        MessageWork,
         MismatchError,
         MpiError,
         PeerDied,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .backend import monitored_barrier
     from .bcast import BcastResult, BcastWork, bcast_compressed, relative
     from .communicator import Communicator
+    from .messages import waitall
     from .options import Options
     from .steps import step, tuned
     from .weight_sync import WeightSync
@@ -41,6 +43,7 @@ __all__ = [
     "Communicator",
     "CudaError",
     "Error",
+    "MessageWork",
     "MismatchError",
     "MpiError",
     "Options",
@@ -58,6 +61,7 @@ __all__ = [
     "stats",
     "step",
     "tuned",
+    "waitall",
 ]
 
 _ERRORS = (
@@ -83,11 +87,13 @@ _HOMES = {
     "bcast_compressed": "bcast",
     "relative": "bcast",
     "monitored_barrier": "backend",
+    "MessageWork": "_core",
     **dict.fromkeys(_ERRORS, "_core"),
     "reset_stats": "_core",
     "stats": "_core",
     "step": "steps",
     "tuned": "steps",
+    "waitall": "messages",
 }
 
 

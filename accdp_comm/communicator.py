@@ -14,12 +14,13 @@ from .arguments import Arguments
 from .bootstrap import form_group
 from .buffers import Buffer, new_like
 from .exchange import Exchange
+from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
 
 T = TypeVar("T")
 
 
-class Communicator:
+class Communicator(Messages):
     """A set of ranks that communicate.
 
     Args:
@@ -32,9 +33,10 @@ class Communicator:
         UsageError: Versions or settings differ between ranks, or the ranks cannot be connected here.
         PeerTimeout: Some ranks did not come.
 
-    Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but send, recv and close
-    are collective, and every rank calls them in the same order. An operation that fails for another reason than a wrong
-    argument breaks the communicator: its later calls raise the first reason, and buffers it was to write are undefined.
+    Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close and those that
+    move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An operation
+    that fails for another reason than a wrong argument breaks the communicator: its later calls raise the first reason,
+    and buffers it was to write are undefined.
 
     Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
     and refuses all others without a word; what follows there knows the others, and says what is wrong.
@@ -57,6 +59,7 @@ class Communicator:
         self._last: Future[Any] | None = None  # the last operation given to the worker
         self._args = Arguments(self._core.rank, self._core.size, device=True)
         self._device_path: _core.DevicePath | None = None
+        settle_at_exit(self._core)
         mpi_world.keep_until_exit(self._core)
 
     @property
@@ -328,49 +331,6 @@ class Communicator:
         self._group.alltoall(data.rows(sent), blocks, data.datatype, via=self._via(data))
         return result.owner if out is None else out
 
-    def send(self, x: Any, dst: int, tag: int = 0) -> None:
-        """Send ``x`` to rank ``dst``; returns when ``x`` may be changed again.
-
-        Args:
-            x: Contiguous array or tensor, any datatype.
-            dst: Receiving rank.
-            tag: Number >= 0 that the receiver asks for.
-        Raises:
-            UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
-            MismatchError, PeerTimeout, PeerDied: As in bcast().
-        """
-        if self._group.try_send(x, dst, tag):
-            return
-        self._args.rank_of("dst", dst)
-        data = self._args.buffer("x", x, writable=False)
-        what = (data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
-        if data.device is None:
-            self._group.send(*what)
-        else:
-            _core.send_from_device(self._group, data.device, data.stream, *what)
-
-    def recv(self, x: Any, src: int = -1, tag: int = 0) -> int:
-        """Receive into ``x``.
-
-        Args:
-            x: Contiguous array or tensor, with the count and datatype of what is sent.
-            src: Sending rank, or -1 for any.
-            tag: Of the message.
-        Returns:
-            The rank that sent.
-        Raises:
-            As send().
-        """
-        if (sender := self._group.try_recv(x, src, tag)) >= 0:
-            return sender
-        if src != -1:
-            self._args.rank_of("src", src)
-        data = self._args.buffer("x", x, writable=True)
-        what = (data.pointer, data.count, data.datatype, src, self._args.tag(tag))
-        if data.device is None:
-            return self._group.recv(*what)
-        return _core.recv_to_device(self._group, data.device, data.stream, *what)
-
     def barrier(self) -> None:
         """Wait until all ranks are here.
 
@@ -436,8 +396,19 @@ class Communicator:
         return part
 
     def close(self) -> None:
-        """Leave. Other ranks that still wait for this one are told so; closing twice does nothing."""
-        self._group.close()
+        """Leave. Other ranks that still wait for this one are told so; closing twice does nothing.
+
+        Waits for sends that are still under way, and for receives that have found their message.
+
+        Raises:
+            UsageError: An irecv() that nobody has answered was still open. Its work raises this, too.
+            PeerTimeout, PeerDied: A send could not be completed.
+        """
+        group = self._group
+        try:
+            group.settle()
+        finally:
+            group.close()
 
     def __enter__(self) -> Communicator:
         return self

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..messages import waitall
 from .memory import Memory
 from .operations import Operation, Refused, shares
 from .world import AccdpWorld, World, import_mpi
@@ -111,11 +111,7 @@ class PointToPoint:
 
 
 class AccdpBackend(PointToPoint):
-    """accdp_comm.Communicator; with a codec or error bound, broadcast is bcast_compressed.
-
-    Communicator has no non-blocking sends. In osu_bw each message is a blocking send, and in osu_bibw those of a window
-    run on a second thread while this one receives.
-    """
+    """accdp_comm.Communicator; with a codec or error bound, broadcast is bcast_compressed."""
 
     is_in_place = False
 
@@ -124,10 +120,12 @@ class AccdpBackend(PointToPoint):
         self.comm, self.memory, self.rank = world.comm, memory, world.rank
         self._codec, self._bound, self.is_in_place = codec, bound, in_place
         self._last: list[Any] = [None]
-        self._sender: ThreadPoolExecutor | None = None
         peer = 1 - self.rank
         self.send = partial(self.comm.send, dst=peer)
         self.receive = partial(self.comm.recv, src=peer)
+        self.isend = partial(self.comm.isend, dst=peer)
+        self.ireceive = partial(self.comm.irecv, src=peer)
+        self.wait = waitall
 
     def collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
         comm, send, receive = self.comm, buffers.send, buffers.receive
@@ -167,41 +165,11 @@ class AccdpBackend(PointToPoint):
 
         return call
 
-    def _one_way(self, buffers: Buffers, window: int) -> Ready:
-        move = partial(self.receive, buffers.receive) if self.rank else partial(self.send, buffers.send)
-        acknowledge = partial(self.send if self.rank else self.receive, buffers.acknowledgement)
-        rounds = range(window)
-
-        def stream() -> None:
-            for _ in rounds:
-                move()
-            acknowledge()
-
-        return Ready(stream, buffers.receive if self.rank else None)
-
-    def _both_ways(self, buffers: Buffers, window: int) -> Ready:
-        self._sender = self._sender or ThreadPoolExecutor(1, "bibw")
-        submit, send, receive = self._sender.submit, partial(self.send, buffers.send), self.receive
-        incoming, rounds = buffers.receive, range(window)
-
-        def outgoing() -> None:
-            for _ in rounds:
-                send()
-
-        def exchange() -> None:
-            sent = submit(outgoing)
-            for _ in rounds:
-                receive(incoming)
-            sent.result()
-
-        return Ready(exchange, incoming)
-
     def report(self) -> dict[str, Any]:
         return compression_of(self._last[0])
 
     def close(self) -> None:
-        if self._sender is not None:
-            self._sender.shutdown()
+        pass
 
 
 def compression_of(result: Any) -> dict[str, Any]:

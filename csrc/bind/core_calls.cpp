@@ -4,27 +4,16 @@
 // more than the message.
 #include "bind/core_calls.hpp"
 
-#include <algorithm>
 #include <string_view>
 
 #include "base/error.hpp"
 #include "bind/core_arrays.hpp"
+#include "bind/core_numbers.hpp"
 
 namespace py = pybind11;
 
 namespace accdp::bind {
 namespace {
-
-constexpr long long kMostTag = (1LL << 31) - 1;
-
-/// A number from 0 to most, else -1.
-long long number(py::handle value, long long most) {
-  if (!PyLong_CheckExact(value.ptr())) return -1;
-  int overflow = 0;
-  const long long n = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  return overflow == 0 && n <= most ? std::max(n, -1LL) : -1;
-}
-int rank_in(const Group& g, py::handle value) { return static_cast<int>(number(value, g.size() - 1)); }
 
 bool is_defined(Datatype type, ReduceOp op) {
   try {

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
 #include "bind/core_calls.hpp"
+#include "bind/core_messages.hpp"
 #include "bind/core_plan.hpp"
 #include "bind/stream_report.hpp"
 #include "coll/group.hpp"
@@ -121,6 +122,7 @@ void bind_group(py::module_& m) {
   using nogil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>> group(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).");
   bind_calls(group);
+  bind_messages(m, group);
   group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
            "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),

@@ -11,6 +11,8 @@
 namespace accdp {
 namespace {
 
+constexpr double kUnlimited = 1e12;  // seconds
+
 /// What all ranks must agree on where blocks may differ in size: a hash of the sizes, in rank order.
 template <class Blocks>
 std::uint64_t layout_of(const Blocks& blocks) {
@@ -318,6 +320,23 @@ int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s)
   post_office_.wait(message);
   return message->peer;
 }
+
+MessageHandle Group::start_send(ConstBytes data, int to, std::int64_t tag) {
+  check_peer("dst", to, 0);
+  if (post_office_.send_at_once(data, to, tag)) return nullptr;
+  return post_office_.send(data, to, tag, kUnlimited);
+}
+
+MessageHandle Group::start_receive(Bytes data, int from, std::int64_t tag) {
+  check_peer("src", from, -1);
+  return post_office_.receive(data, from, tag, kUnlimited);
+}
+
+bool Group::wait_all(std::span<const MessageHandle> messages, double limit_s) {
+  return post_office_.wait_all(messages, seconds(-1), limit_s);
+}
+
+void Group::settle(double timeout_s) { post_office_.settle(seconds(timeout_s)); }
 
 void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.

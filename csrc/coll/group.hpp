@@ -80,6 +80,14 @@ class Group {
   void send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
   int receive_now(Bytes data, int from, std::int64_t tag, double timeout_s = -1);  ///< the rank that sent
   PostOffice& post_office() { return post_office_; }
+  /// Messages whose time-out counts from when they are waited for. Where a short one can leave at once it does, and
+  /// there is none: nullptr.
+  MessageHandle start_send(ConstBytes data, int to, std::int64_t tag);
+  MessageHandle start_receive(Bytes data, int from, std::int64_t tag);
+  /// limit_s < 0: as long as the group's operations may take. Whether all are done; throws no message's error.
+  bool wait_all(std::span<const MessageHandle> messages, double limit_s = -1);
+  /// Before close(): PostOffice::settle().
+  void settle(double timeout_s = -1);
   /// Why long messages are not copied straight out of their senders' memory on this node; "" where they are.
   std::string why_no_single_copy() const { return fabric_.why_no_single_copy(); }
 

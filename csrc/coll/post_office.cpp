@@ -29,9 +29,10 @@ MessageHandle PostOffice::receive(Bytes data, int from, std::int64_t tag, double
 
 void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   fabric_.throw_if_failed();
-  std::unique_lock lock(mutex_);
-  open_.push_back(m);
+  std::unique_lock lock = enter();
+  m->place = open_.insert(open_.end(), m);
   ++changes_;
+  ++visits_;
   if (!m->is_send) {
     auto fits = [&](const Unexpected& u) { return u.head.tag == m->tag && (m->peer < 0 || m->peer == u.from); };
     auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
@@ -64,7 +65,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
         {{MessageHead::kAsk, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
   }
   try {
-    progress();
+    begin(*m);
   } catch (...) {
     give_up(std::current_exception());
   }
@@ -108,13 +109,17 @@ void PostOffice::accept(const MessageHandle& m, int from, const MessageHead& hea
 
 void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head) {
   m->id = head.id;
-  if (fabric_.can_read(from) && !two_cores_copy(*m)) {
+  if (fabric_.can_read(from)) {
     m->address = head.address;
-    routes_[from].taking.push_back(m);
+    routes_[from].taking.push_back(m);  // or it gets a place after all, when its turn comes
     return;
   }
+  grant_place(m, from);
+}
+
+void PostOffice::grant_place(const MessageHandle& m, int from) {
   if (is_near(from)) {
-    routes_[from].arriving[head.id] = m;
+    routes_[from].arriving[m->id] = m;
   } else {
     for (std::size_t at = 0; at < m->bytes; at += kWirePieceBytes) {
       const std::size_t n = std::min(kWirePieceBytes, m->bytes - at);
@@ -122,7 +127,7 @@ void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head
           {fabric_.wire()->irecv({m->data + at, n}, from, Wire::data_tag(m->id)), {}, m, at + n == m->bytes});
     }
   }
-  routes_[from].outbox.push_back({{MessageHead::kGrant, 0, head.tag, head.id, head.bytes}, nullptr});
+  routes_[from].outbox.push_back({{MessageHead::kGrant, 0, m->tag, m->id, m->bytes}, nullptr});
 }
 
 /// A head has come in; `take` removes it from where it came, copying its payload.
@@ -181,12 +186,32 @@ bool PostOffice::progress() {
   return moved;
 }
 
-bool PostOffice::progress_ring(int peer) {
+/// What can be done for a new message at once. What nobody has asked for stays in its ring meanwhile: it may still find
+/// its receive, and then is copied once.
+void PostOffice::begin(const Message& m) {
+  if (fabric_.wire()) {
+    progress();
+    return;
+  }
+  for (int peer : fabric_.topology().neighbours())
+    if (peer != fabric_.topology().rank() && (m.peer < 0 || m.peer == peer)) progress_ring(peer, false);
+}
+
+bool PostOffice::is_asked_for(int from, const MessageHead& head) const {
+  if (head.kind != MessageHead::kEager && head.kind != MessageHead::kAsk) return true;
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [&](const MessageHandle& m) { return m->tag == head.tag && (m->peer < 0 || m->peer == from); });
+}
+
+bool PostOffice::progress_ring(int peer, bool takes_all) {
   const Topology& t = fabric_.topology();
   Ring in(fabric_.board(), t.local_of(peer), t.local_rank());
   bool moved = false;
   MessageHead head;
-  while (in.peek(head)) {
+  // One ring's worth, and below too: a peer that goes on at our pace would keep a caller who only posts.
+  for (std::size_t taken = 0; taken < fabric_.board().ring_bytes() && in.peek(head);
+       taken += sizeof head + head.piece) {
+    if (!takes_all && !is_asked_for(peer, head)) break;
     arrived(peer, head, [&](std::byte* place) { in.take(head, place); });
     moved = true;
   }
@@ -209,13 +234,14 @@ bool PostOffice::flush_ring(int peer) {
     if (m) finish(m);
     moved = true;
   }
-  while (!route.streaming.empty()) {
+  for (std::size_t put = 0; put < fabric_.board().ring_bytes() && !route.streaming.empty();) {
     const MessageHandle m = route.streaming.front();
     // Small scraps cost a hand-over each, so wait for room that is worth it.
     const std::size_t piece = std::min({m->bytes - m->moved, out.space(), fabric_.board().ring_bytes() / 4});
     if (piece < std::min(m->bytes - m->moved, fabric_.board().ring_bytes() / 8)) return moved;
     out.put({MessageHead::kData, static_cast<std::uint32_t>(piece), m->tag, m->id, m->bytes}, m->data + m->moved);
     m->moved += piece;
+    put += sizeof(MessageHead) + piece;
     moved = true;
     if (m->moved < m->bytes) continue;
     route.streaming.pop_front();
@@ -281,12 +307,12 @@ bool PostOffice::progress_wire() {
 
 void PostOffice::finish(const MessageHandle& m, std::exception_ptr error) {
   if (m->done) return;
-  m->done = true;
-  ++changes_;
   m->error = error;
+  ++changes_;
   count_op(m->is_send ? OpKind::kSend : OpKind::kRecv, m->bytes, Clock::now() - m->started);
-  open_.remove(m);
+  open_.erase(m->place);
   if (m->on_done) callbacks_.push_back(std::move(m->on_done));
+  m->done = true;
   done_.notify_all();
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "coll/fabric.hpp"
@@ -31,9 +32,10 @@ struct Message {
   std::uint64_t id = 0;       ///< of a long message, unique per sender
   std::uint64_t address = 0;  ///< in the sender's memory
   bool matched = false;       ///< from then on the peer counts on it
-  bool done = false;
-  std::exception_ptr error;
+  std::atomic<bool> done{false};
+  std::exception_ptr error;       ///< written before `done`
   std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish
+  std::list<std::shared_ptr<Message>>::iterator place;  ///< among the office's open messages
 };
 using MessageHandle = std::shared_ptr<Message>;
 
@@ -43,7 +45,7 @@ using MessageHandle = std::shared_ptr<Message>;
 /// first (kAsk). Where the receiver can read the sender's memory it may copy them out of there, and says so (kTaken);
 /// else it grants them a place, and they come in pieces (kGrant, kData).
 /// Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records.
-/// Whoever waits drives all messages of the group; a background thread does where nobody waits.
+/// Whoever waits drives all messages of the group; a background thread does where nobody waits, or looks, for a while.
 class PostOffice {
  public:
   explicit PostOffice(Fabric& fabric);
@@ -58,6 +60,15 @@ class PostOffice {
   /// Returns when it is done; throws its error. timeout_s < 0: only the message's own deadline counts.
   void wait(const MessageHandle& message, double timeout_s = -1);
   bool is_done(const MessageHandle& message);
+  /// Moves what can be moved at once; whether it is done now. Throws no message's error.
+  bool test(const MessageHandle& message);
+  /// Until all are done: true. Throws no message's error. limit_s >= 0: at most so long, and nothing else changes; else
+  /// each has `timeout_s` from now on as its deadline.
+  bool wait_all(std::span<const MessageHandle> messages, double timeout_s, double limit_s = -1);
+  /// Before the group is left: waits for everything that a peer counts on. A receive that nobody has answered is given
+  /// up. Throws the first error, or a UsageError that names such receives.
+  void settle(double timeout_s);
+  static std::string describe(const Message& message);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
 
  private:
@@ -82,12 +93,18 @@ class PostOffice {
   friend class Watcher;
 
   void post(const MessageHandle& message, bool caller_waits);
+  std::unique_lock<std::mutex> enter();
+  void step_aside(std::unique_lock<std::mutex>& lock);
+  void relieve_attendant();
   bool progress();
-  bool progress_ring(int peer);
+  void begin(const Message& message);
+  bool is_asked_for(int from, const MessageHead& head) const;
+  bool progress_ring(int peer, bool takes_all = true);
   bool progress_wire();
   bool flush_ring(int peer);
   bool take_piece(int peer);
-  bool two_cores_copy(const Message& message) const;
+  bool two_cores_copy(const Message& message, int from) const;
+  void grant_place(const MessageHandle& receive, int from);
   void flush_wire(int peer);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
   void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);
@@ -97,10 +114,12 @@ class PostOffice {
   void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
   void expire();
   void give_up(std::exception_ptr error);
-  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
+  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+             Clock::time_point until = Clock::time_point::max());
+  void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+                     Clock::time_point until = Clock::time_point::max());
   void attend();  // the background thread
   void run_callbacks(std::unique_lock<std::mutex>& lock);
-  static std::string describe(const Message& message);
   bool is_short_and_near(std::size_t bytes, int peer) const;
   bool is_near(int peer) const { return fabric_.topology().is_near(peer); }
 
@@ -115,9 +134,14 @@ class PostOffice {
   std::vector<std::function<void()>> callbacks_;
   std::uint64_t next_id_ = 1;
   std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again
+  std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
+  std::uint64_t visits_ = 0;      // posts, waits and looks of callers
   bool driving_ = false;
-  bool resting_ = false;  // the background thread sleeps until told
-  Habit spin_;            // of receive_at_once()
+  std::shared_ptr<Watcher> looker_;  // of test()
+  Clock::time_point next_look_{};
+  bool attended_ = false;  // it is the background thread that drives
+  bool resting_ = false;   // the background thread sleeps until told
+  Habit spin_;             // of receive_at_once()
   std::atomic<bool> stop_{false};
   std::thread attendant_;
 };

@@ -10,6 +10,10 @@ namespace {
 // How long an unattended message may lie before the background thread takes over. Long enough that a
 // caller who posts and then waits drives it himself, without a hand-over between threads.
 constexpr std::chrono::microseconds kGrace{300};
+// Of a caller who keeps posting or looking: what he does not move by that must move all the same.
+constexpr int kMostGraces = 10;
+// A caller who only ever looks has to find out, too, that a rank is gone.
+constexpr std::chrono::milliseconds kBetweenLooks{1};
 
 }  // namespace
 
@@ -116,15 +120,44 @@ void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
 
 // ---- driving ------------------------------------------------------------------------------------
 
-/// Moves messages until `enough()`, or until callbacks were due. Called with the lock held and driving_ false.
-void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough) {
+/// The lock, for a caller; who drives steps aside for him.
+std::unique_lock<std::mutex> PostOffice::enter() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) return lock;
+  ++visitors_;
+  lock.lock();
+  --visitors_;
+  return lock;
+}
+
+void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
+  if (visitors_ == 0) return;
+  lock.unlock();
+  while (visitors_ > 0) yield();
+  lock.lock();
+}
+
+/// Makes the background thread leave the driving to the caller, who knows sooner what he waits for.
+void PostOffice::relieve_attendant() {
+  ++visits_;
+  if (!attended_) return;
+  ++changes_;
+  fabric_.board().mine().bells[kPointToPoint].ring();
+}
+
+/// Moves messages until `enough()`, or until callbacks were due, or so long. Called with the lock held and driving_
+/// false.
+void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+                       Clock::time_point until) {
+  const bool is_limited = until != Clock::time_point::max();
   driving_ = true;
   Watcher watcher(*this);
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
   try {
     std::vector<std::uint64_t> taken(t.local_size());
-    while (!enough()) {
+    while (!enough() && !(is_limited && Clock::now() >= until)) {
+      step_aside(lock);
       const bool failed = board.has_failed();  // before progress(): what others did before they failed counts
       // Read before progress(), so that room made after it looked counts as news.
       for (int local = 0; local < t.local_size(); ++local)
@@ -149,7 +182,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         }
         for (int local : blocked)
           if (board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire) != taken[local]) return true;
-        return changes_ != changes || stop_ || board.has_failed();
+        return changes_ != changes || stop_ || board.has_failed() || (is_limited && Clock::now() >= until);
       };
       try {
         if (!polls) {
@@ -174,25 +207,77 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
 }
 
 void PostOffice::wait(const MessageHandle& m, double timeout_s) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock = enter();
   if (timeout_s >= 0) m->deadline = Deadline(timeout_s);
-  while (!m->done) {
-    if (!driving_) {
-      drive(lock, [&] { return m->done; });
-    } else {
-      done_.wait_for(lock, kLongestSleep);
-      lock.unlock();
-      check_interrupt();
-      lock.lock();
-    }
-  }
+  drive_or_wait(lock, [&] { return m->done.load(); });
   if (m->error) std::rethrow_exception(m->error);
 }
 
-bool PostOffice::is_done(const MessageHandle& m) {
-  std::lock_guard lock(mutex_);
+/// Until `enough()`, whoever drives.
+void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+                               Clock::time_point until) {
+  while (!enough() && (until == Clock::time_point::max() || Clock::now() < until)) {
+    if (!driving_) {
+      ++visits_;
+      drive(lock, enough, until);
+      continue;
+    }
+    relieve_attendant();
+    done_.wait_until(lock, std::min(until, Clock::now() + kLongestSleep));
+    lock.unlock();
+    check_interrupt();
+    lock.lock();
+  }
+}
+
+bool PostOffice::wait_all(std::span<const MessageHandle> messages, double timeout_s, double limit_s) {
+  std::unique_lock lock = enter();
+  if (limit_s < 0)
+    for (const MessageHandle& m : messages)
+      if (!m->done) m->deadline = Deadline(timeout_s);
+  std::size_t done = 0;  // so many of the first
+  const auto all_done = [&] {
+    while (done < messages.size() && messages[done]->done) ++done;
+    return done == messages.size();
+  };
+  drive_or_wait(lock, all_done, limit_s < 0 ? Clock::time_point::max() : Deadline(limit_s).at());
+  return all_done();
+}
+
+bool PostOffice::test(const MessageHandle& m) {
+  if (m->done) return true;
+  std::unique_lock lock = enter();
+  if (driving_) {
+    relieve_attendant();
+    return m->done;
+  }
+  ++visits_;
+  driving_ = true;
+  try {
+    progress();
+    for (int peer : fabric_.topology().neighbours()) take_piece(peer);
+    if (!m->done && Clock::now() >= next_look_) {
+      if (!looker_) looker_ = std::make_shared<Watcher>(*this);
+      lock.unlock();
+      try {
+        looker_->look_around();
+      } catch (...) {
+        lock.lock();
+        throw;
+      }
+      lock.lock();
+      next_look_ = Clock::now() + kBetweenLooks;
+    }
+  } catch (...) {
+    give_up(std::current_exception());
+  }
+  driving_ = false;
+  done_.notify_all();
+  run_callbacks(lock);
   return m->done;
 }
+
+bool PostOffice::is_done(const MessageHandle& m) { return m->done; }
 
 void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
   {
@@ -205,9 +290,39 @@ void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
   call();
 }
 
+void PostOffice::settle(double timeout_s) {
+  std::exception_ptr first;
+  if (fabric_.board().has_failed()) return;  // whoever waits for them is told
+  while (true) {
+    std::vector<MessageHandle> due;
+    {
+      const std::unique_lock lock = enter();
+      for (const MessageHandle& m : open_)
+        if (m->is_send || m->matched) due.push_back(m);
+    }
+    if (due.empty()) break;
+    wait_all(due, timeout_s);
+    for (const MessageHandle& m : due)
+      if (m->error && !first) first = m->error;
+  }
+  std::unique_lock lock = enter();
+  std::string texts;
+  for (const MessageHandle& m : receives_)
+    texts +=
+        (texts.empty() ? "" : ", ") + describe(*m) + " from " + (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
+  const UsageError error("rank " + std::to_string(fabric_.topology().rank()) + " of " +
+                         std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
+                         ": closed with open receives: expected wait() for each before, got " + texts);
+  for (const MessageHandle& m : std::list<MessageHandle>(receives_)) finish(m, std::make_exception_ptr(error));
+  receives_.clear();
+  run_callbacks(lock);
+  if (first) std::rethrow_exception(first);
+  if (!texts.empty()) throw error;
+}
+
 void PostOffice::attend() {
   std::unique_lock lock(mutex_);
-  int idle_rounds = 0;
+  int idle_rounds = 0, graces = 0;
   while (!stop_) {
     if (open_.empty()) {
       // Rests only after a while without messages: waking it costs every post a system call.
@@ -226,8 +341,14 @@ void PostOffice::attend() {
       attention_.wait_for(lock, std::chrono::milliseconds(5));
       continue;
     }
+    const std::uint64_t before = visits_;
     attention_.wait_for(lock, kGrace);
-    if (!driving_ && !stop_ && !open_.empty()) drive(lock, [&] { return stop_ || open_.empty(); });
+    if (driving_ || stop_ || open_.empty()) continue;
+    if (visits_ != before && ++graces < kMostGraces) continue;
+    graces = 0;
+    attended_ = true;
+    drive(lock, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
+    attended_ = false;
   }
 }
 

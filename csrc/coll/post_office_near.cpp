@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kTakenBytes = 4 << 20;
 // Of shorter messages both ways take as long.
 constexpr std::size_t kPipelinedBytes = 256 << 10;
+// So that the sender goes from one to the next, and what comes last can still be taken out of its memory.
+constexpr std::size_t kGrantedAhead = 2;
 
 }  // namespace
 
@@ -32,7 +34,7 @@ bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
   fabric_.throw_if_failed();
   const Topology& t = fabric_.topology();
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = enter();
     Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
     if (!routes_[to].outbox.empty() || out.space() < std::max<std::size_t>(data.size(), 1)) return false;
     out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data());
@@ -49,7 +51,7 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
   const Topology& t = fabric_.topology();
   Ring in(fabric_.board(), t.local_of(from), t.local_rank());
   MessageHead head;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock = enter();
   if (driving_ || !unexpected_.empty() || !receives_.empty()) return false;
   if (!in.peek(head)) {
     const auto most = spin_.time();
@@ -70,19 +72,30 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
 
 /// Whether a long message had better come through the ring: the sender's core copies into it while this one copies out,
 /// which takes about half as long as one core that reads the other's memory. But it is twice the work: not where ranks
-/// share cores, and not beside other long messages, which keep both cores busy anyway.
-bool PostOffice::two_cores_copy(const Message& m) const {
-  if (m.bytes < kPipelinedBytes || fabric_.board().usable_cores() < fabric_.topology().local_size()) return false;
-  return std::all_of(routes_.begin(), routes_.end(), [](const Route& route) {
-    return route.asked.empty() && route.streaming.empty() && route.taking.empty() && route.arriving.empty();
-  });
+/// share cores, and not beside long messages to or from others, or to that rank, which keep both cores busy anyway.
+bool PostOffice::two_cores_copy(const Message& m, int from) const {
+  if (m.bytes < kPipelinedBytes || m.moved > 0) return false;
+  for (int peer = 0; peer < fabric_.topology().size(); ++peer) {
+    const Route& route = routes_[peer];
+    if (!route.asked.empty() || !route.streaming.empty()) return false;
+    if (peer != from && (!route.taking.empty() || !route.arriving.empty())) return false;
+  }
+  return fabric_.board().usable_cores() >= fabric_.topology().local_size();
 }
 
-/// Copies the next piece of the oldest message that is to come out of that rank's memory.
+/// Copies the next piece of the oldest message that is to come out of that rank's memory, or lets it come.
 bool PostOffice::take_piece(int peer) {
   Route& route = routes_[peer];
   if (route.taking.empty()) return false;
   const MessageHandle m = route.taking.front();
+  if (two_cores_copy(*m, peer)) {
+    if (route.arriving.size() >= kGrantedAhead) return false;
+    route.taking.pop_front();
+    grant_place(m, peer);
+    flush_ring(peer);
+    fabric_.board().line(fabric_.topology().local_of(peer)).bells[kPointToPoint].ring();
+    return true;
+  }
   const std::size_t n = std::min(kTakenBytes, m->bytes - m->moved);
   const int error = read_peer_memory(fabric_.peer(peer).pid, m->address + m->moved, {m->data + m->moved, n});
   if (error) {

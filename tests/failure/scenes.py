@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rank_process import join, say
@@ -133,6 +134,28 @@ def message(rank: int, size: int, store: str, operation: str) -> None:
     if rank == 1:
         time.sleep(60)
     attempt(operation, lambda: MESSAGES[operation](1))
+
+
+def works(rank: int, size: int, store: str, way: str) -> None:
+    """Rank 0 has messages of a Communicator under way, from and to rank 1, which only sleeps."""
+    from accdp_comm import Communicator, waitall
+
+    join(rank, size, store)
+    world = Communicator()
+    got, sent = np.zeros(3, np.float32), np.zeros(1_000_000, np.float32)
+    under_way = [world.irecv(got, 1), world.isend(sent, 1)] if rank == 0 else []
+    world.barrier()
+    ready()
+    if rank == 1:
+        time.sleep(60)
+
+    def look() -> None:
+        while not under_way[0].test():
+            time.sleep(0.001)
+
+    attempt(way, {"waitall": lambda: waitall(under_way), "test": look}[way])
+    attempt("wait for the send", under_way[1].wait)
+    attempt("close", world.close)
 
 
 CALLS: dict[str, Callable[[int], Any]] = {

@@ -93,3 +93,19 @@ def test_killed_while_a_message_is_awaited(play, record, operation):
     record(f"rank 1 of 2 gets SIGKILL, rank 0 in {operation}")
     assert f"rank 1 (pid {play.pid(1)}, host " in play.raised(0)["text"]
     assert play.after(0) < WITHIN_S
+
+
+@pytest.mark.parametrize("way", ["waitall", "test"])
+def test_killed_while_works_are_under_way(play, record, way):
+    play.start("works", 2, way=way)
+    play.until("ready", [0, 1])
+    time.sleep(0.3)
+    play.cause_at = time.monotonic()
+    play.cast[1].kill()
+    play.end()
+    record(f"rank 1 of 2 gets SIGKILL, rank 0 in {way} for an irecv and an isend of 4 MB of a Communicator")
+    assert f"rank 1 (pid {play.pid(1)}, host " in play.raised(0)["text"]
+    assert play.after(0) < WITHIN_S
+    second = play.facts(0, "raised")[1]
+    assert f"rank 1 (pid {play.pid(1)}, host " in second["text"], second
+    assert play.facts(0, "passed")[0]["what"] == "close"

@@ -1,0 +1,255 @@
+// Sends and receives under way, as Python sees them. The buffer of one belongs to its message until that is done: who
+// lets go of a work that is not leaves its array to the list below.
+#include "bind/core_messages.hpp"
+
+#include <map>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bind/core_arrays.hpp"
+#include "bind/core_numbers.hpp"
+
+namespace py = pybind11;
+
+namespace accdp::bind {
+namespace {
+
+/// A message that nobody asks about any more, with what it needs. The group too: its messages end before it does.
+struct Orphan {
+  std::shared_ptr<Group> group;
+  MessageHandle message;
+  py::object array;
+};
+
+/// Guarded by the GIL, and never destroyed: when the process ends, a message may still be on its way.
+std::vector<Orphan>& orphans() {
+  static auto* const list = new std::vector<Orphan>();
+  return *list;
+}
+
+/// Lets go of those that are done.
+void sweep() {
+  std::vector<Orphan>& list = orphans();
+  if (list.empty()) return;
+  std::vector<Orphan> done;
+  for (std::size_t i = 0; i < list.size();) {
+    if (!list[i].message->done) {
+      ++i;
+      continue;
+    }
+    done.push_back(std::move(list[i]));
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  // Outside the list: what ends here may run code of the user's, which may come here again.
+  done.clear();
+}
+
+/// After a wait in which Ctrl-C may have come.
+void raise_interrupt() {
+  if (PyErr_Occurred()) throw py::error_already_set();
+}
+
+/// A send or a receive, done or under way.
+class MessageWork {
+ public:
+  /// message: nullptr of a send that is done.
+  /// array: lives until it is done. then: called, if not None, when a caller first hears that it went well.
+  MessageWork(std::shared_ptr<Group> group, MessageHandle message, py::object array, py::object then = py::none())
+      : group_(std::move(group)), message_(std::move(message)), array_(std::move(array)), then_(std::move(then)) {
+    if (!message_) array_ = py::object();
+  }
+  MessageWork(const MessageWork&) = delete;
+  ~MessageWork() {
+    sweep();
+    if (message_ && !message_->done) orphans().push_back({std::move(group_), std::move(message_), std::move(array_)});
+  }
+
+  bool is_completed() {
+    if (!message_ || message_->done) return true;
+    bool done;
+    {
+      py::gil_scoped_release nogil;
+      done = group_->post_office().test(message_);
+    }
+    raise_interrupt();
+    return done;
+  }
+
+  /// Of one that is done: the rank that sent, of a receive.
+  py::object result() {
+    const py::object array = std::move(array_), then = std::exchange(then_, py::none());
+    if (!message_) return py::none();
+    try {
+      if (message_->error) std::rethrow_exception(message_->error);
+    } catch (const Interrupted&) {  // while another was waited for, which has told of it
+      group_->throw_if_failed();
+      throw;
+    }
+    if (!then.is_none()) then();
+    return message_->is_send ? py::object(py::none()) : py::object(py::int_(message_->peer));
+  }
+
+  const std::shared_ptr<Group>& group() const { return group_; }
+  const MessageHandle& message() const { return message_; }
+
+ private:
+  std::shared_ptr<Group> group_;
+  MessageHandle message_;
+  py::object array_, then_;
+};
+
+/// -1 for None.
+double limit_of(const py::object& timeout_s) {
+  if (timeout_s.is_none()) return -1;
+  const double seconds = PyFloat_AsDouble(timeout_s.ptr());
+  if (PyErr_Occurred())
+    PyErr_Clear();
+  else if (seconds >= 0)
+    return seconds;
+  throw UsageError("timeout_s: expected seconds >= 0 or None, got " + std::string(py::repr(timeout_s)));
+}
+
+[[noreturn]] void give_up_waiting(Group& group, const MessageHandle& message, double limit_s, std::size_t left) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g s", limit_s);
+  std::string text = "rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) + ", group " +
+                     group.name() + ": " + group.post_office().describe(*message) + " is not done after " + seconds +
+                     " (timeout_s)";
+  if (left > 1) text += ", nor are " + std::to_string(left - 1) + " others";
+  throw PeerTimeout(text + "; still under way");
+}
+
+py::object wait(MessageWork& work, const py::object& timeout_s) {
+  const double limit_s = limit_of(timeout_s);
+  if (work.message() && !work.message()->done) {
+    bool done;
+    {
+      py::gil_scoped_release nogil;
+      done = work.group()->wait_all({&work.message(), 1}, limit_s);
+    }
+    raise_interrupt();
+    if (!done) give_up_waiting(*work.group(), work.message(), limit_s, 1);
+  }
+  return work.result();
+}
+
+/// Waits for all, those of one group together; then raises the first error there was.
+py::list waitall(const py::iterable& given, const py::object& timeout_s) {
+  const double limit_s = limit_of(timeout_s);
+  const Deadline end(limit_s < 0 ? 0 : limit_s);
+  const py::list works(given);
+  std::map<Group*, std::vector<MessageHandle>> open;
+  for (py::handle item : works) {
+    auto& work = py::cast<MessageWork&>(item);
+    if (work.message() && !work.message()->done) open[work.group().get()].push_back(work.message());
+  }
+  for (auto& [group, messages] : open) {
+    bool done;
+    {
+      py::gil_scoped_release nogil;
+      const double left = std::chrono::duration<double>(end.at() - Clock::now()).count();
+      done = group->wait_all(messages, limit_s < 0 ? -1 : std::max(0.0, left));
+    }
+    raise_interrupt();
+    if (done) continue;
+    std::erase_if(messages, [](const MessageHandle& m) { return m->done.load(); });
+    if (!messages.empty()) give_up_waiting(*group, messages.front(), limit_s, messages.size());
+  }
+  py::list results(works.size());
+  std::exception_ptr first;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    try {
+      results[i] = py::cast<MessageWork&>(works[i]).result();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  return results;
+}
+
+std::unique_ptr<MessageWork> start_send(std::shared_ptr<Group> group, ConstBytes data, int to, std::int64_t tag,
+                                        py::object array) {
+  MessageHandle message;
+  {
+    py::gil_scoped_release nogil;
+    message = group->start_send(data, to, tag);
+  }
+  return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array));
+}
+
+std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes data, int from, std::int64_t tag,
+                                           py::object array, py::object then = py::none()) {
+  MessageHandle message;
+  {
+    py::gil_scoped_release nogil;
+    message = group->start_receive(data, from, tag);
+  }
+  return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array), std::move(then));
+}
+
+/// As the calls in core_calls.cpp, of which nullptr says that nothing was done.
+std::unique_ptr<MessageWork> try_isend(std::shared_ptr<Group> group, py::object x, py::handle dst, py::handle tag) {
+  const int to = rank_in(*group, dst);
+  const long long label = number(tag, kMostTag);
+  const auto data = plain_array(x, false);
+  if (to < 0 || label < 0 || !data) return nullptr;
+  return start_send(std::move(group), data->data, to, label, std::move(x));
+}
+
+std::unique_ptr<MessageWork> try_irecv(std::shared_ptr<Group> group, py::object x, py::handle src, py::handle tag) {
+  const int from = rank_in(*group, src);
+  const long long label = number(tag, kMostTag);
+  const auto data = plain_array(x, true);
+  if (from < 0 || label < 0 || !data) return nullptr;
+  return start_receive(std::move(group), data->data, from, label, std::move(x));
+}
+
+Bytes span_of(std::uintptr_t ptr, std::size_t count, Datatype type) {
+  return {reinterpret_cast<std::byte*>(ptr), count * element_bytes(type)};
+}
+
+}  // namespace
+
+void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& group) {
+  using namespace py::literals;
+  py::class_<MessageWork>(m, "MessageWork",
+                          "A send or a receive under way: Communicator.isend(), Communicator.irecv().\n\n"
+                          "Its array must not be changed (send) or used (receive) before it is done, and is kept alive "
+                          "until then.\nA work that is dropped before goes on until it is done.")
+      .def("is_completed", &MessageWork::is_completed,
+           "Whether it has ended, well or not. Moves what can be moved at once.")
+      .def(
+          "test",
+          [](MessageWork& work) {
+            if (!work.is_completed()) return false;
+            work.result();
+            return true;
+          },
+          "Whether it is done; raises what it failed with. Moves what can be moved at once.")
+      .def("wait", &wait, "timeout_s"_a = py::none(),
+           "Return when it is done: of a receive the rank that sent, of a send None. Raises what it failed with.\n\n"
+           "timeout_s: None waits as long as the communicator's operations may take, and one that is not done then has "
+           "failed.\nA number of seconds: PeerTimeout after them, and the work is still under way.");
+  m.def("waitall", &waitall, "works"_a, "timeout_s"_a = py::none());
+  group.def("try_isend", &try_isend)
+      .def("try_irecv", &try_irecv)
+      .def(
+          "isend",
+          [](std::shared_ptr<Group> g, std::uintptr_t ptr, std::size_t count, Datatype type, int dst, std::int64_t tag,
+             py::object array) {
+            return start_send(std::move(g), span_of(ptr, count, type), dst, tag, std::move(array));
+          },
+          "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, "array"_a, "Keeps `array` alive until it is done.")
+      .def(
+          "irecv",
+          [](std::shared_ptr<Group> g, std::uintptr_t ptr, std::size_t count, Datatype type, int src, std::int64_t tag,
+             py::object array, py::object then) {
+            return start_receive(std::move(g), span_of(ptr, count, type), src, tag, std::move(array), std::move(then));
+          },
+          "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, "array"_a, "then"_a = py::none(),
+          "Keeps `array` alive until it is done, and calls `then` in the wait() or test() that first tells so.")
+      .def("settle", &Group::settle, "timeout_s"_a = -1.0, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace accdp::bind

@@ -1,6 +1,7 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
 // nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
-// writes. Cost: a step for each piece. Between nodes: bcast_stream.cpp.
+// writes. Cost: a step for each piece. A short one goes ahead: its source waits for nobody, the others for the source.
+// Between nodes: bcast_stream.cpp.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
@@ -24,6 +25,18 @@ void walk(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes, C
     bytes -= n;
     offset = 0;
   }
+}
+
+void bcast_ahead(Context& c, Bytes data, int source) {
+  if (c.local_rank() == source) {
+    std::byte* slot = c.open_short();
+    if (!data.empty()) std::memcpy(slot, data.data(), data.size());
+    return c.publish_ahead();
+  }
+  c.open_unwritten();
+  c.publish_ahead();
+  c.await(source);
+  if (!data.empty()) std::memcpy(data.data(), c.short_slot(source), data.size());
 }
 
 }  // namespace
@@ -65,6 +78,7 @@ void bcast(Context& c, Bytes data, int root) {
   if (c.topology().nodes() > 1) return bcast_between_nodes(c, data, root);
   if (c.local_size() == 1) return c.note({"alone"});
   c.note({"chunks", 1, std::min(data.size(), node_piece_bytes(data.size(), c.slot_bytes()))});
+  if (c.may_go_ahead(data.size())) return bcast_ahead(c, data, c.topology().local_of(root));
   bcast_on_node(c, data, c.topology().local_of(root));
 }
 

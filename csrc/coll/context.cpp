@@ -41,6 +41,7 @@ std::string difference(const Signature& a, Signature b) {
 Context::Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step)
     : Lookout(fabric, deadline),
       signature_(signature),
+      digest_(signature.digest()),
       steps_(fabric.board(), step, fabric.patience(kCollective), *this) {}
 
 std::string Context::what() const {
@@ -53,13 +54,25 @@ bool Context::waits_for(int rank) const {
 }
 
 void Context::publish() {
-  if (!arrived_) fabric_.board().mine().signatures[signature_.sequence % 2] = signature_;
+  if (!arrived_) steps_.sign(signature_, digest_);
   steps_.publish();
   if (arrived_) return;
   arrived_ = true;
   steps_.await_all();
   compare_on_node();
   if (topology().nodes() > 1 && topology().is_leader()) compare_between_nodes();
+}
+
+void Context::publish_ahead() {
+  steps_.sign(signature_, digest_);
+  steps_.publish();
+  for (int rank : topology().neighbours())
+    if (steps_.has_published(topology().local_of(rank))) compare_with(rank);
+}
+
+void Context::await(int local_rank) {
+  steps_.await(local_rank);
+  if (!arrived_) compare_with(topology().neighbours()[local_rank]);
 }
 
 void Context::meet() {
@@ -69,12 +82,9 @@ void Context::meet() {
 }
 
 void Context::compare_on_node() {
-  for (int rank : topology().neighbours()) {
-    const Signature& theirs = fabric_.board().line(topology().local_of(rank)).signatures[signature_.sequence % 2];
-    compare(theirs, rank);
-    told_ |= theirs.notice;
-  }
-  told_ |= signature_.notice;
+  for (int rank : topology().neighbours()) compare_with(rank);
+  if (static_cast<OpKind>(signature_.kind) != OpKind::kBcastCompressed) return;
+  for (int local = 0; local < local_size(); ++local) told_ |= steps_.signature(local).notice;
 }
 
 /// Round by round each leader tells others, farther away than before, what it and all that it heard of call. After the
@@ -136,13 +146,15 @@ std::string Context::says(int rank, const Signature& what) const {
   return fabric_.describe(rank) + " calls " + accdp::describe(what) + " as #" + std::to_string(what.sequence);
 }
 
-void Context::compare(const Signature& other, int rank) {
-  if (other == signature_) return;
+void Context::compare_with(int rank) {
+  if (steps_.digest(topology().local_of(rank)) == digest_) return;
+  const Signature& other = steps_.signature(topology().local_of(rank));
+  if (!arrived_) steps_.await_all();
   // Which of two ranks is the odd one? The one whose node mates say something else.
   const int me = topology().rank();
   int with_me = 0, with_other = 0;
   for (int local = 0; local < local_size(); ++local) {
-    const Signature& said = fabric_.board().line(local).signatures[signature_.sequence % 2];
+    const Signature& said = steps_.signature(local);
     with_me += said == signature_;
     with_other += said == other;
   }
@@ -152,7 +164,7 @@ void Context::compare(const Signature& other, int rank) {
 }
 
 void Context::fail_mismatch(const std::string& text) {
-  fabric_.fail(FailureKind::kMismatch, text);
+  fabric_.fail(FailureKind::kMismatch, text, signature_.sequence);
   fabric_.throw_if_failed();
   throw MismatchError(text);
 }

@@ -20,6 +20,10 @@ struct Incoming {
 /// One collective on its way: what an algorithm works with. Algorithms are written in steps of the
 /// node (node/steps.hpp) and exchanges between nodes; the first step of each also carries the
 /// signature, so that ranks that disagree all fail before a byte reaches a caller's buffer.
+///
+/// On one node, where little is handed over, a rank that needs nothing from the others goes ahead: it publishes,
+/// compares its signature with those that are there, and is done. Whoever comes later compares with it, so of two
+/// that disagree the later one always notices, and the one that went ahead hears of it in its next collective.
 class Context : public Lookout {
  public:
   Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step);
@@ -41,11 +45,22 @@ class Context : public Lookout {
   std::byte* open() { return steps_.open(); }
   void open_unwritten() { steps_.open_unwritten(); }
   void publish();  ///< the first one waits for all ranks of the node and compares signatures
-  void await(int local_rank) { steps_.await(local_rank); }
+  void await(int local_rank);
   void await_all() { steps_.await_all(); }
   const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
   void meet();  ///< a step in which nothing is handed over
-  /// Before the first step: what all leaders shall know after it, from the one rank that has something to tell.
+
+  /// Whether a call in whose only step each rank hands over at most so many bytes may go ahead. It then uses short
+  /// slots. Ranks that disagree on that disagree on their signatures, too.
+  bool may_go_ahead(std::size_t bytes) const {
+    return !arrived_ && topology().nodes() == 1 && local_size() > 1 && bytes <= fabric_.board().short_slot_bytes();
+  }
+  std::byte* open_short() { return steps_.open_short(); }
+  void publish_ahead();  ///< of a rank that then awaits only those that it needs something from, if any
+  const std::byte* short_slot(int local_rank) const { return steps_.short_slot(local_rank); }
+
+  /// Of a bcast_compressed, before the first step: what all leaders shall know after it, from the one rank that has
+  /// something to tell.
   void tell(std::uint64_t notice) { signature_.notice = notice; }
   std::uint64_t told() const { return told_; }  ///< leaders, and that rank's node
 
@@ -99,10 +114,11 @@ class Context : public Lookout {
   void compare_on_node();
   void compare_between_nodes();
   void tell_who_disagrees();  // all leaders at once; throws
-  void compare(const Signature& other, int rank);
+  void compare_with(int rank);
   std::string says(int rank, const Signature& what) const;
 
   Signature signature_;
+  std::uint64_t digest_;
   Steps steps_;
   std::uint64_t told_ = 0;
   bool arrived_ = false, noted_ = false;

@@ -151,10 +151,10 @@ double Fabric::cores_per_node() const {
       ->cores;
 }
 
-void Fabric::fail(FailureKind kind, const std::string& text) noexcept {
+void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t disputed) noexcept {
   std::lock_guard lock(failure_mutex_);
   if (board_.has_failed()) return;  // whoever failed first tells the others
-  board_.fail(kind, text);
+  board_.fail(kind, text, disputed);
   if (!wire_ || told_others_ || wire_->health() == Wire::kRanksMayBeDead) return;
   told_others_ = true;
   wire_->worsen(health_after(kind, *wire_));
@@ -223,7 +223,9 @@ bool Fabric::has_failed() {
 
 void Fabric::throw_if_failed() {
   if (!has_failed()) return;
-  const auto [kind, text] = board_.failure();
+  auto [kind, text] = board_.failure();
+  if (const std::uint64_t disputed = board_.failed_call(), now = call; disputed && disputed < now)
+    text += " (#" + std::to_string(disputed) + " is an earlier call; this is #" + std::to_string(now) + ")";
   if (wire_) wire_->worsen(health_after(kind, *wire_));
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                           ", group " + name_ + ": " + text);

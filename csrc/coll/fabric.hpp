@@ -57,13 +57,15 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  ChoiceMemo choices;       ///< of allreduces
-  Experiences experiences;  ///< of broadcasts from this rank
-  Patience wire_patience;   ///< of collectives that wait for other nodes
-  Way way;                  ///< of the last collective
+  ChoiceMemo choices;                   ///< of allreduces
+  Experiences experiences;              ///< of broadcasts from this rank
+  Patience wire_patience;               ///< of collectives that wait for other nodes
+  Way way;                              ///< of the last collective
+  std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
-  void fail(FailureKind kind, const std::string& text) noexcept;
+  /// `disputed`: number of the collective that ranks disagree on, else 0.
+  void fail(FailureKind kind, const std::string& text, std::uint64_t disputed = 0) noexcept;
   void expect_silence_of(int rank);  ///< it did not come in time; it may be dead
   bool has_failed();                 ///< also takes notice of failures on other nodes, as does the next
   void throw_if_failed();

@@ -11,10 +11,45 @@ namespace {
 
 std::size_t part(std::size_t total, std::size_t at, std::size_t most) { return std::min(most, total - at); }
 
+void put(std::byte* to, ConstBytes from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+/// Short blocks on one node: those that give theirs away go ahead.
+void gather_ahead(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
+  const Topology& t = c.topology();
+  if (t.rank() != root) {
+    put(c.open_short(), in);
+    return c.publish_ahead();
+  }
+  c.open_unwritten();
+  c.publish();
+  copy(outs[root], in);
+  for (int rank : t.neighbours())
+    if (rank != root) put(outs[rank].data(), {c.short_slot(t.local_of(rank)), in.size()});
+}
+
+/// Short blocks on one node: root goes ahead, the others wait for it alone.
+void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
+  const Topology& t = c.topology();
+  if (t.rank() == root) {
+    std::byte* slot = c.open_short();
+    for (int rank : t.neighbours())
+      if (rank != root) put(slot + t.local_of(rank) * out.size(), ins[rank]);
+    c.publish_ahead();
+    return copy(out, ins[root]);
+  }
+  c.open_unwritten();
+  c.publish_ahead();
+  c.await(t.local_of(root));
+  put(out.data(), {c.short_slot(t.local_of(root)) + t.local_rank() * out.size(), out.size()});
+}
+
 }  // namespace
 
 void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const Topology& t = c.topology();
+  if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Outgoing parcel{root, in};
@@ -53,6 +88,7 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
 
 void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   const Topology& t = c.topology();
+  if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Incoming parcel{root, out};

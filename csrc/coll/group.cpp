@@ -107,6 +107,7 @@ Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp o
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   std::lock_guard lock(collective_mutex_);
+  fabric_.call = sequence_ + 1;
   fabric_.enter(seconds(timeout_s));
   const auto started = Clock::now();
   signature.kind = static_cast<std::uint8_t>(kind);

@@ -40,6 +40,17 @@ void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
+/// The same with one receiver, short: all others go ahead.
+void reduce_ahead(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
+  std::byte* mine = c.open_short();
+  if (!in.empty()) std::memcpy(mine, in.data(), in.size());
+  if (receiver != c.local_rank()) return c.publish_ahead();
+  c.publish();
+  const std::span<const void*> sources = c.sources();
+  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.short_slot(rank);
+  reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
+}
+
 void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, std::size_t total) {
   const int k = c.local_size(), me = c.local_rank();
   const bool wanted = receiver < 0 || receiver == me;
@@ -77,6 +88,7 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
   }
   if (in.size() <= c.flat_bytes()) {
     c.note({"flat", 1, in.size()});
+    if (receiver >= 0 && c.may_go_ahead(in.size())) return reduce_ahead(c, in, out, how, receiver);
     return reduce_flat(c, in, out, how, receiver);
   }
   c.note({"slices", 1, std::min(in.size(), c.slot_bytes())});

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -25,6 +26,7 @@ struct alignas(128) Board::Head {
   enum : std::uint32_t { kNone, kBeingWritten, kReady };
   std::atomic<std::uint32_t> failure;
   FailureKind kind;
+  std::uint64_t call;
   char text[1000];
 };
 
@@ -33,6 +35,8 @@ namespace {
 constexpr std::size_t kHeadBytes = 4096;
 /// A slot holds a piece for each of the node's ranks at the least, whatever the chunk size.
 constexpr std::size_t kLeastPieceBytes = 256;
+/// Not a power of two, or all short slots would begin in the same set of a cache.
+constexpr std::size_t kShortSlotStride = kShortSlotBytes + 128;
 constexpr std::chrono::seconds kWritingTakes{1};  // at most: the reason of a failure
 
 }  // namespace
@@ -46,6 +50,18 @@ void throw_failure(FailureKind kind, const std::string& text) {
     case FailureKind::kOther: break;
   }
   throw Error(text);
+}
+
+std::uint64_t Signature::digest() const {
+  std::uint64_t small;
+  std::memcpy(&small, &root, sizeof small);
+  static_assert(offsetof(Signature, memory) + sizeof memory == offsetof(Signature, root) + sizeof small);
+  std::uint64_t hash = 0;
+  for (std::uint64_t word : {sequence, count, layout, check, small}) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;  // each line can be undone
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 void Bell::ring() noexcept {
@@ -71,7 +87,8 @@ Board::Layout Board::layout_for(int local_size) {
   at.ring_bytes = settings().ring_bytes;
   at.lines = kHeadBytes;
   at.ring_lines = page(at.lines + ranks * sizeof(RankLine));
-  at.slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
+  at.short_slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
+  at.slots = page(at.short_slots + ranks * kShortSlots * kShortSlotStride);
   at.rings = page(at.slots + ranks * 2 * at.slot_bytes);
   at.bytes = page(at.rings + ranks * ranks * at.ring_bytes);
   return at;
@@ -120,9 +137,13 @@ std::byte* Board::slot(int rank, std::uint64_t step) const {
   return at(layout_.slots + (std::size_t(rank) * 2 + step % 2) * layout_.slot_bytes);
 }
 
+std::byte* Board::short_slot(int rank, std::uint64_t step) const {
+  return at(layout_.short_slots + (rank * kShortSlots + step % kShortSlots) * kShortSlotStride);
+}
+
 bool Board::has_failed() const { return head().failure.load(std::memory_order_acquire) == Head::kReady; }
 
-void Board::fail(FailureKind kind, const std::string& text) noexcept {
+void Board::fail(FailureKind kind, const std::string& text, std::uint64_t call) noexcept {
   std::uint32_t none = Head::kNone;
   bool is_first = head().failure.compare_exchange_strong(none, Head::kBeingWritten);
   if (!is_first) {
@@ -133,6 +154,7 @@ void Board::fail(FailureKind kind, const std::string& text) noexcept {
   }
   if (is_first) {
     head().kind = kind;
+    head().call = call;
     std::strncpy(head().text, text.c_str(), sizeof head().text - 1);
     head().failure.store(Head::kReady, std::memory_order_release);
   }
@@ -141,6 +163,8 @@ void Board::fail(FailureKind kind, const std::string& text) noexcept {
 }
 
 std::pair<FailureKind, std::string> Board::failure() const { return {head().kind, head().text}; }
+
+std::uint64_t Board::failed_call() const { return head().call; }
 
 void Board::ring_others(Channel channel) const noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // one for all of them, as in Bell::ring()

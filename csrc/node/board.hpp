@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -31,6 +32,8 @@ struct Signature {
     return sequence == other.sequence && count == other.count && layout == other.layout && check == other.check &&
            root == other.root && kind == other.kind && type == other.type && op == other.op && memory == other.memory;
   }
+  /// Of all that is compared. Never equal where one of the 8-byte words differs; where several do, with 2^-64.
+  std::uint64_t digest() const;
 };
 static_assert(sizeof(Signature) == 48);
 
@@ -50,17 +53,24 @@ struct Bell {
 
 enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
 
+/// What a rank says or hands over in a step stays there so many steps: as far as it may be ahead of the slowest rank,
+/// and one more, because who has published the step after the one that it read is done with it.
+constexpr std::uint64_t kShortSlots = 7, kMostAhead = kShortSlots - 1;
+constexpr std::size_t kShortSlotBytes = 8 << 10;
+
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
-  std::atomic<std::int32_t> core{0};  ///< where it last ran, counted from 1; 0: not known
-  Signature signatures[2];
+  std::uint64_t digests[kShortSlots];  ///< of its signatures; with `step` one cache line, which is all that others read
+  std::atomic<std::int32_t> core{0};   ///< where it last ran, counted from 1; 0: not known
   alignas(64) Bell bells[kChannels];
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
   std::atomic<std::uint64_t> probe_value{0};
   std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
   std::atomic<std::uint32_t> left{0};
   std::uint8_t cores[128];  ///< affinity mask
+  /// Of the calls whose first step it was. Apart from what others read, so that to write it costs little.
+  alignas(128) Signature signatures[kShortSlots];
 };
 
 /// One direction of a pair of ranks; data lies in the segment's ring area.
@@ -87,12 +97,18 @@ class Board {
   RingLine& ring_line(int from, int to) const;
   std::byte* ring_data(int from, int to) const;
   std::byte* slot(int rank, std::uint64_t step) const;
+  std::byte* short_slot(int rank, std::uint64_t step) const;
+  Signature& signature(int rank, std::uint64_t step) const { return line(rank).signatures[step % kShortSlots]; }
+  std::uint64_t& digest(int rank, std::uint64_t step) const { return line(rank).digests[step % kShortSlots]; }
   std::size_t slot_bytes() const { return layout_.slot_bytes; }
+  std::size_t short_slot_bytes() const { return std::min(kShortSlotBytes, slot_bytes()); }
   std::size_t ring_bytes() const { return layout_.ring_bytes; }
 
   bool has_failed() const;
-  void fail(FailureKind kind, const std::string& text) noexcept;  ///< the first call counts; wakes everybody
+  /// The first call counts; wakes everybody. `call`: the number of the collective that ranks disagree on, else 0.
+  void fail(FailureKind kind, const std::string& text, std::uint64_t call = 0) noexcept;
   std::pair<FailureKind, std::string> failure() const;
+  std::uint64_t failed_call() const;
   void ring_others(Channel channel) const noexcept;
   /// Whether this rank can read that one's memory, process `pid`: 0 or an errno (node/peer_memory.hpp).
   int probe_memory_of(int rank, int pid) const noexcept;
@@ -112,7 +128,7 @@ class Board {
   };
   /// Where things lie, from the settings in force when the segment was made: later ones must not move it.
   struct Layout {
-    std::size_t slot_bytes, ring_bytes, lines, ring_lines, slots, rings, bytes;
+    std::size_t slot_bytes, ring_bytes, lines, ring_lines, short_slots, slots, rings, bytes;
   };
   static Layout layout_for(int local_size);
   Head& head() const;

@@ -9,6 +9,8 @@ namespace accdp {
 /// slot, publishes the step, and then reads the slots of ranks that have published it too. Slots
 /// alternate between two halves, so a slot may be written again two steps later, once every rank has
 /// published the step in between: by publishing it a rank says that it no longer reads the step before.
+/// Of short slots there are more, so who needs nothing from the others may publish and go on, up to
+/// kMostAhead steps ahead of the slowest one.
 class Steps {
  public:
   /// `counter` outlives this object: steps are counted over the whole life of the group.
@@ -21,12 +23,23 @@ class Steps {
     wait_for_all(step_ - 1);
     return board_.slot(board_.local_rank(), step_);
   }
-  void open_unwritten() { ++step_; }
+  std::byte* open_short() {
+    open_unwritten();
+    return board_.short_slot(board_.local_rank(), step_);
+  }
+  void open_unwritten() {
+    ++step_;
+    if (step_ <= kMostAhead || all_published(step_ - kMostAhead)) return;
+    // Not only for the one step that is needed: the others had better do several before this rank takes a core again.
+    wait_for_all(step_ - kMostAhead / 2);
+  }
 
+  /// What is stored before is seen by whoever sees the step. Of two ranks that publish one, at least one sees the
+  /// other's afterwards.
   void publish() {
     if (patience_.is_crowded) board_.note_core();
     board_.mine().step.store(step_, std::memory_order_release);
-    board_.ring_others(kCollective);
+    board_.ring_others(kCollective);  // with a full fence
   }
   void await(int rank) {
     awaited_step_ = step_;
@@ -36,6 +49,15 @@ class Steps {
   void await_all() { wait_for_all(step_); }
 
   const std::byte* slot(int rank) const { return board_.slot(rank, step_); }
+  const std::byte* short_slot(int rank) const { return board_.short_slot(rank, step_); }
+  /// Of a call's first step.
+  void sign(const Signature& signature, std::uint64_t digest) {
+    board_.signature(board_.local_rank(), step_) = signature;
+    board_.digest(board_.local_rank(), step_) = digest;
+  }
+  const Signature& signature(int rank) const { return board_.signature(rank, step_); }
+  std::uint64_t digest(int rank) const { return board_.digest(rank, step_); }
+  bool has_published(int rank) const { return published(rank, step_); }
 
   /// Whether the wait going on needs something from that rank.
   bool waits_for(int rank) const {
@@ -50,11 +72,12 @@ class Steps {
   void wait_for_all(std::uint64_t step) {
     awaited_step_ = step;
     awaited_rank_ = -1;
-    wait([&] {
-      for (int rank = 0; rank < board_.local_size(); ++rank)
-        if (rank != board_.local_rank() && !published(rank, step)) return false;
-      return true;
-    });
+    wait([&] { return all_published(step); });
+  }
+  bool all_published(std::uint64_t step) const {
+    for (int rank = 0; rank < board_.local_size(); ++rank)
+      if (rank != board_.local_rank() && !published(rank, step)) return false;
+    return true;
   }
   /// Whether a rank that this one waits for needs the core that this one is on.
   bool is_in_the_way() const {

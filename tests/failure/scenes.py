@@ -182,11 +182,11 @@ CALLS: dict[str, Callable[[int], Any]] = {
 
 
 def disagree(rank: int, size: int, store: str, odd: int, usual_call: str, odd_call: str) -> None:
-    """One rank calls something else than the others."""
+    """One rank calls something else than the others. Ranks that go ahead in a short call hear of it in the next."""
     join(rank, size, store)
     dist.barrier()
     say(event="calls", at=time.monotonic())
-    attempt("the call", lambda: CALLS[odd_call if rank == odd else usual_call](rank))
+    attempt("the call", lambda: (CALLS[odd_call if rank == odd else usual_call](rank), dist.barrier()))
 
 
 def wrong_message(rank: int, size: int, store: str, sent: int, expected: int) -> None:

@@ -75,9 +75,18 @@ class WeightSync:
     def _checksum(self, held: Any) -> int:
         check = 0
         for name, tensor in zip(*flatten("tensor", held), strict=True):
-            buffer = buffers.describe(tensor, name, writable=False)
+            buffer = buffers.describe(_in_host(tensor), name, writable=False)
             check = _core.crc32c(buffer.pointer, buffer.count * buffer.datatype.itemsize, check)
         return check
+
+
+def _in_host(tensor: Any) -> Any:
+    """Return a tensor, or a copy of it if it is on a CUDA device."""
+    if getattr(tensor, "is_cuda", False):  # torch
+        return tensor.detach().cpu()
+    if hasattr(tensor, "__cuda_array_interface__") and hasattr(tensor, "get"):  # CuPy
+        return tensor.get()
+    return tensor
 
 
 def _copy_into(old: Any, new: Any) -> None:

@@ -1,0 +1,60 @@
+"""WeightSync of memory on a device: what it keeps and compares, with stand-ins for arrays and broadcasts."""
+
+import numpy as np
+import pytest
+
+from accdp_comm import BcastResult, Communicator, WeightSync, weight_sync
+
+
+class OnDevice:
+    """As CuPy's arrays: the host cannot read them where they are."""
+
+    __cuda_array_interface__: dict = {}
+
+    def __init__(self, values):
+        self._values = np.array(values, np.float32)
+        self.fetched = 0
+
+    def __setitem__(self, at, other):
+        self._values[at] = other._values
+
+    def copy(self):
+        return OnDevice(self._values)
+
+    def get(self):
+        self.fetched += 1
+        return self._values.copy()
+
+
+@pytest.fixture
+def references(monkeypatch):
+    """Of the broadcasts."""
+    seen = []
+
+    def bcast(tensors, root, *, reference, **options):
+        seen.append(reference)
+        return object.__new__(BcastResult)
+
+    monkeypatch.setattr(weight_sync, "bcast_compressed", bcast)
+    with Communicator() as alone:
+        yield alone, seen
+
+
+def test_the_second_round_is_a_difference(references):
+    alone, seen = references
+    x = OnDevice([1, 2, 3])
+    sync = WeightSync([x], group=alone)
+    sync.sync()
+    x._values += 1
+    sync.sync()
+    assert seen[0] is None
+    (old,) = seen[1]
+    assert old is not x and old.fetched == 1 and x.fetched == 0
+    assert old._values.tolist() == [2, 3, 4]  # after the round: what the next one starts from
+
+
+def test_a_device_has_the_checksum_of_the_host(references):
+    alone, _ = references
+    values = np.arange(1000, dtype=np.float32)
+    sync = WeightSync(values, group=alone)
+    assert sync._checksum([OnDevice(values)]) == sync._checksum([values]) != sync._checksum([values + 1])

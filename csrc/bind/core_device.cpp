@@ -8,9 +8,9 @@
 #include "coll/far_memory.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
-#include "codec/cuda_codec.hpp"
 #include "gpu/device_collectives.hpp"
 #include "gpu/device_messages.hpp"
+#include "gpu/lone_codec.hpp"
 #endif
 
 namespace py = pybind11;
@@ -24,7 +24,7 @@ using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
-std::vector<std::string> codecs_there() { return device_codecs(); }
+std::vector<std::string> codecs_there() { return LoneCodec::names(); }
 #else
 constexpr bool kIsBuilt = false;
 CudaReport report() { return {.why_not = "accdp was built without CUDA"}; }

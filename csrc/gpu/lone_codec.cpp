@@ -22,6 +22,8 @@ LoneCodec::LoneCodec(std::size_t chunks, std::size_t chunk_bytes)
 LoneCodec::~LoneCodec() = default;
 
 std::size_t LoneCodec::room(CodecId codec, std::size_t chunk_bytes) { return encoded_room(codec, chunk_bytes); }
+std::vector<std::string> LoneCodec::names() { return device_codecs(); }
+
 bool LoneCodec::has(CodecId codec, Datatype type) { return encodes_on_device(codec, type); }
 
 void LoneCodec::encode(CodecId codec, const Encoding& how, const std::vector<Chunk>& chunks, std::uintptr_t sizes,

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "codec/codec.hpp"
@@ -22,6 +23,7 @@ class LoneCodec {
   ~LoneCodec();
   LoneCodec(const LoneCodec&) = delete;
 
+  static std::vector<std::string> names();  ///< of all that work on the current device
   static bool has(CodecId codec, Datatype type);
   static std::size_t room(CodecId codec, std::size_t chunk_bytes);
   /// sizes, damaged: addresses of the device; stream: a cudaStream_t.

@@ -26,6 +26,7 @@ const CodecRow* find_codec(CodecId id) noexcept {
 }
 
 std::string why_not_here(const CodecRow& codec) {
+  if (settings().codecs_off.empty()) return codec.why_not();
   bool off = false;
   std::istringstream names(settings().codecs_off);
   for (std::string name; std::getline(names, name, ',');) off |= codec_named(name).id == codec.id;

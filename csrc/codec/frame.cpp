@@ -125,7 +125,7 @@ FrameReader::FrameReader(ConstBytes message, const FrameExpectation& expected) :
       if (codec->lossy && !expected.may_be_lossy)
         throw CodecError(std::string("a chunk of the lossy codec ") + codec->name + ", but no error bound was given");
       require("codec format", codec->format, record.format);
-      if (const std::string reason = codec->why_not(); !reason.empty())
+      if (const std::string reason = why_not_here(*codec); !reason.empty())
         throw CodecError(std::string("a chunk of codec ") + codec->name + ", which does not work here: " + reason);
       require("library version", codec->library_major(), record.library_major);
     }

@@ -14,6 +14,8 @@ constexpr std::chrono::microseconds kGrace{300};
 constexpr int kMostGraces = 10;
 // A caller who only ever looks has to find out, too, that a rank is gone.
 constexpr std::chrono::milliseconds kBetweenLooks{1};
+// At the end: messages that have come, but that nobody has looked at yet, find their receives.
+constexpr std::chrono::milliseconds kToLookThrough{10};
 
 }  // namespace
 
@@ -260,6 +262,7 @@ bool PostOffice::test(const MessageHandle& m) {
       if (!looker_) looker_ = std::make_shared<Watcher>(*this);
       lock.unlock();
       try {
+        looker_->has_failed();  // takes notice of what other nodes say
         looker_->look_around();
       } catch (...) {
         lock.lock();
@@ -293,6 +296,10 @@ void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
 void PostOffice::settle(double timeout_s) {
   std::exception_ptr first;
   if (fabric_.board().has_failed()) return;  // whoever waits for them is told
+  {
+    std::unique_lock lock = enter();
+    drive_or_wait(lock, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
+  }
   while (true) {
     std::vector<MessageHandle> due;
     {

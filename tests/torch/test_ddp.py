@@ -196,7 +196,8 @@ def test_a_parameter_that_differs_in_shape_is_found_at_once(rank, size):
     else:
         # The short broadcasts in between need nothing from rank 1; the gradients do.
         with pytest.raises(dist.DistBackendError, match="rank 1 .* left the group"):
-            DistributedDataParallel(model)(torch.ones(2, 5)).sum().backward()
+            ddp = DistributedDataParallel(model)
+            ddp(torch.ones(2, 5)).sum().backward()
 
 
 @pytest.mark.on_ranks(2, 3)

@@ -82,3 +82,18 @@ def assert_same(got: torch.Tensor, expected: torch.Tensor) -> None:
             f"{len(wrong)} of {got.numel()} elements differ, first at {first}: {got.flatten()[first]}, "
             f"expected {expected.flatten()[first]}"
         )
+
+
+def reason_of(work: dist.Work) -> str:
+    """What ``work.exception()`` says, "" for none. torch 2.11 cannot hand it to Python; wait() raises it there."""
+    try:
+        error = work.exception()
+    except TypeError as gap:
+        assert torch.__version__ < "2.13" and "exception_ptr" in str(gap)
+        try:
+            work.wait()
+        except dist.DistBackendError as failure:
+            error = failure
+        else:
+            return ""
+    return "" if error is None else str(error)

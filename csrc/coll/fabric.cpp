@@ -236,7 +236,7 @@ void Fabric::leave() noexcept {
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (!wire_ || wire_->health() != Wire::kWell || std::exchange(told_others_, true)) return;
+  if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(told_others_, true)) return;
   tell_other_nodes(Wire::kFarewell, nullptr, 0);
   // Of a group that has failed, or that others leave without a farewell, the wire is kept: something may still come.
   wire_->retire(topology_.size() - topology_.local_size());

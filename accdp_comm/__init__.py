@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import hooks, settings
     from ._core import (
         CodecError,
         CudaError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         reset_stats,
         stats,
     )
+    from .allreduce import AllreduceResult, AllreduceWork, allreduce_compressed
     from .backend import monitored_barrier
     from .bcast import BcastResult, BcastWork, bcast_compressed, relative
     from .communicator import Communicator
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from .weight_sync import WeightSync
 
 __all__ = [
+    "AllreduceResult",
+    "AllreduceWork",
     "BcastResult",
     "BcastWork",
     "CodecError",
@@ -53,7 +57,9 @@ __all__ = [
     "UsageError",
     "WeightSync",
     "__version__",
+    "allreduce_compressed",
     "bcast_compressed",
+    "hooks",
     "monitored_barrier",
     "relative",
     "reset_stats",

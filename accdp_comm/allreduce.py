@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core, nvcomp
-from .arguments import Arguments
+from .arguments import Arguments, wait_limit
 from .bcast import BcastResult, Relative, bound_of, check_codec
 from .buffers import Buffer
 from .channels import Pending, channel_of
@@ -35,7 +35,7 @@ class AllreduceWork:
 
     def wait(self, timeout_s: float | None = None) -> AllreduceResult:
         """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
-        return AllreduceResult(**self._pending.wait(timeout_s))
+        return AllreduceResult(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
 
 
 def allreduce_compressed(
@@ -93,15 +93,15 @@ def allreduce_compressed(
     data = args.buffer("tensor", tensor, writable=True)
     args.op(op, data)
     if error_bound is not None and (data.datatype.name not in _FLOATS or op not in ("sum", "avg")):
-        raise args.wrong("error_bound", f"None for {op} of {data.datatype.name}", repr(error_bound))
+        raise args.wrong("error_bound", f"None for {op} of {data.kind}", repr(error_bound))
     try:
         bound = bound_of(error_bound)
-        check_codec(codec, chunk_bytes)
+        check_codec(codec, chunk_bytes, bound)
     except _core.UsageError as error:
         raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
-    counts = [data.count] if parts is None else [int(count) for count in parts]
-    if sum(counts) != data.count or min(counts, default=0) < 0:
-        raise args.wrong("parts", f"counts >= 0 that add up to {data.count}", counts)
+    counts = [data.count] if parts is None else args.whole_numbers("parts", parts)
+    if sum(counts) != data.count:
+        raise args.wrong("parts", f"counts that add up to {data.count}", counts)
     pending = channel.allreduce(
         data,
         counts,
@@ -118,7 +118,7 @@ def allreduce_compressed(
 def _residual(args: Arguments, residual: Any, data: Buffer) -> Buffer:
     buffer = args.buffer("residual", residual, writable=True)
     if buffer.datatype.name != "f32" or buffer.count != data.count:
-        got = f"{buffer.count} {buffer.datatype.name}"
+        got = f"{buffer.count} {buffer.kind}"
         raise args.wrong("residual", f"float32 of {data.count} elements", got)
     if buffer.device != data.device:
         raise args.wrong("residual", "the memory that tensor is in", "other memory")

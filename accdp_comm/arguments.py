@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from ._core import Datatype, ReduceOp, UsageError
 from .buffers import Buffer, describe, new_like
@@ -23,6 +26,26 @@ def _has(kind: Datatype, op: str) -> bool:
     """Whether a datatype can be reduced by an operation that there is."""
     bitwise, ordered = op in _BITWISE, op in ("min", "max")
     return not ((bitwise and kind.name in _FLOATS) or (ordered and kind.name in _COMPLEX) or kind == Datatype.bytes)
+
+
+def time_out(name: str, value: Any) -> float:
+    """Return the time-out of operations, in seconds above 0 (infinity: none); raises UsageError where it is no such."""
+    if not isinstance(value, Real) or not float(value) > 0:
+        raise UsageError(f"{name}: expected seconds > 0, got {value!r}")
+    return float(value)
+
+
+def wait_limit(name: str, value: Any) -> float | None:
+    """Return how long a wait lasts, in seconds from 0 on, or None; raises UsageError where it is no such."""
+    if value is not None and (not isinstance(value, Real) or not float(value) >= 0):
+        raise UsageError(f"{name}: expected seconds >= 0 or None, got {value!r}")
+    return None if value is None else float(value)
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Raise UsageError where a value is not True, False or None."""
+    if value is not None and not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name}: expected True, False or None, got {value!r}")
 
 
 class Arguments:
@@ -47,6 +70,16 @@ class Arguments:
         """Return a rank that is in range."""
         return self._number(name, value, self.size, f"a rank from 0 to {self.size - 1}")
 
+    def color(self, name: str, value: Any) -> int:
+        """Return a number that tells ranks apart or orders them."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = 1 << 63
+        if not -(1 << 63) <= number < 1 << 63:
+            raise self.wrong(name, "an integer of 64 bits", repr(value))
+        return number
+
     def tag(self, value: int) -> int:
         """Return a tag a caller may use."""
         return self._number("tag", value, 1 << 31, "a number from 0 to 2147483647")
@@ -62,18 +95,18 @@ class Arguments:
 
     def op(self, name: str, data: Buffer) -> ReduceOp:
         """Return the reduction of that name, if the datatype has it."""
-        if name not in _OPS:
+        if not isinstance(name, str) or name not in _OPS:
             raise self.wrong("op", "one of " + ", ".join(_OPS), repr(name))
         if not _has(data.datatype, name):
             if data.datatype == Datatype.bytes:
-                raise self.wrong("x", "a datatype that can be reduced", getattr(data.owner, "dtype", "bytes"))
-            raise self.wrong("op", f"an operation that {data.datatype.name} has", repr(name))
+                raise self.wrong("x", "a datatype that can be reduced", data.kind)
+            raise self.wrong("op", f"an operation that {data.kind} has", repr(name))
         return _OPS[name]
 
     def same_kind(self, name: str, data: Buffer, as_in: Buffer) -> None:
         """Check that two arrays have one datatype and are in the same memory."""
         if data.datatype != as_in.datatype:
-            raise self.wrong(name, f"datatype {as_in.datatype.name}", data.datatype.name)
+            raise self.wrong(name, f"datatype {as_in.kind}", data.kind)
         if data.device != as_in.device:
             raise self.wrong(name, f"memory of {_place(as_in)}", _place(data))
 
@@ -134,10 +167,18 @@ class Arguments:
 
     def numbers(self, name: str, counts: Sequence[int]) -> list[int]:
         """Return a list of counts, one per rank."""
-        given = [int(count) for count in counts]
+        given = self.whole_numbers(name, counts)
         self.one_per_rank(name, given)
-        if min(given) < 0:
-            raise self.wrong(name, "counts >= 0", given)
+        return given
+
+    def whole_numbers(self, name: str, counts: Any) -> list[int]:
+        """Return a list of counts, of any length; a fraction is refused, not cut off."""
+        try:
+            given = [operator.index(count) for count in counts]
+        except TypeError:
+            given = [-1]
+        if min(given, default=0) < 0:
+            raise self.wrong(name, "counts >= 0, whole numbers", repr(counts))
         return given
 
 

@@ -132,7 +132,7 @@ def monitored_barrier(
         wait_all_ranks: Name all missing ranks after the time-out instead of the first.
     Raises:
         PeerTimeout: Ranks are missing; rank 0's message names them.
-        UsageError: The group has no accdp backend.
+        UsageError: The group has no accdp backend, or not such a timeout.
 
     Collective, blocking. A rank that is not in the group returns at once.
     """
@@ -141,6 +141,8 @@ def monitored_barrier(
     chosen = group if group is not None else dist.distributed_c10d._get_default_group()
     if backend_of(chosen) is None:
         raise _core.UsageError(f"monitored_barrier: the group's backend is {dist.get_backend(chosen)}, expected accdp")
+    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+        raise _core.UsageError(f"monitored_barrier: timeout={timeout!r}, expected a timedelta above 0, or None")
     limit = timedelta(milliseconds=-1) if timeout is None else timeout  # torch's way to say "the group's"
     chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
 

@@ -10,11 +10,12 @@ from numbers import Real
 from typing import Any
 
 from . import _core, nvcomp
-from .arguments import Arguments
+from .arguments import Arguments, wait_limit
 from .buffers import Buffer
 from .channels import Pending, channel_of
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
+_MOST_CHUNK = 16 << 20  # bytes; the core knows the rest of what makes sense
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class BcastWork:
 
     def wait(self, timeout_s: float | None = None) -> BcastResult:
         """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
-        return BcastResult(**self._pending.wait(timeout_s))
+        return BcastResult(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
 
 
 def bcast_compressed(
@@ -125,7 +126,7 @@ def bcast_compressed(
     old = None if reference is None else _references(args, reference, names, stream)
     try:
         bound = bound_of(error_bound)
-        check_codec(codec, chunk_bytes)
+        check_codec(codec, chunk_bytes, bound)
     except _core.UsageError as error:
         raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
     pending = channel.bcast(
@@ -167,13 +168,20 @@ def bound_of(error_bound: Any) -> tuple[float, bool]:
     return float(value), isinstance(error_bound, Relative)
 
 
-def check_codec(codec: Any, chunk_bytes: Any) -> None:
-    """Raise UsageError where there is no such codec, or the size of a chunk makes no sense."""
+def check_codec(codec: Any, chunk_bytes: Any, bound: tuple[float, bool]) -> None:
+    """Raise UsageError: no such codec, one that needs a bound where there is none, a chunk size that makes no sense."""
     if not isinstance(codec, str):
         raise _core.UsageError(f"codec={codec!r}: expected a name")
-    if chunk_bytes is not None and (not isinstance(chunk_bytes, int) or chunk_bytes <= 0):
+    if chunk_bytes is not None and (not isinstance(chunk_bytes, int) or not 0 < chunk_bytes <= _MOST_CHUNK):
         raise _core.UsageError(f"chunk_bytes={chunk_bytes!r}: expected 4096 to 16777216, a multiple of 4096")
     _core.check_stream(codec, chunk_bytes or 0)
+    if not bound[0] and codec in lossy_codecs():
+        raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
+
+
+def lossy_codecs() -> set[str]:
+    """Return the names of the codecs that need an error bound."""
+    return {row["name"] for row in _core.codecs() if row["lossy"]}
 
 
 def _references(args: Arguments, reference: Any, names: Sequence[str], stream: Sequence[Buffer]) -> list[Buffer]:

@@ -111,4 +111,5 @@ def _make(
         wire=wire,
         cores=core_shares(cards, nodes),
         lacks=lacks,
+        notices=exchange.notices() if wire is not None else None,
     )

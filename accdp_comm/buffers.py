@@ -52,6 +52,7 @@ class Buffer:
     itemsize: int  # bytes per element of the datatype
     shape: tuple[int, ...]
     owner: Any  # the array itself: keeps the memory alive, and says which library new arrays come from
+    kind: str  # the datatype as its library calls it, for errors: also of what is only moved
     device: int | None = None  # CUDA device; None: host memory
     stream: int = 0  # cudaStream_t in whose order the owner uses device memory
 
@@ -203,5 +204,5 @@ def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
 
 def _buffer(pointer: int, count: int, itemsize: int, kind: str, shape: tuple[int, ...], owner: Any) -> Buffer:
     if datatype := _NAMES.get(kind):
-        return Buffer(pointer, count, datatype, itemsize, shape, owner)
-    return Buffer(pointer, count * itemsize, Datatype.bytes, 1, shape, owner)  # moved, never reduced
+        return Buffer(pointer, count, datatype, itemsize, shape, owner, kind)
+    return Buffer(pointer, count * itemsize, Datatype.bytes, 1, shape, owner, kind)  # moved, never reduced

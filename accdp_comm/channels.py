@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -82,6 +81,8 @@ def channel_of(group: Any) -> Channel:
     from .backend import backend_of
 
     assert dist is not None
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise _core.UsageError(f"group is a {type(group).__name__}: expected a torch process group or a Communicator")
     backend = backend_of(dist.distributed_c10d._get_default_group() if group is None else group)
     if backend is None:
         name = dist.get_backend(group)
@@ -162,10 +163,10 @@ class _FuturePending:
         return self._future.done()
 
     def wait(self, timeout_s: float | None) -> Report:
-        try:
-            return self._future.result(timeout_s)
-        except FutureTimeout:
-            raise TimeoutError(f"the operation has not ended within {timeout_s:g} s") from None
+        # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
+        if not wait([self._future], timeout_s).done:
+            raise TimeoutError(f"the operation has not ended within {timeout_s:g} s")
+        return self._future.result()
 
 
 class TorchChannel:

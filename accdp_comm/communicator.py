@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from . import _core, mpi_world, worlds
-from .arguments import Arguments
+from .arguments import Arguments, check_switch, time_out
 from .bootstrap import form_group
 from .buffers import Buffer, new_like
 from .exchange import Exchange
@@ -26,11 +26,11 @@ class Communicator(Messages):
     Args:
         comm: An mpi4py communicator to take the ranks from, or None for the whole job: the ranks of the MPI launcher,
             else those of torch.distributed's world, else torchrun's, else this process alone.
-        timeout_s: How long an operation waits for other ranks, in seconds.
+        timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end.
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
     Raises:
-        UsageError: Versions or settings differ between ranks, or the ranks cannot be connected here.
+        UsageError: Not such arguments; versions or settings differ between ranks; ranks cannot be connected here.
         PeerTimeout: Some ranks did not come.
 
     Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close and those that
@@ -46,14 +46,17 @@ class Communicator(Messages):
     """
 
     def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0, deterministic: bool | None = None):
-        exchange = worlds.of_mpi4py(comm, timeout_s) if comm is not None else worlds.whole_job(timeout_s)
+        limit = time_out("timeout_s", timeout_s)
+        check_switch("deterministic", deterministic)
+        exchange = worlds.of_mpi4py(comm, limit) if comm is not None else worlds.whole_job(limit)
         self._start(exchange, "communicator", (exchange.rank, exchange.size))
         if deterministic is not None:
-            self._core.deterministic = deterministic
+            self._core.deterministic = bool(deterministic)
 
     def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
         self._world, self._name, self._splits = world, name, 0
         self._core = form_group(exchange, name, world=world)
+        self._exchange = exchange  # parts take their notices from it
         self._is_measured = False
         self._worker: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None  # the last operation given to the worker
@@ -278,14 +281,15 @@ class Communicator(Messages):
         if isinstance(x, (list, tuple)):
             self._args.one_per_rank("x", x)
             mine = self._args.buffer(f"x[{self.rank}]", x[self.rank], writable=False)
-            shape = mine.shape
+            shape, part = mine.shape, mine.count
         else:
             mine = self._args.buffer("x", x, writable=False)
-            shape = self._args.share("x", mine)
+            shape, part = self._args.share("x", mine), mine.count // self.size
         result = self._args.buffer("out", new_like(mine, shape) if out is None else out, writable=True)
+        self._args.same_kind("out", result, mine)
+        if result.count != part:
+            raise self._args.wrong("out", f"{part} elements, this rank's part of x", result.count)
         blocks = self._args.blocks("x", x, result, writable=False)
-        if blocks[self.rank][1] != result.count:
-            raise self._args.wrong("out", f"{blocks[self.rank][1]} elements, this rank's part of x", result.count)
         self._group.reduce_scatter(
             blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine), via=self._via(mine)
         )
@@ -379,19 +383,22 @@ class Communicator(Messages):
             key: Orders the ranks of a color; equal keys keep their order.
         Returns:
             This rank's new communicator, or None.
+        Raises:
+            UsageError: Not such numbers. Nothing was sent.
 
         Collective over all ranks of this communicator, with color None too.
         """
-        mine = np.array([color is not None, color or 0, key], np.int64)
+        own = 0 if color is None else self._args.color("color", color)
+        mine = np.array([color is not None, own, self._args.color("key", key)], np.int64)
         table = self.allgather(mine).tolist()
         self._splits += 1
         if color is None:
             return None
-        ranks = [rank for rank, row in enumerate(table) if row[:2] == [1, color]]
+        ranks = [rank for rank, row in enumerate(table) if row[:2] == [1, own]]
         members = sorted(ranks, key=lambda rank: (table[rank][2], rank))
         part = object.__new__(Communicator)
-        exchange = worlds.PartExchange(self._group, members, self._splits)
-        part._start(exchange, f"{self._name}.{self._splits}:{color}", self._world)
+        exchange = worlds.PartExchange(self._group, members, self._splits, self._exchange)
+        part._start(exchange, f"{self._name}.{self._splits}:{own}", self._world)
         part._core.deterministic = self._core.deterministic
         return part
 

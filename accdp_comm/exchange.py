@@ -28,6 +28,9 @@ class Exchange(Protocol):
     def settle(self) -> None:
         """Before this rank gives up: wait a moment until the others have got what it knows."""
 
+    def notices(self, part: str = "") -> object | None:
+        """Return where failures of the group are told beside MPI, or of a part of it; None where there is no place."""
+
 
 class Store(Protocol):
     """The part of a torch Store that is used here."""
@@ -52,6 +55,9 @@ class Alone:
 
     def settle(self) -> None:
         pass  # nobody else is there
+
+    def notices(self, part: str = "") -> object | None:
+        return None
 
 
 class StoreExchange:
@@ -87,6 +93,13 @@ class StoreExchange:
         with self._store_errors():
             while readers and self._store.add(key, 0) < readers and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+    def notices(self, part: str = "") -> object | None:
+        try:
+            from . import _torch
+        except ImportError:  # of another torch than this one; what needs it says so, and this can do without
+            return None
+        return _torch.notices(self._store, f"{self._prefix}/failure{part}")
 
     def _allgather(self, data: bytes) -> list[bytes]:
         prefix = f"{self._prefix}/{self._rounds}"
@@ -155,6 +168,9 @@ class MpiExchange:
 
     def settle(self) -> None:
         pass  # MPI has delivered what it collected
+
+    def notices(self, part: str = "") -> object | None:
+        return None
 
     def allgather(self, data: bytes) -> list[bytes]:
         from . import _mpi

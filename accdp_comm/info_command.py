@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 
@@ -19,7 +20,7 @@ def add_parser(commands: Any) -> None:
     )
     plan.add_argument("--topology", metavar="NODESxRANKS", help="of a machine to imagine, such as 2x4")
     plan.add_argument("--link", metavar="RATE", help="of its links, such as 1Gbit")
-    plan.add_argument("--latency", metavar="US", type=float, help="of a message on them, in microseconds")
+    plan.add_argument("--latency", metavar="US", type=_latency, help="of a message on them, in microseconds")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -40,6 +41,16 @@ def main(options: argparse.Namespace) -> int:
         found = info.collect() | {"topology": place}
         print(info.as_json(found) if options.json else info.as_text(found))
     return 0
+
+
+def _latency(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected microseconds >= 0, got {text!r}")
+    return value
 
 
 def _show_plan(options: argparse.Namespace) -> int:

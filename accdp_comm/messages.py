@@ -69,6 +69,13 @@ class Messages:
     def _path_of(self, data: Buffer) -> DevicePath | None:
         return None if data.device is None else self._path()
 
+    def _goes_as_it_is(self, data: Buffer, peer: int) -> bool:
+        """Whether MPI gets a message's device memory itself; after what the device's stream holds, if so."""
+        if data.device is None or not self._core.takes_device_memory(data.count * data.itemsize, peer):
+            return False
+        self._path().await_stream(data.device, data.stream)
+        return True
+
     def send(self, x: Any, dst: int, tag: int = 0) -> None:
         """Send ``x`` to rank ``dst``; returns when ``x`` may be changed again.
 
@@ -117,7 +124,7 @@ class Messages:
 
         Args:
             x: Contiguous array or tensor, any datatype; not to be changed before the work is done. One on a CUDA device
-                is copied to the host first, which waits for what its stream holds.
+                is handed to MPI or copied to the host first, which waits for what its stream holds.
             dst, tag: As in send().
         Returns:
             A work: ``wait(timeout_s=None)`` returns None when ``x`` may be changed again, ``test()`` says whether it
@@ -136,6 +143,8 @@ class Messages:
         self._args.rank_of("dst", dst)
         data = self._args.buffer("x", x, writable=False)
         number = self._args.tag(tag)
+        if self._goes_as_it_is(data, dst):
+            return self._core.isend(data.pointer, data.count, data.datatype, dst, number, data.owner)
         view = HostView(self._path_of(data), [(data, True, False)])
         return self._core.isend(view.pointers[0], data.count, data.datatype, dst, number, (data.owner, view))
 
@@ -145,7 +154,8 @@ class Messages:
         Args:
             x: Contiguous array or tensor, with the count and datatype of what is sent; undefined before the work is
                 done. One on a CUDA device is written in the order of its stream, by the wait() or test() that tells
-                that it is done.
+                that it is done; MPI, where it takes device memory, writes it before that, after what the stream holds
+                now, which is waited for.
             src, tag: As in recv().
         Returns:
             A work: ``wait(timeout_s=None)`` returns the rank that sent when ``x`` holds the message, ``test()`` says
@@ -163,6 +173,8 @@ class Messages:
             self._args.rank_of("src", src)
         data = self._args.buffer("x", x, writable=True)
         number = self._args.tag(tag)
+        if self._goes_as_it_is(data, src):
+            return self._core.irecv(data.pointer, data.count, data.datatype, src, number, data.owner)
         view = HostView(self._path_of(data), [(data, False, True)])
         then = None if data.device is None else view.deliver
         return self._core.irecv(view.pointers[0], data.count, data.datatype, src, number, (data.owner, view), then)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, pmi1, pmi_relay, siblings
+from . import _core, addresses, last_words, pmi1, pmi_relay, siblings
 from .cards import Card
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
@@ -375,8 +375,7 @@ def _end_outside() -> None:
     sys.stderr.write(
         f"accdp: process {os.getpid()} gave up waiting for {_JOINING} and leaves MPI without MPI_Finalize\n"
     )
-    for stream in (sys.stdout, sys.stderr):
-        _attempt(stream.flush)
+    _attempt(last_words.let_be_read)
     _attempt(_unlink_segments_of_mpich)
     os._exit(1)
 
@@ -390,8 +389,7 @@ def _abort_mpi4py() -> None:
     if mpi4py is None or _world.is_ours or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
         return
     if mpi4py.COMM_WORLD.Get_size() > 1:
-        for stream in (sys.stdout, sys.stderr):
-            _attempt(stream.flush)
+        _attempt(last_words.let_be_read)
         _attempt(_unlink_segments_of_mpich)
         mpi4py.COMM_WORLD.Abort(1)
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch._C._distributed_c10d import Backend
 
 from . import _core, nvcomp
+from .arguments import check_switch
 from .bcast import Relative, bound_of, check_codec
 
 
@@ -22,7 +23,7 @@ class Options(Backend.Options):
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
     Raises:
-        UsageError: No such codec, or not such a bound.
+        UsageError: No such codec, or one that needs a bound and has none; not such a bound, size or switch.
     """
 
     def __init__(
@@ -34,18 +35,18 @@ class Options(Backend.Options):
     ):
         super().__init__("accdp", timedelta(minutes=30))
         nvcomp.find()
-        check_codec(codec, chunk_bytes)
+        bound = bound_of(error_bound)
+        check_codec(codec, chunk_bytes, bound)
+        check_switch("deterministic", deterministic)
         self.codec, self.chunk_bytes = codec, chunk_bytes or 0
-        self.error_bound, self.is_relative = bound_of(error_bound)
+        self.error_bound, self.is_relative = bound
         self.deterministic = deterministic
-        if not self.error_bound and codec in lossy_codecs():
-            raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
 
     def apply(self, backend: Any) -> None:
         """Make a backend behave so."""
         backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
         if self.deterministic is not None:
-            backend.set_deterministic(self.deterministic)
+            backend.set_deterministic(bool(self.deterministic))
 
 
 def from_settings() -> Options:
@@ -55,8 +56,3 @@ def from_settings() -> Options:
         return Options(codec)
     except _core.UsageError as error:
         raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
-
-
-def lossy_codecs() -> set[str]:
-    """Return the names of the codecs that need an error bound."""
-    return {row["name"] for row in _core.codecs() if row["lossy"]}

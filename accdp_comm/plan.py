@@ -88,6 +88,7 @@ class Plan:
         return "\n".join(lines)
 
 
+_MOST = (1 << 48) + 1  # bytes or elements of a planned message: far above any memory, far below what 64 bits hold
 _MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 
@@ -115,6 +116,8 @@ def plan_in(group: _core.Group, op: str, nbytes: int, datatype: _core.Datatype, 
     Raises:
         UsageError: Also for deterministic reductions over several nodes, which have one way only and no model.
     """
+    if not isinstance(op, str):
+        raise _core.UsageError(f"op: expected one of {', '.join(_core.planned_ops())}, got {op!r}")
     if group.deterministic and "reduce" in op and group.shape.nodes > 1:
         raise _core.UsageError(f"op={op}: there is no plan of deterministic reductions over several nodes")
     return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes, datatype))
@@ -136,8 +139,8 @@ def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
         if data.device is not None:
             raise _core.UsageError("x: expected host memory; there are no plans of device memory") from None
         return data.count * data.itemsize, data.datatype
-    if count < 0:
-        raise _core.UsageError(f"x: expected an array or a number >= 0, got {count}")
+    if not 0 <= count < _MOST:
+        raise _core.UsageError(f"x: expected an array or a number from 0 to 2^48, got {count}")
     if dtype is None:
         return count, _core.Datatype.bytes
     try:

@@ -61,9 +61,11 @@ class PartExchange:
         group: The group whose ranks the members are.
         members: Ranks of the group, in the order of their new ranks; this rank is one of them.
         number: Tells this exchange's messages from those of others.
+        whole: Exchange of the group.
     """
 
-    def __init__(self, group: _core.Group, members: Sequence[int], number: int):
+    def __init__(self, group: _core.Group, members: Sequence[int], number: int, whole: Exchange):
+        self._whole, self._name = whole, f"{number}:{','.join(map(str, members))}"
         self.rank, self.size = list(members).index(group.rank), len(members)
         self.timeout_s = group.timeout_s
         self._group, self._members, self._tag = group, list(members), _TAG + number
@@ -80,6 +82,9 @@ class PartExchange:
 
     def settle(self) -> None:
         pass  # the group delivers what was sent
+
+    def notices(self, part: str = "") -> object | None:
+        return self._whole.notices(f"/{self._name}{part}")
 
     def _send(self, data: bytes, to: int) -> None:
         for array in (np.array([len(data)], np.int64), np.frombuffer(data, np.uint8)):

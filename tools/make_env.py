@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,6 +65,11 @@ class Environment:
         if subprocess.run([sys.executable, "-m", "venv", *self.venv_flags, str(self.folder)], check=False).returncode:
             shutil.rmtree(self.folder, ignore_errors=True)
             stop("Python could not create a virtual environment; install its venv module (Debian: python3-venv).")
+        if self.keeps_system_packages and sys.prefix != sys.base_prefix:
+            # This Python is of an environment itself, whose packages are what the machine has: the new one sees only
+            # those of the Python below both.
+            inside = Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
+            (inside / "machine.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def install(self, requirements: list[tuple[str, str]], *extra: str) -> bool:
         """Install, with the reason for each printed; False if pip failed."""

@@ -36,9 +36,12 @@ def read_hosts(path: str) -> list[Host]:
         if not text:
             continue
         match = _LINE.fullmatch(text)
-        if match is None:
-            raise _core.UsageError(f"{path}, line {number}: expected HOST, HOST:N or HOST slots=N, got {text!r}")
-        hosts.append(Host(match["name"], int(match["mpich"] or match["openmpi"] or 0)))
+        ranks = match and (match["mpich"] or match["openmpi"])
+        if match is None or (ranks is not None and int(ranks) == 0):
+            raise _core.UsageError(
+                f"{path}, line {number}: expected HOST, HOST:N or HOST slots=N with N >= 1, got {text!r}"
+            )
+        hosts.append(Host(match["name"], int(ranks or 0)))
     if not hosts:
         raise _core.UsageError(f"--hosts {path}: it names no host")
     if len({host.name for host in hosts}) < len(hosts):

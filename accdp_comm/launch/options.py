@@ -114,7 +114,7 @@ def _bytes(text: str) -> str:
     try:
         return text if text == "auto" else str(parse_bytes(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"auto, or {error}") from error
+        raise argparse.ArgumentTypeError(f"{error}".replace("expected ", "expected auto, or ", 1)) from error
 
 
 def _seconds(text: str) -> float:

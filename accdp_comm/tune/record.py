@@ -20,7 +20,7 @@ class Record:
         question: What outcomes depend on besides the point, such as the command; compared with the file's.
         fresh: Forget what is in the file.
     Raises:
-        UsageError: The file belongs to another question, or is none of ours.
+        UsageError: The file belongs to another question, or is none of ours; or there can be none.
     """
 
     def __init__(self, path: Path, question: dict[str, object], *, fresh: bool = False) -> None:
@@ -29,8 +29,11 @@ class Record:
         if path.exists() and not fresh:
             self._read(question)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"accdp_tune": 1, **question}) + "\n")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps({"accdp_tune": 1, **question}) + "\n")
+            except OSError as error:
+                raise _core.UsageError(f"{path.parent}: cannot write results there: {error.strerror}") from error
 
     def add(self, outcome: Outcome) -> None:
         """Append an outcome; it is on disk when this returns."""

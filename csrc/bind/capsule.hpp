@@ -23,6 +23,7 @@ std::shared_ptr<T> from_capsule(const pybind11::object& object, const char* name
 }
 
 constexpr const char* kGroupCapsule = "accdp.Group";
+constexpr const char* kNoticesCapsule = "accdp.Notices";
 constexpr const char* kWireCapsule = "accdp.Wire";
 constexpr const char* kDeviceRouteCapsule = "accdp.DeviceRoute";
 

@@ -100,7 +100,8 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
                                   const std::vector<int>& nodes, int segment_fd, double timeout_s,
                                   const py::object& wire, const std::vector<double>& cores,
-                                  const std::vector<std::map<std::string, std::string>>& lacks) {
+                                  const std::vector<std::map<std::string, std::string>>& lacks,
+                                  const py::object& notices) {
   if (pids.size() != hosts.size() || start_times.size() != hosts.size() || nodes.size() != hosts.size())
     throw UsageError("hosts, pids, start_times and nodes: expected one entry per rank each");
   std::vector<Peer> peers;
@@ -109,8 +110,12 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
   for (std::size_t i = 0; i < std::min(lacks.size(), peers.size()); ++i) peers[i].lacks = lacks[i];
   std::shared_ptr<Wire> link;
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
+  std::shared_ptr<Notices> place;
+  if (!notices.is_none()) place = from_capsule<Notices>(notices, kNoticesCapsule);
   py::gil_scoped_release nogil;
-  return std::make_shared<Group>(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link));
+  auto group = std::make_shared<Group>(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link));
+  group->set_notices(std::move(place));
+  return group;
 }
 
 }  // namespace
@@ -126,7 +131,7 @@ void bind_group(py::module_& m) {
   group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
            "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),
-           "lacks"_a = std::vector<std::map<std::string, std::string>>())
+           "lacks"_a = std::vector<std::map<std::string, std::string>>(), "notices"_a = py::none())
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)

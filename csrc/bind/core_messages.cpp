@@ -52,7 +52,7 @@ void raise_interrupt() {
 /// A send or a receive, done or under way.
 class MessageWork {
  public:
-  /// message: nullptr of a send that is done.
+  /// message, group: nullptr of a send that is done.
   /// array: lives until it is done. then: called, if not None, when a caller first hears that it went well.
   MessageWork(std::shared_ptr<Group> group, MessageHandle message, py::object array, py::object then = py::none())
       : group_(std::move(group)), message_(std::move(message)), array_(std::move(array)), then_(std::move(then)) {
@@ -133,11 +133,24 @@ py::object wait(MessageWork& work, const py::object& timeout_s) {
   return work.result();
 }
 
+py::list works_of(const py::object& given) {
+  py::list works;
+  if (!PyObject_HasAttrString(given.ptr(), "__iter__"))
+    throw UsageError("works: expected a list of works, got " + std::string(py::repr(given)));
+  for (py::handle item : given) {
+    if (!py::isinstance<MessageWork>(item))
+      throw UsageError("works[" + std::to_string(works.size()) + "]: expected a work of isend() or irecv(), got " +
+                       std::string(py::repr(item)));
+    works.append(item);
+  }
+  return works;
+}
+
 /// Waits for all, those of one group together; then raises the first error there was.
-py::list waitall(const py::iterable& given, const py::object& timeout_s) {
+py::list waitall(const py::object& given, const py::object& timeout_s) {
   const double limit_s = limit_of(timeout_s);
   const Deadline end(limit_s < 0 ? 0 : limit_s);
-  const py::list works(given);
+  const py::list works = works_of(given);
   std::map<Group*, std::vector<MessageHandle>> open;
   for (py::handle item : works) {
     auto& work = py::cast<MessageWork&>(item);
@@ -168,14 +181,20 @@ py::list waitall(const py::iterable& given, const py::object& timeout_s) {
   return results;
 }
 
-std::unique_ptr<MessageWork> start_send(std::shared_ptr<Group> group, ConstBytes data, int to, std::int64_t tag,
-                                        py::object array) {
+/// The work of every send that was done at once: they have nothing of their own to tell.
+py::object done_work() {
+  static PyObject* const done = py::cast(std::make_unique<MessageWork>(nullptr, nullptr, py::object())).release().ptr();
+  return py::reinterpret_borrow<py::object>(done);
+}
+
+py::object start_send(std::shared_ptr<Group> group, ConstBytes data, int to, std::int64_t tag, py::object array) {
   MessageHandle message;
   {
     py::gil_scoped_release nogil;
     message = group->start_send(data, to, tag);
   }
-  return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array));
+  if (!message) return done_work();
+  return py::cast(std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array)));
 }
 
 std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes data, int from, std::int64_t tag,
@@ -188,12 +207,12 @@ std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes d
   return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array), std::move(then));
 }
 
-/// As the calls in core_calls.cpp, of which nullptr says that nothing was done.
-std::unique_ptr<MessageWork> try_isend(std::shared_ptr<Group> group, py::object x, py::handle dst, py::handle tag) {
+/// As the calls in core_calls.cpp, of which None says that nothing was done.
+py::object try_isend(std::shared_ptr<Group> group, py::object x, py::handle dst, py::handle tag) {
   const int to = rank_in(*group, dst);
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, false);
-  if (to < 0 || label < 0 || !data) return nullptr;
+  if (to < 0 || label < 0 || !data) return py::none();
   return start_send(std::move(group), data->data, to, label, std::move(x));
 }
 
@@ -249,6 +268,10 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
           },
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, "array"_a, "then"_a = py::none(),
           "Keeps `array` alive until it is done, and calls `then` in the wait() or test() that first tells so.")
+      .def(
+          "takes_device_memory",
+          [](Group& g, std::size_t bytes, int peer) { return g.post_office().takes_device_memory(bytes, peer); },
+          "bytes"_a, "peer"_a, "Whether isend and irecv take an address on a device. peer: -1 is any rank.")
       .def("settle", &Group::settle, "timeout_s"_a = -1.0, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -7,6 +7,7 @@
 #include "bind/capsule.hpp"
 #include "bind/stream_report.hpp"
 #include "torch/process_group.hpp"
+#include "torch/store_notices.hpp"
 
 namespace py = pybind11;
 using accdp::torch_backend::ProcessGroupAccdp;
@@ -45,6 +46,11 @@ void set_split(py::function make) {
     return (*held)(store, ranks, rank, static_cast<int>(ranks.size()), options->timeout, options->group_name)
         .cast<BackendPtr>();
   });
+}
+
+py::capsule notices(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key) {
+  std::shared_ptr<accdp::Notices> made = std::make_shared<accdp::torch_backend::StoreNotices>(store, key);
+  return accdp::bind::make_capsule(std::move(made), accdp::bind::kNoticesCapsule);
 }
 
 }  // namespace
@@ -105,6 +111,7 @@ PYBIND11_MODULE(_torch, m) {
           py::arg("tensor"), py::arg("counts"), py::arg("op"), py::arg("codec"), py::arg("chunk_bytes"),
           py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("is_async"), py::arg("timeout"))
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
+  m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
   m.def("set_split", &set_split, py::arg("make"),
         "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");
 }

@@ -6,12 +6,14 @@
 namespace accdp {
 namespace {
 
-/// One of them may have been disturbed: of two the smaller counts, of more the median.
+/// Disturbances only add time, and may double it: of up to five the least counts, of more the one after it.
 double typical(std::vector<double> took) {
-  const auto middle = took.begin() + static_cast<long>((took.size() - 1) / 2);
-  std::nth_element(took.begin(), middle, took.end());
-  return *middle;
+  const auto low = took.begin() + static_cast<long>((took.size() - 1) / 5);
+  std::nth_element(took.begin(), low, took.end());
+  return *low;
 }
+
+double fastest(const std::vector<double>& took) { return *std::min_element(took.begin(), took.end()); }
 
 }  // namespace
 
@@ -59,18 +61,20 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
   return all;
 }
 
-/// Of the ways that may be better than the best known one, which has been seen too little; -1: none.
-int Experience::explored(const std::vector<Estimate>& all, std::size_t best) const {
+/// Of the ways that may be better than the best known one, which has been seen too little, or was as fast once; -1:
+/// none.
+int Experience::explored(const std::vector<Estimate>& all, std::size_t best, double bytes) const {
   int found = -1;
   double least = kWorthTrying * all[best].seconds;
   const double bias = all[best].seconds / all[best].predicted;
   for (std::size_t i = 0; i < options_.size(); ++i) {
     const Option& option = options_[i];
-    if (i == best || !is_tried(option) || option.took.size() >= kEnough) continue;
+    if (i == best || !is_tried(option)) continue;
     double hoped = all[i].seconds;
     if (option.took.size() == 1)  // which may have been disturbed
       hoped = std::min(hoped, all[i].predicted * std::min(1.0, std::sqrt(bias)));
     if (hoped >= least) continue;
+    if (option.took.size() >= kEnough && fastest(option.took) * bytes >= all[best].seconds) continue;
     least = hoped;
     found = static_cast<int>(i);
   }
@@ -101,7 +105,7 @@ const CodecRow* Experience::choose(const Journey& journey) {
   if (is_by_model) best = index_of(predict(journey));
   if (operations_ >= next_try_) {
     next_try_ = operations_ + std::min(operations_ + 1, kLaterEach);
-    if (const int other = explored(all, best); other >= 0) {
+    if (const int other = explored(all, best, journey.bytes); other >= 0) {
       explores_ = true;
       best = static_cast<std::size_t>(other);
     }

@@ -69,10 +69,10 @@ class Experience {
   bool is_tried(const Option& option) const { return option.slice_bytes > 0 && option.helps; }
   std::size_t index_of(const CodecRow* codec) const;
   std::vector<Estimate> estimates(const Journey& journey) const;
-  int explored(const std::vector<Estimate>& all, std::size_t best) const;
+  int explored(const std::vector<Estimate>& all, std::size_t best, double bytes) const;
 
   static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64, kTimeEach = 8;
-  static constexpr std::size_t kKept = 5, kEnough = 3;
+  static constexpr std::size_t kKept = 9, kEnough = 3;
   static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kLike = 0.1;
 
   std::vector<Option> options_;
@@ -103,6 +103,19 @@ class Experiences {
   std::map<std::uint64_t, Experience> kept_;
   UsualBias usual_;
   double link_bytes_per_s_ = 0;
+};
+
+/// Of compressed allreduces, by all that a choice depends on but the data.
+class KindsOfSums {
+ public:
+  Experiences& of(std::uint64_t kind) {
+    if (kept_.size() >= kMost && !kept_.contains(kind)) kept_.clear();
+    return kept_[kind];
+  }
+
+ private:
+  static constexpr std::size_t kMost = 256;
+  std::map<std::uint64_t, Experiences> kept_;
 };
 
 }  // namespace accdp

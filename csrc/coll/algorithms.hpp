@@ -32,6 +32,12 @@ void compare_sizes(Context& context, const std::vector<ConstBytes>& ins, const s
 /// Copies unless both are the same memory.
 void copy(Bytes to, ConstBytes from);
 bool overlap(ConstBytes a, ConstBytes b);
+/// Operations over few nodes whose data go along with the signatures (cost.hpp says which).
+void reduce_with_signatures(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+void bcast_with_signatures(Context& context, Bytes data, int root);
+/// Of the blocks of a node's ranks.
+std::size_t bytes_of_node(const Topology& topology, int node, const std::vector<Bytes>& blocks);
+void allgather_with_signatures(Context& context, ConstBytes in, const std::vector<Bytes>& outs);
 /// Hands the bytes of `spans`, one after the other, from one rank of the node to the others.
 void bcast_on_node(Context& context, std::span<const Bytes> spans, int source_local_rank);
 inline void bcast_on_node(Context& context, Bytes data, int source_local_rank) {
@@ -56,8 +62,11 @@ class LeaderReduction {
 /// Reduces a long message over several nodes; receiver: group rank, or -1 for all.
 void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 /// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.
-/// workplace: null for host memory; else `in` is `out`, and this rank is alone on its node.
 void reduce_frames(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver,
-                   const FrameGrid& grid, FrameCodec* codec, WireReduction::Workplace* workplace = nullptr);
+                   const FrameGrid& grid, FrameCodec* codec);
+/// What of it happens between nodes, for all to get the result: of `data` this rank has the node's sums in its lane of
+/// each segment, which become the sums over all nodes, at the workplace.
+void reduce_frames_between_nodes(Context& context, Bytes data, const Reduction& how, const FrameGrid& grid,
+                                 FrameCodec* codec, WireReduction::Workplace& workplace);
 
 }  // namespace accdp

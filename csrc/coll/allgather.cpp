@@ -209,7 +209,13 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
     copy(outs[t.rank()], in);
     return allgather_on_node(c, outs[t.rank()], outs);
   }
-  if (t.nodes() > 1) c.meet();
+  if (t.nodes() > 1) {
+    std::size_t carried = 0;
+    for (int node = 0; node < t.nodes(); ++node) carried = std::max(carried, bytes_of_node(t, node, outs));
+    if (!c.has_met() && goes_with_signatures(carried, total_of(outs), c.shape()))
+      return allgather_with_signatures(c, in, outs);
+    c.meet();
+  }
   copy(outs[t.rank()], in);
   if (t.size() == 1) return c.note({"alone"});
   const int k = c.shape().local_size, lanes = lanes_for(total_of(outs), c.shape());

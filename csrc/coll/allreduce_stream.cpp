@@ -1,6 +1,7 @@
 // Allreduce with frames encoded between nodes (reduce_over_nodes.cpp): every node encodes its contribution to each
 // other node's frames once; a frame's owner decodes them, adds all up in node order, encodes the sum once, and takes
-// what it decodes to as its own result. So all ranks hold the same bits. On a node everything stays as it is.
+// what it decodes to as its own result. So all ranks hold the same bits. On a node everything stays as it is; where
+// all of its ranks have their tensors on devices that they reach, they add up and hand round there.
 //
 // Error, for n nodes and a sum that is divided by d: n-1 contributions and one sum share the bound. As many bytes
 // travel as contributions as do as sums, so the product of their bounds should be the largest: the sum gets half of the
@@ -46,25 +47,29 @@ class StreamFrames : public FrameCodec {
     for (std::size_t i = 1; i < begins_.size(); ++i) begins_[i] = begins_[i - 1] + plan.frames()[i - 1].bytes;
   }
 
-  /// Whether anything will be encoded.
-  bool choose(const Journey& journey) {
-    contribution_.choose(0, journey);
+  /// For all ranks; null: nothing had better be encoded.
+  const CodecRow* choose(const Journey& journey, Experiences& known) {
+    contribution_.choose(0, journey, &known);
+    return contribution_.choices().at(class_of(pieces_.front()));  // tensors of an allreduce are of one class
+  }
+  void choose_as(const CodecRow* codec) {
+    contribution_.choose_as({{class_of(pieces_.front()), codec}});
     sum_.choose_as(contribution_.choices());
-    return contribution_.encodes();
   }
-  /// As it was chosen for tensors like these.
-  bool choose_as(const StreamCodec::Choices& known) {
-    contribution_.choose_as(known);
-    sum_.choose_as(known);
-    return contribution_.encodes();
+  /// Of the rank that chose: it took so long.
+  void note_time(double seconds) {
+    if (contribution_.chooser().wants_time()) contribution_.note_time(seconds);
   }
-  const StreamCodec::Choices& choices() const { return contribution_.choices(); }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
-  /// Whether all is encoded, decoded and reduced on the device; else the host has the tensors now. far: null where it
-  /// has to be. contributions: the frames that this rank encodes for others, in that order.
-  bool settle(FarMemory* far, std::vector<std::size_t> contributions) {
-    is_far_ = far && far->holds(std::as_bytes(residual_)) && contribution_.is_for_device();
+  /// Whether this rank could encode, decode and reduce on its device.
+  bool may_be_far() const {
+    return contribution_.is_for_device() && contribution_.far()->holds(std::as_bytes(residual_));
+  }
+  /// All is encoded, decoded and reduced there; else in the host, which has the tensors then. contributions: the frames
+  /// that this rank encodes for others, in that order.
+  void settle(bool is_far, std::vector<std::size_t> contributions) {
+    is_far_ = is_far;
     if (is_far_) {
       contribution_.encode_in_order(std::move(contributions));
       sum_.encode_in_order({});
@@ -75,7 +80,6 @@ class StreamFrames : public FrameCodec {
       contribution_.stay_near();
       sum_.stay_near();
     }
-    return is_far_;
   }
 
   std::size_t room() const override { return plan_.room(); }
@@ -213,12 +217,11 @@ class OverNodes {
 
   void run() {
     report_.algorithm = lanes_ > 1 ? "lanes" : "leaders";
-    if (agree_to_encode()) {
+    const bool encodes = agree_to_encode();
+    const auto began = Clock::now();
+    if (encodes) {
       reduce_encoded();
       codec_.finish_report();
-      if (options_.automatic && report_.wire_bytes > 0)
-        c_.choices().ran(kind_of_tensors(),
-                         static_cast<double>(report_.logical_bytes) / static_cast<double>(report_.wire_bytes));
     } else {
       if (options_.far) fetch_all(*options_.far, contributions_);
       reduce_to(c_, data_, data_, how_, -1);
@@ -226,6 +229,8 @@ class OverNodes {
         report_.logical_bytes = report_.wire_bytes =
             bytes_sent(grid_, lanes_ > 1 ? c_.local_rank() : 0, c_.topology().node());
     }
+    // All began together, and nobody has the result before all have sent.
+    if (decides()) codec_.note_time(std::chrono::duration<double>(Clock::now() - began).count());
   }
 
  private:
@@ -243,50 +248,85 @@ class OverNodes {
     for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);
     return frames;
   }
+  bool decides() const { return options_.automatic && c_.topology().rank() == 0; }
   bool speaks() const { return lanes_ > 1 || c_.topology().is_leader(); }
 
+  /// On their devices the ranks of a node add up all of the message before it goes to other nodes, and hand out all of
+  /// it at the end: both at the speed of a GPU's memory, beside which what there is to overlap would be little.
   void reduce_encoded() {
-    // Ranks of a node reduce in the host, through its shared memory.
-    const bool may_be_far = c_.local_size() == 1 && nodes_ <= static_cast<int>(FarMemory::kMostSources);
-    if (!codec_.settle(may_be_far ? options_.far : nullptr, contributed_frames()))
-      return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
-    FarWorkplace workplace(*options_.far);
-    reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_, &workplace);
-    options_.far->finish();
+    const bool is_far = works_far(), is_alone = c_.local_size() == 1;
+    codec_.settle(is_far, contributed_frames());
+    if (!is_far) return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
+    FarMemory& far = *options_.far;
+    if (!is_alone) far.reduce_on_node(c_, data_, lots(), how_.partial());
+    FarWorkplace workplace(far);
+    reduce_frames_between_nodes(c_, data_, how_, grid_, &codec_, workplace);
+    far.finish();
+    if (!is_alone) far.share_on_node(c_, data_, lots());
+  }
+
+  /// All ranks of a node work on their devices, or none.
+  bool works_far() {
+    bool good = options_.far && options_.far->holds(data_) && nodes_ <= static_cast<int>(FarMemory::kMostSources) &&
+                (!speaks() || codec_.may_be_far());
+    if (c_.local_size() == 1) return good;
+    std::memcpy(c_.open(), &good, sizeof good);
+    c_.publish();
+    c_.await_all();
+    for (int rank = 0; rank < c_.local_size(); ++rank) {
+      bool theirs;
+      std::memcpy(&theirs, c_.slot(rank), sizeof theirs);
+      good &= theirs;
+    }
+    return good && options_.far->joins_node(c_);
+  }
+
+  std::vector<FarMemory::Lot> lots() const {
+    const Topology& t = c_.topology();
+    if (lanes_ == 1) return {{0, data_.size(), t.local_of(t.leader(t.node()))}};
+    std::vector<FarMemory::Lot> found;
+    for (std::size_t segment = 0; segment < grid_.segments(); ++segment)
+      for (int lane = 0; lane < lanes_; ++lane)
+        if (const FrameGrid::Cut cut = grid_.lane(segment, lane); cut.bytes > 0)
+          found.push_back({cut.begin, cut.bytes, lane});
+    return found;
   }
 
   /// In the order in which they are encoded.
   std::vector<std::size_t> contributed_frames() const {
-    const int me = c_.topology().node();
+    if (!speaks()) return {};
+    const int me = c_.topology().node(), lane = lanes_ > 1 ? c_.local_rank() : 0;
     std::vector<std::size_t> frames;
     for (std::size_t segment = 0; segment < grid_.segments(); ++segment)
       for (int step = 1; step < nodes_; ++step)
-        if (const std::size_t frame = grid_.frame(segment, 0, (me + step) % nodes_); frame != FrameGrid::kNone)
+        if (const std::size_t frame = grid_.frame(segment, lane, (me + step) % nodes_); frame != FrameGrid::kNone)
           frames.push_back(frame);
     return frames;
   }
 
-  /// Every rank that speaks chooses by its own data. Where most choose none, the message goes as in any allreduce: it
-  /// takes as long as the rank that sends most. What the ranks have to tell each other goes in one allreduce: the
-  /// variances of their tensors, and who would encode.
+  /// Rank 0 chooses for all, by samples of its own data and by what allreduces like this one took. What the ranks have
+  /// to tell each other goes in one allreduce: the variances of their tensors, and the number of the codec.
   bool agree_to_encode() {
     if (options_.automatic && data_.size() >= kWorthMeasuring) get_to_know_link(c_);
     const Journey journey = this->journey();
     if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
     std::vector<double> told = variances_of(contributions_, options_.bound, options_.far);
-    if (options_.automatic) {
+    if (decides()) {
       std::vector<double> guessed = told;  // as if all ranks had data like this one's
       for (double& variance : guessed) variance *= c_.topology().size();
       set_bounds(guessed);
     }
-    told.push_back(options_.automatic ? speaks() && choose(journey) : 1);
+    const CodecRow* mine = decides() ? choose(journey) : nullptr;
+    told.push_back(mine ? static_cast<double>(mine->id) : 0);
     if (options_.automatic || options_.bound.is_relative) {
       const Bytes bytes = std::as_writable_bytes(std::span(told));
       reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
     }
     set_bounds(told);
-    const double speakers = lanes_ > 1 ? c_.topology().size() : nodes_;
-    return !options_.automatic || 2 * told.back() >= speakers;
+    if (!options_.automatic) return true;
+    const auto id = static_cast<CodecId>(told.back());
+    if (id != CodecId::kNone) codec_.choose_as(find_codec(id));
+    return id != CodecId::kNone;
   }
 
   Journey journey() {
@@ -310,11 +350,10 @@ class OverNodes {
     return kind;
   }
 
-  bool choose(const Journey& journey) {
-    if (const StreamCodec::Choices* known = c_.choices().find(kind_of_tensors())) return codec_.choose_as(*known);
-    if (!codec_.choose(journey)) return false;
-    c_.choices().keep(kind_of_tensors(), codec_.choices());
-    return true;
+  const CodecRow* choose(const Journey& journey) {
+    Experiences& known = c_.sums().of(kind_of_tensors());
+    known.link_is(journey.link_bytes_per_s);
+    return codec_.choose(journey, known);
   }
 
   /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by

@@ -75,7 +75,11 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
 }
 
 void bcast(Context& c, Bytes data, int root) {
-  if (c.topology().nodes() > 1) return bcast_between_nodes(c, data, root);
+  if (c.topology().nodes() > 1) {
+    const bool is_short = !c.has_met() && bcasts_with_signatures(data.size(), c.shape());
+    if (is_short && plain_stream().algorithm == BcastAlgorithm::kAuto) return bcast_with_signatures(c, data, root);
+    return bcast_between_nodes(c, data, root);
+  }
   if (c.local_size() == 1) return c.note({"alone"});
   c.note({"chunks", 1, std::min(data.size(), node_piece_bytes(data.size(), c.slot_bytes()))});
   if (c.may_go_ahead(data.size())) return bcast_ahead(c, data, c.topology().local_of(root));

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.hpp"
 #include "coll/meeting.hpp"
@@ -12,6 +13,8 @@ namespace {
 
 // MPI counts are ints; both sides cut alike.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
+// What a signature carries begins at a cache line.
+constexpr std::size_t kBeforeSignature = 64 - kSignatureBytes;
 
 template <class Parcel, class Post>
 void post_pieces(const Parcel& parcel, std::vector<Wire::Request>& requests, Post post) {
@@ -54,13 +57,19 @@ bool Context::waits_for(int rank) const {
 }
 
 void Context::publish() {
-  if (!arrived_) steps_.sign(signature_, digest_);
+  if (arrived_) return steps_.publish();
+  arrive({});
+}
+
+void Context::publish_with(const Cargo& cargo) { arrive(cargo); }
+
+void Context::arrive(const Cargo& cargo) {
+  steps_.sign(signature_, digest_);
   steps_.publish();
-  if (arrived_) return;
   arrived_ = true;
   steps_.await_all();
   compare_on_node();
-  if (topology().nodes() > 1 && topology().is_leader()) compare_between_nodes();
+  if (topology().nodes() > 1 && topology().is_leader()) compare_between_nodes(cargo);
 }
 
 void Context::publish_ahead() {
@@ -89,29 +98,49 @@ void Context::compare_on_node() {
 
 /// Round by round each leader tells others, farther away than before, what it and all that it heard of call. After the
 /// last round everyone has heard of all, whatever their number: hearing of some twice does no harm. Only if they
-/// disagree does every leader need to know what every other one calls.
-void Context::compare_between_nodes() {
+/// disagree does every leader need to know what every other one calls. There is always room for what a signature may
+/// carry: who sends it may call something else.
+void Context::compare_between_nodes(const Cargo& cargo) {
   static_assert(sizeof(Signature) == kSignatureBytes);
   constexpr std::uint8_t kSomeDisagree = 255;  // the kind of no operation
   const int nodes = topology().nodes(), me = topology().node();
   Signature all = signature_;
   all.notice = told_;
+  const Bytes own = fabric_.meeting_place(0).subspan(kBeforeSignature);
+  if (cargo.bytes) cargo.load(own.data() + kSignatureBytes);
+  carried_bytes_[0] = cargo.bytes;
   for_meeting_rounds(nodes, [&](int distance, int messages) {
-    std::vector<Signature> theirs(messages);
-    std::vector<Incoming> incoming;
-    std::vector<Outgoing> outgoing;
+    Exchange round(*this);
+    for (int i = 1; i <= messages; ++i)
+      round.receive_up_to(
+          {topology().leader((me + nodes - i * distance) % nodes), fabric_.meeting_place(i).subspan(kBeforeSignature)});
+    std::memcpy(own.data(), &all, sizeof all);
     for (int i = 1; i <= messages; ++i) {
-      const int before = topology().leader((me + nodes - i * distance) % nodes);
-      incoming.push_back({before, std::as_writable_bytes(std::span(&theirs[i - 1], 1))});
-      outgoing.push_back({topology().leader((me + i * distance) % nodes), std::as_bytes(std::span(&all, 1))});
+      const int to = (me + i * distance) % nodes;
+      const bool is_wanted = cargo.to_node < 0 || cargo.to_node == to;
+      round.send({topology().leader(to), own.first(kSignatureBytes + (is_wanted ? cargo.bytes : 0))});
     }
-    exchange(incoming, outgoing);
-    if (std::any_of(theirs.begin(), theirs.end(), [&](const Signature& other) { return other != all; }))
-      all.kind = kSomeDisagree;
-    for (const Signature& other : theirs) all.notice |= other.notice;
+    round.await_all();
+    bool agree = true;
+    for (int i = 1; i <= messages; ++i) {
+      Signature other;
+      std::memcpy(&other, fabric_.meeting_place(i).data() + kBeforeSignature, sizeof other);
+      agree &= other == all;
+      all.notice |= other.notice;
+      carried_bytes_[i] = round.received_bytes(i - 1) - kSignatureBytes;
+    }
+    if (!agree) all.kind = kSomeDisagree;
   });
   told_ = all.notice;
   if (all.kind == kSomeDisagree) tell_who_disagrees();
+}
+
+ConstBytes Context::carried(int node, std::size_t bytes) {
+  const int number = meeting_number(node);
+  if (carried_bytes_[number] != bytes)
+    fail_mismatch(describe(topology().leader(node)) + " sent " + std::to_string(carried_bytes_[number]) +
+                  " bytes with its signature, expected " + std::to_string(bytes));
+  return fabric_.meeting_place(number).subspan(kBeforeSignature + kSignatureBytes, bytes);
 }
 
 void Context::tell_who_disagrees() {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -49,6 +50,18 @@ class Context : public Lookout {
   void await_all() { steps_.await_all(); }
   const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
   void meet();  ///< a step in which nothing is handed over
+  bool has_met() const { return arrived_; }
+
+  /// Data that the leader of a node sends along with its signature, so that they need no round of their own.
+  struct Cargo {
+    std::size_t bytes = 0;                   ///< at most kMostCarriedBytes; 0: this node has nothing to tell
+    int to_node = -1;                        ///< -1: all
+    std::function<void(std::byte*)> load{};  ///< on the leader, once the ranks of its node have come, and agree
+  };
+  /// As publish(), of the first step of an operation that goes_with_signatures() (cost.hpp).
+  void publish_with(const Cargo& cargo);
+  /// Afterwards, on leaders: what came from a node, or was loaded here. Valid until the next collective.
+  ConstBytes carried(int node, std::size_t bytes);
 
   /// Whether a call in whose only step each rank hands over at most so many bytes may go ahead. It then uses short
   /// slots. Ranks that disagree on that disagree on their signatures, too.
@@ -72,10 +85,11 @@ class Context : public Lookout {
     return wire().irecv(parcel.data, parcel.from, Wire::kCollective, false);
   }
   Wire& wire() { return *fabric_.wire(); }
+  bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }
   double cores_per_node() const { return fabric_.cores_per_node(); }
   LinkMeter& link() { return fabric_.link; }
   MessageCost& message_cost() { return fabric_.message_cost; }
-  ChoiceMemo& choices() { return fabric_.choices; }
+  KindsOfSums& sums() { return fabric_.sums; }
   Experiences& experiences() { return fabric_.experiences; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
@@ -112,7 +126,9 @@ class Context : public Lookout {
  private:
   void nap();  // looks around, too
   void compare_on_node();
-  void compare_between_nodes();
+  void arrive(const Cargo& cargo);
+  void compare_between_nodes(const Cargo& cargo);
+  int meeting_number(int node) const { return (topology().node() - node + topology().nodes()) % topology().nodes(); }
   void tell_who_disagrees();  // all leaders at once; throws
   void compare_with(int rank);
   std::string says(int rank, const Signature& what) const;
@@ -121,6 +137,7 @@ class Context : public Lookout {
   std::uint64_t digest_;
   Steps steps_;
   std::uint64_t told_ = 0;
+  std::size_t carried_bytes_[kMeetingFanOut] = {};  // by meeting_number()
   bool arrived_ = false, noted_ = false;
   int wire_peer_ = -1;
 };
@@ -134,8 +151,10 @@ class Exchange {
   ~Exchange();
 
   void receive(const Incoming& parcel);  ///< receives first: then what comes finds its place
+  void receive_up_to(const Incoming& parcel) { requests_.push_back(c_.irecv_up_to(parcel)); }
   void send(const Outgoing& parcel);
   std::size_t begun() const { return requests_.size(); }
+  std::size_t received_bytes(std::size_t message) const { return requests_[message].bytes; }
   void await_first(std::size_t messages);  ///< so many of those that were begun
   void await_all() { await_first(begun()); }
 

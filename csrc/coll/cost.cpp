@@ -141,6 +141,28 @@ Estimate meeting(const Shape& shape, const Machine& m) {
   return all;
 }
 
+bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& shape) {
+  const bool fits = shape.node_ranks() == 1 || shown <= shape.slot_bytes;
+  return shape.nodes > 1 && shape.nodes <= kMeetingFanOut && carried <= kMostCarriedBytes && fits;
+}
+
+bool bcasts_with_signatures(std::size_t bytes, const Shape& shape) {
+  return goes_with_signatures(bytes * (shape.nodes - 1), bytes, shape);
+}
+
+bool reduces_with_signatures(std::size_t bytes, const Shape& shape) {
+  return goes_with_signatures(bytes, bytes, shape) && (shape.node_ranks() == 1 || bytes <= shape.flat_bytes);
+}
+
+Estimate with_signatures(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& m) {
+  const bool has_others = shape.node_ranks() > 1;
+  const double copies = 4 * static_cast<double>(carried) + (has_others ? 2 * static_cast<double>(shown) : 0);
+  const std::size_t steps = has_others ? 2 : 1;
+  return {steps * m.step_s + copy_s(copies, m) +
+              exchange_seconds(shape.nodes - 1, static_cast<double>(kSignatureBytes + carried), m),
+          steps, 0, 0};
+}
+
 int lanes_for(std::size_t bytes, const Shape& shape) {
   const int k = shape.local_size;  // 0 where nodes differ
   const bool fits = std::size_t(k) * shape.nodes <= kFramesPerSlot;
@@ -172,6 +194,14 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, cons
   const int n = shape.nodes, k = shape.node_ranks();
   const std::size_t bytes = operand.bytes, partial = bytes * operand.partial_width;
   const double all = static_cast<double>(bytes), wide = static_cast<double>(partial);
+  if (algorithm == ReduceAlgorithm::kDirect && reduces_with_signatures(bytes, shape)) {
+    Estimate all_at_once = with_signatures(bytes, bytes, shape, m);
+    all_at_once.seconds += (k + n) * all / m.reduce_bytes_per_s;
+    if (receiver_only) all_at_once.steps = 1;  // node 0's leader has it
+    all_at_once.wire_bytes = receiver_only ? 0 : bytes * (n - 1);
+    all_at_once.chunk_bytes = bytes;
+    return all_at_once;
+  }
   Estimate total = meeting(shape, m);
   if (algorithm == ReduceAlgorithm::kPipeline) {
     if (lanes == 0) lanes = receiver_only ? 1 : lanes_for(bytes, shape);

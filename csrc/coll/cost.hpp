@@ -69,6 +69,16 @@ constexpr std::size_t kSignatureBytes = 48;
 int meeting_rounds(int nodes);
 Estimate meeting(const Shape& shape, const Machine& machine);
 
+/// Whether an operation is so short, and the nodes so few, that the data go along with the signatures: `carried` is
+/// what a leader sends, `shown` what it then hands to its node.
+bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& shape);
+/// The same of a broadcast, whose root's node sends to all others by itself.
+bool bcasts_with_signatures(std::size_t bytes, const Shape& shape);
+/// The same of a reduction. Ranks of a node are then added up by their leader alone.
+bool reduces_with_signatures(std::size_t bytes, const Shape& shape);
+/// From the call to the return of the last rank, but for what is computed.
+Estimate with_signatures(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& machine);
+
 /// What is to be reduced. Partial sums of 16-bit floats travel as float32, twice as wide.
 struct Operand {
   Operand(std::size_t of_bytes, int width = 1) : bytes(of_bytes), partial_width(width) {}
@@ -98,6 +108,9 @@ struct Way {
   int lanes = 1;
   std::size_t chunk_bytes = 0;
 };
+
+/// The way of a short bcast or allgather over nodes (short_over_nodes.cpp).
+constexpr const char* kWithSignatures = "direct";
 
 struct Choice {
   ReduceAlgorithm algorithm;

@@ -1,5 +1,7 @@
 #include "coll/fabric.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -24,6 +26,7 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
 Wire::Health health_after(FailureKind kind, const Wire& wire) {
   switch (kind) {
     case FailureKind::kMismatch: return Wire::kWell;  // ranks that only disagree are alive
+    case FailureKind::kLeft:
     case FailureKind::kDamaged:
     case FailureKind::kOther: return Wire::kGroupFailed;
     case FailureKind::kTimeout: return wire.late_ranks_live() ? Wire::kGroupFailed : Wire::kRanksMayBeDead;
@@ -48,6 +51,9 @@ constexpr std::chrono::seconds kInFlight{2};
 constexpr int kCrowded = 5;
 constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
+// A look at what other nodes say lets MPI work twice, which takes as long as a short message.
+constexpr std::chrono::microseconds kNoticesLate{100};
+constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
 constexpr std::chrono::milliseconds kNoticesTake{
     50};  // to be seen, once they have come: MPI moves them when looked for
 
@@ -141,6 +147,11 @@ std::string Fabric::why_no_single_copy() const {
   return "";
 }
 
+bool Fabric::wire_takes_device_memory() const {
+  const std::string& asked = settings().mpi_cuda;
+  return wire_ && (asked == "on" || (asked == "auto" && wire_->takes_device_memory()));
+}
+
 std::string Fabric::describe(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(peers_[rank].pid) + ", host " + peers_[rank].host +
          ")";
@@ -151,22 +162,36 @@ double Fabric::cores_per_node() const {
       ->cores;
 }
 
+void Fabric::set_notices(std::shared_ptr<Notices> notices) {
+  if (wire_ && !wire_->late_ranks_live()) notices_.set(std::move(notices));
+}
+
 void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t disputed) noexcept {
-  std::lock_guard lock(failure_mutex_);
-  if (board_.has_failed()) return;  // whoever failed first tells the others
-  board_.fail(kind, text, disputed);
-  if (!wire_ || told_others_ || wire_->health() == Wire::kRanksMayBeDead) return;
-  told_others_ = true;
-  wire_->worsen(health_after(kind, *wire_));
+  if (is_inherited()) return;
   std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
   notice += text;
-  tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
-  // The process may end right after this, and MPI moves nothing by itself: let the notices leave.
+  // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
+  if (kind == FailureKind::kTimeout) notice += ", says " + describe(topology_.rank());
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (board_.has_failed()) return;  // whoever failed first tells the others
+    board_.fail(kind, text, disputed);
+    if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+      wire_->worsen(health_after(kind, *wire_));
+      tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
+      let_leave();
+    }
+  }
+  notices_.leave(notice);
+}
+
+/// The process may end right after a failure, and MPI moves nothing by itself.
+void Fabric::let_leave() noexcept {
   try {
     int from;
     std::vector<std::byte> ignored;
     for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until; std::this_thread::yield())
-      wire_->take(Wire::kFarewell, from, ignored);
+      if (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),
                  name_.c_str(), error.what());
@@ -176,7 +201,7 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
 void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept {
   try {
     for (int rank = 0; rank < topology_.size(); ++rank) {
-      if (topology_.is_near(rank) || silent_[rank]) continue;
+      if (topology_.is_near(rank) || silent_[rank] || may_have_ended(rank)) continue;
       auto notice = std::make_unique<std::vector<std::byte>>(bytes);
       if (bytes) std::memcpy(notice->data(), data, bytes);
       Wire::Request request = wire_->isend(*notice, rank, tag);
@@ -190,6 +215,12 @@ void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes
   }
 }
 
+/// Who has left a group that then fails need not know of it, and may have ended, which MPI minds where nobody else
+/// does.
+bool Fabric::may_have_ended(int rank) const {
+  return board_.has_failed() && said_farewell_[rank] && !wire_->late_ranks_live();
+}
+
 void Fabric::expect_silence_of(int rank) {
   if (wire_ && !wire_->late_ranks_live()) silent_[rank] = true;
 }
@@ -201,27 +232,41 @@ void Fabric::enter(double timeout_s) {
   const auto now = Clock::now();
   const std::chrono::duration<double> since_the_last = now - std::exchange(entered_, now);
   if (since_the_last.count() < timeout_s) return;
+  look_for_notices();
   for (const auto until = now + kNoticesTake; Clock::now() < until; std::this_thread::yield()) throw_if_failed();
 }
 
 bool Fabric::has_failed() {
-  if (wire_ && !board_.has_failed()) {
+  const Clock::rep now = wire_ ? Clock::now().time_since_epoch().count() : 0;
+  if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_.has_failed()) {
+    next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
     int from;
     std::vector<std::byte> notice;
     while (wire_->take(Wire::kFarewell, from, notice)) said_farewell_[from] = true;
-    if (wire_->take(Wire::kFailure, from, notice) && notice.size() >= sizeof(FailureKind)) {
-      FailureKind kind;
-      std::memcpy(&kind, notice.data(), sizeof kind);
-      std::string text(reinterpret_cast<const char*>(notice.data()) + sizeof kind, notice.size() - sizeof kind);
-      // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
-      if (kind == FailureKind::kTimeout) text += ", says " + describe(from);
-      board_.fail(kind, text);
-    }
+    if (wire_->take(Wire::kFailure, from, notice)) take_up(notice.data(), notice.size());
   }
   return board_.has_failed();
 }
 
+void Fabric::look_for_notices() {
+  if (!notices_ || board_.has_failed()) return;
+  const std::string notice = notices_.find();
+  take_up(notice.data(), notice.size());
+}
+
+void Fabric::take_up(const void* notice, std::size_t bytes) {
+  FailureKind kind;
+  if (bytes < sizeof kind) return;
+  std::memcpy(&kind, notice, sizeof kind);
+  board_.fail(kind, std::string(static_cast<const char*>(notice) + sizeof kind, bytes - sizeof kind));
+}
+
 void Fabric::throw_if_failed() {
+  if (is_inherited())
+    throw UsageError("rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
+                     ", group " + name_ + ": expected a call from " + describe(topology_.rank()) +
+                     ", got one from pid " + std::to_string(getpid()) +
+                     ", which was forked from it after the group was formed");
   if (!has_failed()) return;
   auto [kind, text] = board_.failure();
   if (const std::uint64_t disputed = board_.failed_call(), now = call; disputed && disputed < now)
@@ -232,13 +277,14 @@ void Fabric::throw_if_failed() {
 }
 
 void Fabric::leave() noexcept {
+  if (is_inherited()) return;
   board_.mine().left.store(1, std::memory_order_release);
   board_.ring_others(kCollective);
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(told_others_, true)) return;
+  if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
   tell_other_nodes(Wire::kFarewell, nullptr, 0);
-  // Of a group that has failed, or that others leave without a farewell, the wire is kept: something may still come.
+  // Of a group that others leave without a farewell the wire is kept: something may still come.
   wire_->retire(topology_.size() - topology_.local_size());
 }
 
@@ -262,6 +308,12 @@ Bytes Fabric::scratch(std::size_t bytes) {
   return {scratch_.back().get(), bytes};
 }
 
+Bytes Fabric::meeting_place(int number) {
+  // As scratch(): what is never carried takes no memory.
+  if (!meeting_places_) meeting_places_ = std::make_unique_for_overwrite<std::byte[]>(kMeetingFanOut * kMeetingPlace);
+  return {meeting_places_.get() + number * kMeetingPlace, kMeetingPlace};
+}
+
 void Fabric::release_scratch() noexcept {
   if (!scratch_.empty() && !board_.has_failed()) scratch_.clear();
 }
@@ -280,7 +332,8 @@ void Lookout::look_around() {
         if (!waits_for(rank) || !fabric_.has_gone(rank)) continue;
         // It may have done its part just before it went: only believe it when a second look still misses something.
         if (suspect_ == rank) {
-          fabric_.fail(FailureKind::kDied, fabric_.how_it_went(rank) + " during " + what());
+          fabric_.fail(fabric_.has_left(rank) ? FailureKind::kLeft : FailureKind::kDied,
+                       fabric_.how_it_went(rank) + " during " + what());
           fabric_.throw_if_failed();
         }
         suspect_ = rank;
@@ -288,6 +341,12 @@ void Lookout::look_around() {
         next_census_ = t.is_near(rank) ? now : now + kInFlight;
         return;
       }
+  }
+  if (next_question_ == Clock::time_point{}) next_question_ = now + kBetweenQuestions;
+  if (now >= next_question_) {
+    next_question_ = now + kBetweenQuestions;
+    fabric_.look_for_notices();
+    if (fabric_.board().has_failed()) fabric_.throw_if_failed();
   }
   if (now < deadline_.at()) return;
   std::string missing;

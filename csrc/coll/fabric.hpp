@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/birthplace.hpp"
 #include "codec/experience.hpp"
 #include "coll/call.hpp"
-#include "coll/choice_memo.hpp"
 #include "coll/cost.hpp"
 #include "coll/link_meter.hpp"
+#include "coll/meeting.hpp"
+#include "coll/notices.hpp"
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
 #include "node/waiter.hpp"
@@ -45,6 +47,10 @@ class Fabric {
   Board& board() { return board_; }
   const Shape& shape() const { return shape_; }
   Wire* wire() { return wire_.get(); }
+  /// Whether this process was forked from the one that formed the group: then it is no rank of it.
+  bool is_inherited() const { return birthplace_.is_elsewhere(); }
+  /// Whether there is a wire that takes device memory: as ACCDP_MPI_CUDA says, or the MPI library.
+  bool wire_takes_device_memory() const;
   Patience& patience(Channel channel) { return patience_[channel]; }
 
   double timeout_s;  ///< of operations that give none
@@ -57,8 +63,8 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  ChoiceMemo choices;                   ///< of allreduces
   Experiences experiences;              ///< of broadcasts from this rank
+  KindsOfSums sums;                     ///< rank 0: of compressed allreduces
   Patience wire_patience;               ///< of collectives that wait for other nodes
   Way way;                              ///< of the last collective
   std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
@@ -66,9 +72,13 @@ class Fabric {
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   /// `disputed`: number of the collective that ranks disagree on, else 0.
   void fail(FailureKind kind, const std::string& text, std::uint64_t disputed = 0) noexcept;
+  /// By which ranks of other nodes hear of failures where MPI may not be asked to tell them. Before the first call.
+  void set_notices(std::shared_ptr<Notices> notices);
   void expect_silence_of(int rank);  ///< it did not come in time; it may be dead
-  bool has_failed();                 ///< also takes notice of failures on other nodes, as does the next
+  /// Also takes notice of failures on other nodes, as does the next; not more often than every kNoticesLate.
+  bool has_failed();
   void throw_if_failed();
+  void look_for_notices();  ///< takes up, as the two above, what was left there; costs a question to a store
   /// Before a collective: throws if the group has failed. A rank that is later than others may have waited for it looks
   /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
   void enter(double timeout_s);
@@ -83,9 +93,13 @@ class Fabric {
 
   std::span<const void*> sources() { return sources_; }
   Bytes scratch(std::size_t bytes);
+  /// Where signatures of other nodes come in, each with what it carries, and this node's goes out: the first place.
+  static constexpr std::size_t kMeetingPlace = 64 + kMostCarriedBytes;
+  Bytes meeting_place(int number);
   void release_scratch() noexcept;
 
  private:
+  Birthplace birthplace_;
   std::string name_;
   std::vector<Peer> peers_;
   std::uint32_t lacking_codecs_ = 0;
@@ -98,13 +112,20 @@ class Fabric {
   Patience patience_[kChannels];
   void probe_neighbours();
   void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
+  bool may_have_ended(int rank) const;
+  void let_leave() noexcept;
+  void take_up(const void* notice, std::size_t bytes);
 
   Clock::time_point entered_ = Clock::now();  // the last collective
+  std::atomic<Clock::rep> next_look_ = 0;     // for notices of other nodes
   std::mutex failure_mutex_;
-  bool told_others_ = false;
+  bool told_others_ = false;   // of a failure
+  bool said_goodbye_ = false;  // that this rank leaves
+  LimitedNotices notices_;
   std::vector<const void*> sources_;  // one per rank of the node, as is the next
   std::vector<std::string> why_not_read_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
+  std::unique_ptr<std::byte[]> meeting_places_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> told_;  // failure notices still on their way
 };
 
@@ -124,7 +145,7 @@ class Lookout : public Watch {
   Deadline deadline_;
 
  private:
-  Clock::time_point next_census_{};
+  Clock::time_point next_census_{}, next_question_{};
   int suspect_ = -1;
 };
 

@@ -10,6 +10,8 @@
 
 namespace accdp {
 
+class Context;
+
 /// Tensors on a device, seen by those who know no CUDA: each has host memory of its size that stands for it, and that
 /// is filled only where it is asked for. Spans are of that host memory, or of what scratch() gave. One thread at a
 /// time. What changes the device's memory is done in the order of the calls, and at the latest when finish() returns.
@@ -70,6 +72,21 @@ class FarMemory {
     Datatype type;
   };
   virtual std::vector<double> deviations(const std::vector<Tensor>& tensors) = 0;
+
+  // Of several ranks on a node, which all call these. Memory is in the order of all other calls.
+
+  /// Whether they reach each other's devices; the same on all of them. May set up what that takes.
+  virtual bool joins_node(Context& context) = 0;
+  /// A part of a message, and the rank of the node that speaks for it.
+  struct Lot {
+    std::size_t begin, bytes;
+    int owner;
+  };
+  /// Of `data`, which has the same size on all, every rank's own lots become the sums over the node, in order of ranks.
+  /// lots: of all ranks, without gaps.
+  virtual void reduce_on_node(Context& context, Bytes data, const std::vector<Lot>& lots, const Reduction& how) = 0;
+  /// Every rank gets the lots of the others.
+  virtual void share_on_node(Context& context, Bytes data, const std::vector<Lot>& lots) = 0;
 };
 
 /// Where a chunk is whose memory is `spans`, if all of it is on the device.

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "coll/apart.hpp"
 #include "coll/event_log.hpp"
 #include "coll/measure.hpp"
 #include "coll/mpi_baselines.hpp"
@@ -19,6 +20,19 @@ std::uint64_t layout_of(const Blocks& blocks) {
   std::uint64_t hash = 1469598103934665603u;  // FNV-1a
   for (const auto& block : blocks) hash = (hash ^ block.size()) * 1099511628211u;
   return hash;
+}
+
+/// Does `work` with what it may read whatever it writes (apart.hpp). Memory of devices is taken as it is.
+template <class Work>
+void apart(const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs, int own_in,
+           int own_out, Work work) {
+  if (&via != &host_collectives() || !is_overwritten(ins, outs, own_in, own_out)) return work(ins);
+  work(Copies(ins).blocks());
+}
+template <class Work>
+void apart(const Collectives& via, ConstBytes in, std::span<const Bytes> outs, int own_out, Work work) {
+  if (&via != &host_collectives() || !is_overwritten({&in, 1}, outs, 0, own_out)) return work(in);
+  work(Copies({&in, 1}).blocks()[0]);
 }
 
 template <class Blocks>
@@ -45,13 +59,21 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& o
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
              std::shared_ptr<Wire> wire)
     : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)),
-      post_office_(fabric_),
+      office_(std::make_unique<PostOffice>(fabric_)),
       deterministic_(settings().deterministic == "on") {}
 
-Group::~Group() { close(); }
+Group::~Group() {
+  close();
+  // Its thread was not forked along: joining it, or ending what it waits on, would not return.
+  if (is_inherited()) static_cast<void>(office_.release());
+}
 
 void Group::usage(const std::string& text) const {
   throw UsageError("rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " + text);
+}
+
+void Group::check_open() const {
+  if (closed_) usage("group " + name() + " is closed on this rank: expected no more calls of it");
 }
 
 void Group::check_op(Datatype type, ReduceOp op) const {
@@ -107,6 +129,7 @@ Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp o
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   std::lock_guard lock(collective_mutex_);
+  check_open();
   fabric_.call = sequence_ + 1;
   fabric_.enter(seconds(timeout_s));
   const auto started = Clock::now();
@@ -185,7 +208,10 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
   Collectives& reducing = how(OpKind::kAllreduce, via, type, op);
   collective(OpKind::kAllreduce,
              {.layout = deterministic_, .type = type, .op = static_cast<std::uint8_t>(op), .memory = via.memory()},
-             in.size(), timeout_s, [&](Context& c) { reducing.reduce_to(c, in, out, {type, op, size()}, -1); });
+             in.size(), timeout_s, [&](Context& c) {
+               apart(via, in, {&out, 1}, 0,
+                     [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, -1); });
+             });
 }
 
 StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
@@ -227,7 +253,10 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
               .type = type,
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory()},
-             in.size(), timeout_s, [&](Context& c) { reducing.reduce_to(c, in, out, {type, op, size()}, root); });
+             in.size(), timeout_s, [&](Context& c) {
+               apart(via, in, {&out, 1}, 0,
+                     [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, root); });
+             });
 }
 
 void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, double timeout_s,
@@ -250,8 +279,10 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
               .type = type,
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory()},
-             total_bytes(ins), timeout_s,
-             [&](Context& c) { reducing.reduce_scatter(c, ins, out, {type, op, size()}); });
+             total_bytes(ins), timeout_s, [&](Context& c) {
+               apart(via, ins, {&out, 1}, rank(), 0,
+                     [&](const auto& from) { reducing.reduce_scatter(c, from, out, {type, op, size()}); });
+             });
 }
 
 void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type, int root, double timeout_s,
@@ -263,8 +294,9 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
       if (block.size() != in.size())
         usage("outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
-  collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
-             [&](Context& c) { via.gather(c, in, outs, root); });
+  collective(
+      OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
+      [&](Context& c) { apart(via, in, outs, root, [&](ConstBytes from) { via.gather(c, from, outs, root); }); });
 }
 
 void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s,
@@ -277,7 +309,9 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
         usage("ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
   }
   collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory()}, out.size(), timeout_s,
-             [&](Context& c) { via.scatter(c, ins, out, root); });
+             [&](Context& c) {
+               apart(via, ins, {&out, 1}, root, 0, [&](const auto& from) { via.scatter(c, from, out, root); });
+             });
 }
 
 void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
@@ -288,11 +322,13 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
     usage("the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
           std::to_string(outs[rank()].size()) + " out");
   Collectives& carrier = or_baseline(OpKind::kAlltoall, via);
-  collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s,
-             [&](Context& c) { carrier.alltoall(c, ins, outs); });
+  collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s, [&](Context& c) {
+    apart(via, ins, outs, rank(), rank(), [&](const auto& from) { carrier.alltoall(c, from, outs); });
+  });
 }
 
 void Group::check_peer(const char* name, int rank, int least) const {
+  check_open();
   if (rank < least || rank >= size())
     usage(std::string(name) + "=" + std::to_string(rank) + ": expected 0 to " + std::to_string(size() - 1) +
           (least < 0 ? ", or -1 for any" : ""));
@@ -337,7 +373,9 @@ bool Group::wait_all(std::span<const MessageHandle> messages, double limit_s) {
   return post_office_.wait_all(messages, seconds(-1), limit_s);
 }
 
-void Group::settle(double timeout_s) { post_office_.settle(seconds(timeout_s)); }
+void Group::settle(double timeout_s) {
+  if (!is_inherited()) post_office_.settle(seconds(timeout_s));
+}
 
 void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.
@@ -387,6 +425,9 @@ void Group::abort(const std::string& reason) {
   fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " aborted the group: " + reason);
 }
 
-void Group::close() noexcept { fabric_.leave(); }
+void Group::close() noexcept {
+  closed_ = true;
+  fabric_.leave();
+}
 
 }  // namespace accdp

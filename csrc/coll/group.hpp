@@ -30,6 +30,7 @@ class Group {
   /// Whether reductions give the same bits wherever the ranks are. Equal on all ranks; at first the setting's.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
+  void set_notices(std::shared_ptr<Notices> notices) { fabric_.set_notices(std::move(notices)); }
   std::uint64_t sequence() const { return sequence_; }  ///< collectives begun
   /// What the last collective that ended well did on this rank.
   struct Run {
@@ -95,14 +96,16 @@ class Group {
   void monitored_barrier(bool wait_all_ranks, double timeout_s = -1);
 
   void throw_if_failed() { fabric_.throw_if_failed(); }
+  bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   /// Fails the group on every rank that can be reached; wakes all waiters.
   void abort(const std::string& reason);
-  /// Leaves in order. Ranks that still need this one are told so.
+  /// Leaves in order. Ranks that still need this one are told so. Calls after it are UsageErrors.
   void close() noexcept;
 
  private:
   [[noreturn]] void usage(const std::string& text) const;
   double seconds(double timeout_s) const;
+  void check_open() const;
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
   void check_peer(const char* name, int rank, int least) const;
@@ -115,8 +118,10 @@ class Group {
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 
   Fabric fabric_;
-  PostOffice post_office_;
+  std::unique_ptr<PostOffice> office_;
+  PostOffice& post_office_ = *office_;
   std::atomic<bool> deterministic_;
+  std::atomic<bool> closed_{false};
   std::mutex collective_mutex_;
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;

@@ -1,16 +1,21 @@
 #pragma once
+#include <cstddef>
 
 namespace accdp {
+
+/// Leaders that tell each other of their calls at once: of so many nodes each hears of all others in one round.
+constexpr int kMeetingFanOut = 8;
+/// Data that may go along with a signature. Longer ones gain little, and have to be copied once more.
+constexpr std::size_t kMostCarriedBytes = 32 << 10;
 
 /// How leaders hear of all others: in each round from up to seven, in the next from leaders eight times as far away.
 /// Calls round(distance, messages); a round has messages to leaders 1, 2, ... times the distance away. Few rounds,
 /// because each costs a message's way; few messages in them, because each costs time at both ends. Pure.
 template <class Round>
 void for_meeting_rounds(int nodes, Round round) {
-  constexpr int kFanOut = 8;
-  for (int distance = 1; distance < nodes; distance *= kFanOut) {
+  for (int distance = 1; distance < nodes; distance *= kMeetingFanOut) {
     const int reach = (nodes - 1) / distance;
-    round(distance, reach < kFanOut - 1 ? reach : kFanOut - 1);
+    round(distance, reach < kMeetingFanOut - 1 ? reach : kMeetingFanOut - 1);
   }
 }
 

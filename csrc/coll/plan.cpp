@@ -95,6 +95,13 @@ Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
   if (chosen == BcastAlgorithm::kAuto)
     chosen = choose_bcast(shape.nodes, at_least_one(ceil_div(bytes, chunk)), static_cast<double>(bytes), m.link);
   Plan plan{bcast_by(chosen, bytes, chunk, shape, m), {}};
+  if (options.algorithm == BcastAlgorithm::kAuto && bcasts_with_signatures(bytes, shape)) {
+    plan.others.push_back(plan.chosen);
+    Estimate e = with_signatures(bytes, bytes, shape, m);
+    e.wire_bytes = bytes * (shape.nodes - 1);
+    e.chunk_bytes = bytes;
+    plan.chosen = {kWithSignatures, 1, e, ""};
+  }
   for (BcastAlgorithm other : {BcastAlgorithm::kChain, BcastAlgorithm::kBinomial, BcastAlgorithm::kScatterAllgather}) {
     if (other == chosen) continue;
     plan.others.push_back(bcast_by(other, bytes, chunk, shape, m));
@@ -185,6 +192,13 @@ Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
 }
 
 Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
+  if (const std::size_t carried = block * shape.node_ranks(), all = block * shape.ranks;
+      goes_with_signatures(carried, all, shape)) {
+    Estimate e = with_signatures(carried, all, shape, m);
+    e.wire_bytes = carried * (shape.nodes - 1);
+    e.chunk_bytes = block;
+    return {{kWithSignatures, 1, e, ""}, {}};
+  }
   if (shape.nodes > 1 && shape.local_size == 1) {
     Estimate e = meeting(shape, m);
     e.seconds += exchange_seconds(shape.nodes - 1, static_cast<double>(block), m);

@@ -13,7 +13,10 @@ constexpr std::size_t kWirePieceBytes = 64 << 20;
 }  // namespace
 
 PostOffice::PostOffice(Fabric& fabric)
-    : fabric_(fabric), routes_(fabric.topology().size()), spin_(fabric.patience(kPointToPoint).spin) {}
+    : fabric_(fabric),
+      routes_(fabric.topology().size()),
+      spin_(fabric.patience(kPointToPoint).spin),
+      wire_patience_(fabric.wire_patience) {}
 
 MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits) {
   auto message = std::make_shared<Message>(true, to, tag, const_cast<std::byte*>(data.data()), data.size(), timeout_s);
@@ -30,6 +33,7 @@ MessageHandle PostOffice::receive(Bytes data, int from, std::int64_t tag, double
 void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   fabric_.throw_if_failed();
   std::unique_lock lock = enter();
+  if (fabric_.board().has_failed()) fabric_.throw_if_failed();  // while this thread waited for the lock
   m->place = open_.insert(open_.end(), m);
   ++changes_;
   ++visits_;
@@ -146,7 +150,11 @@ void PostOffice::arrived(int from, const MessageHead& head, const std::function<
   }
   if (head.kind == MessageHead::kData) {
     auto it = route.arriving.find(head.id);
-    MessageHandle m = it->second;
+    if (it == route.arriving.end()) {  // the group failed meanwhile
+      std::vector<std::byte> dropped(head.piece);
+      return take(dropped.data());
+    }
+    const MessageHandle m = it->second;
     take(m->data + m->moved);
     m->moved += head.piece;
     if (m->moved < m->bytes) return;
@@ -189,12 +197,9 @@ bool PostOffice::progress() {
 /// What can be done for a new message at once. What nobody has asked for stays in its ring meanwhile: it may still find
 /// its receive, and then is copied once.
 void PostOffice::begin(const Message& m) {
-  if (fabric_.wire()) {
-    progress();
-    return;
-  }
   for (int peer : fabric_.topology().neighbours())
     if (peer != fabric_.topology().rank() && (m.peer < 0 || m.peer == peer)) progress_ring(peer, false);
+  if (m.peer >= 0 && !is_near(m.peer)) flush_wire(m.peer);
 }
 
 bool PostOffice::is_asked_for(int from, const MessageHead& head) const {
@@ -228,7 +233,8 @@ bool PostOffice::flush_ring(int peer) {
   bool moved = false;
   while (!route.outbox.empty()) {
     auto [head, m] = route.outbox.front();
-    if (out.space() < std::max<std::size_t>(head.piece, 1)) return moved;
+    const std::size_t needed = std::max<std::size_t>(head.piece, 1);
+    if (out.space(needed) < needed) return moved;
     out.put(head, m ? m->data : nullptr);
     route.outbox.pop_front();
     if (m) finish(m);
@@ -255,10 +261,9 @@ void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payloa
   parcel.mail.resize(sizeof head + head.piece);
   std::memcpy(parcel.mail.data(), &head, sizeof head);
   if (head.piece) std::memcpy(parcel.mail.data() + sizeof head, payload, head.piece);
-  parcels_.push_back(std::move(parcel));
-  Parcel& stored = parcels_.back();
-  stored.request = fabric_.wire()->isend(stored.mail, peer, Wire::kMail);
-  if (message) finish(message);  // its payload was copied
+  parcel.request = fabric_.wire()->isend(parcel.mail, peer, Wire::kMail);
+  if (!fabric_.wire()->test(parcel.request)) parcels_.push_back(std::move(parcel));  // short ones have mostly left
+  if (message) finish(message);                                                      // its payload was copied
 }
 
 void PostOffice::flush_wire(int peer) {

@@ -18,15 +18,15 @@ namespace accdp {
 /// One send or receive. Its buffer belongs to the caller and stays valid until it is done.
 struct Message {
   Message(bool sends, int other, std::int64_t with_tag, std::byte* buffer, std::size_t count, double timeout_s)
-      : is_send(sends), peer(other), tag(with_tag), data(buffer), bytes(count), deadline(timeout_s) {}
+      : is_send(sends), peer(other), tag(with_tag), data(buffer), bytes(count), deadline(timeout_s, started) {}
 
   bool is_send;
   int peer;  ///< a receive from anybody has -1 until it is matched, then the sender
   std::int64_t tag;
   std::byte* data;
   std::size_t bytes;
-  Deadline deadline;
   Clock::time_point started = Clock::now();
+  Deadline deadline;
 
   std::size_t moved = 0;      ///< payload bytes pushed or received so far
   std::uint64_t id = 0;       ///< of a long message, unique per sender
@@ -69,6 +69,12 @@ class PostOffice {
   /// up. Throws the first error, or a UsageError that names such receives.
   void settle(double timeout_s);
   static std::string describe(const Message& message);
+  /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
+  /// messages between nodes; short ones are copied here. peer = -1: a receive from any rank, which may be a near one.
+  bool takes_device_memory(std::size_t bytes, int peer) const {
+    return peer >= 0 && peer < fabric_.topology().size() && !is_near(peer) && bytes > fabric_.eager_bytes &&
+           fabric_.wire_takes_device_memory();
+  }
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
 
  private:
@@ -119,6 +125,7 @@ class PostOffice {
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                      Clock::time_point until = Clock::time_point::max());
   void attend();  // the background thread
+  bool came_over_wire(const std::function<bool()>& enough);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   bool is_short_and_near(std::size_t bytes, int peer) const;
   bool is_near(int peer) const { return fabric_.topology().is_near(peer); }
@@ -139,9 +146,10 @@ class PostOffice {
   bool driving_ = false;
   std::shared_ptr<Watcher> looker_;  // of test()
   Clock::time_point next_look_{};
-  bool attended_ = false;  // it is the background thread that drives
-  bool resting_ = false;   // the background thread sleeps until told
-  Habit spin_;             // of receive_at_once()
+  bool attended_ = false;   // it is the background thread that drives
+  bool resting_ = false;    // the background thread sleeps until told
+  Habit spin_;              // of receive_at_once()
+  Patience wire_patience_;  // of who drives messages of other nodes
   std::atomic<bool> stop_{false};
   std::thread attendant_;
 };

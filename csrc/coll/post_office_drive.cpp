@@ -16,6 +16,7 @@ constexpr int kMostGraces = 10;
 constexpr std::chrono::milliseconds kBetweenLooks{1};
 // At the end: messages that have come, but that nobody has looked at yet, find their receives.
 constexpr std::chrono::milliseconds kToLookThrough{10};
+constexpr int kLooksPerClockAtWire = 4;  // a look lets MPI work, which takes about a microsecond
 
 }  // namespace
 
@@ -147,6 +148,17 @@ void PostOffice::relieve_attendant() {
   fabric_.board().mine().bells[kPointToPoint].ring();
 }
 
+/// Looks at the wire for as long as that helped lately, without the lock in between; whether there is something to do.
+bool PostOffice::came_over_wire(const std::function<bool()>& enough) {
+  const auto came = [&] {
+    if (visitors_ > 0) return true;
+    const std::lock_guard lock(mutex_);
+    return progress() || enough() || !callbacks_.empty() || fabric_.board().has_failed();
+  };
+  return try_until(wire_patience_.spin, kLooksPerClockAtWire, pause, came) ||
+         try_until(wire_patience_.yield, 1, yield, came);
+}
+
 /// Moves messages until `enough()`, or until callbacks were due, or so long. Called with the lock held and driving_
 /// false.
 void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
@@ -158,6 +170,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   const Topology& t = fabric_.topology();
   try {
     std::vector<std::uint64_t> taken(t.local_size());
+    bool naps = attended_;  // the background thread had better leave the cores to others
     while (!enough() && !(is_limited && Clock::now() >= until)) {
       step_aside(lock);
       const bool failed = board.has_failed();  // before progress(): what others did before they failed counts
@@ -168,7 +181,10 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
       const std::uint64_t changes = changes_;
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
-      if (moved) continue;
+      if (moved) {
+        naps = attended_;
+        continue;
+      }
       if (enough()) break;
       if (failed) fabric_.throw_if_failed();
       std::vector<int> blocked;
@@ -189,7 +205,10 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       try {
         if (!polls) {
           wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
+        } else if (!naps && came_over_wire(enough)) {
+          // to be seen by the next round
         } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
+          naps = true;
           watcher.look_around();
           timespec nap{0, 20'000};
           nanosleep(&nap, nullptr);

@@ -36,7 +36,8 @@ bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
   {
     const std::unique_lock lock = enter();
     Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
-    if (!routes_[to].outbox.empty() || out.space() < std::max<std::size_t>(data.size(), 1)) return false;
+    const std::size_t needed = std::max<std::size_t>(data.size(), 1);
+    if (!routes_[to].outbox.empty() || out.space(needed) < needed) return false;
     out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data());
   }
   fabric_.board().line(t.local_of(to)).bells[kPointToPoint].ring();

@@ -132,10 +132,12 @@ void allreduce_by_leaders(Context& c, ConstBytes in, Bytes out, const Reduction&
 void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
-  c.meet();
   const Operand operand(in.size(), partial_width(how.type));
   const ReduceAlgorithm algorithm =
       receiver < 0 ? algorithm_for(c, operand) : choose_reduce(operand, c.shape(), c.machine()).algorithm;
+  if (algorithm == ReduceAlgorithm::kDirect && !c.has_met() && reduces_with_signatures(in.size(), c.shape()))
+    return reduce_with_signatures(c, in, out, how, receiver);
+  c.meet();
   if (algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
   c.note({name_of(algorithm), 1, in.size()});
   if (receiver < 0) return allreduce_by_leaders(c, in, out, how, algorithm);

@@ -36,10 +36,10 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
 class Pipeline : SegmentPipeline {
  public:
   Pipeline(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
-           FrameCodec* codec, WireReduction::Workplace* workplace)
+           FrameCodec* codec)
       : SegmentPipeline(c, grid, codec ? kAheadEncoded : kAhead), in_(in), out_(out), how_(how), receiver_(receiver) {
     const int wanted_on = receiver < 0 ? -1 : c.topology().node_of(receiver);
-    if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec, WireReduction::Part::kBoth, workplace);
+    if (speaks_) wire_.emplace(c, grid, lane(), how, wanted_on, ahead_, codec);
   }
 
   void run() {
@@ -114,6 +114,28 @@ class Pipeline : SegmentPipeline {
   std::optional<WireReduction> wire_;
 };
 
+/// Phase 2 alone.
+class WirePipeline : SegmentPipeline {
+ public:
+  WirePipeline(Context& c, Bytes data, const Reduction& how, const FrameGrid& grid, FrameCodec* codec,
+               WireReduction::Workplace& workplace)
+      : SegmentPipeline(c, grid, codec ? kAheadEncoded : kAhead),
+        data_(data),
+        wire_(c, grid, lane(), how, -1, ahead_, codec, WireReduction::Part::kBoth, &workplace) {}
+
+  void run() {
+    const auto begin = [&](std::size_t i) {
+      const FrameGrid::Cut cut = grid_.segment(i);
+      wire_.start(i, data_.subspan(cut.begin, cut.bytes));
+    };
+    SegmentPipeline::run(begin, [&](std::size_t i) { wire_.finish(i); });
+  }
+
+ private:
+  const Bytes data_;
+  WireReduction wire_;
+};
+
 }  // namespace
 
 void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
@@ -124,10 +146,16 @@ void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& ho
 }
 
 void reduce_frames(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, const FrameGrid& grid,
-                   FrameCodec* codec, WireReduction::Workplace* workplace) {
+                   FrameCodec* codec) {
   // Ranks that do not lead must not send before the leaders have compared signatures.
   if (grid.lanes() > 1) c.meet();
-  Pipeline(c, in, out, how, receiver, grid, codec, workplace).run();
+  Pipeline(c, in, out, how, receiver, grid, codec).run();
+}
+
+void reduce_frames_between_nodes(Context& c, Bytes data, const Reduction& how, const FrameGrid& grid, FrameCodec* codec,
+                                 WireReduction::Workplace& workplace) {
+  if (grid.lanes() > 1) c.meet();
+  if (grid.lanes() > 1 || c.topology().is_leader()) WirePipeline(c, data, how, grid, codec, workplace).run();
 }
 
 }  // namespace accdp

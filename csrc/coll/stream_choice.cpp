@@ -108,9 +108,10 @@ const CodecRow* StreamChooser::choose_for(const Data& data, Journey journey, Exp
   }
   const auto candidates = [&] { return codecs_to_try(how, options_.lacking, journey.link_bytes_per_s); };
   Experience* experience;
-  if (known && static_cast<double>(data.bytes) > kNearlyAll * journey.bytes) {
+  if (known && static_cast<double>(data.bytes) > kNearlyAll * static_cast<double>(plan_.bytes())) {
     main_ = experience = &known->at(key_of(data, journey), candidates);
     main_class_ = data.which;
+    main_bytes_ = journey.bytes;
   } else {
     experience = &own_.insert_or_assign(data.which, Experience(candidates())).first->second;
   }
@@ -208,7 +209,7 @@ std::vector<std::vector<std::byte>> StreamChooser::slices_of(const Data& data, s
 }
 
 void StreamChooser::note(const CodecChoices& chosen, double seconds, double ratio) {
-  if (main_) main_->note(chosen.at(main_class_), seconds, static_cast<double>(plan_.bytes()), ratio);
+  if (main_) main_->note(chosen.at(main_class_), seconds, main_bytes_, ratio);
 }
 
 }  // namespace accdp

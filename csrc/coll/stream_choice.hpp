@@ -62,6 +62,7 @@ class StreamChooser {
   const StreamOptions& options_;
   Experience* main_ = nullptr;
   PieceClass main_class_{};
+  double main_bytes_ = 0;                 // of the journey
   std::map<PieceClass, Experience> own_;  // where nothing is kept
 };
 

@@ -69,6 +69,7 @@ class StreamCodec {
   void round_far(std::size_t frame, Bytes residual, double factor, bool replaces);
   /// Whether the device has all codecs that were chosen, and all tensors.
   bool is_for_device() const;
+  const FarMemory* far() const { return far_; }  ///< null where all tensors are in the host
   /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
   void decode_far(bool on) { decodes_far_ = on; }
   /// The order in which frames will be encoded; else that of their numbers. Of others nothing is encoded ahead.

@@ -4,14 +4,20 @@
 #include <utility>
 
 #include "device/cuda_reduce.hpp"
+#include "gpu/node_lots.hpp"
 
 namespace accdp {
 
 static_assert(FarMemory::kMostChunks <= kMostDeviceChunks && FarMemory::kMostSources <= kMostSources);
 
-FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, int device, cudaStream_t stream,
+FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
                      const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies)
-    : spare_(std::move(spare)), device_(device), stream_(stream), blocks_(blocks), copies_(copies) {}
+    : spare_(std::move(spare)),
+      node_pool_(std::move(node_pool)),
+      device_(device),
+      stream_(stream),
+      blocks_(blocks),
+      copies_(copies) {}
 
 FarCopies::~FarCopies() {
   if (!workshop_) return;
@@ -128,6 +134,41 @@ std::vector<double> FarCopies::deviations(const std::vector<Tensor>& tensors) {
   std::vector<CodecWorkshop::Tensor> there;
   for (const Tensor& tensor : tensors) there.push_back({far(tensor.host), tensor.host.size(), tensor.type});
   return workshop().deviations(there);
+}
+
+bool FarCopies::joins_node(Context& c) {
+  const DeviceGuard guard(device_);
+  pool_ = node_pool_(c);
+  return pool_ != nullptr;
+}
+
+/// The pool's work from now on begins after all that was done here, and on the caller's stream.
+void FarCopies::lend_to_pool() {
+  if (!order_) order_ = make_event();
+  record(order_, stream_);
+  wait_for(pool_->stream(), order_);
+  if (workshop_) workshop_->end_before(pool_->stream());
+}
+
+void FarCopies::take_back_from_pool(ConstBytes written) {
+  record(order_, pool_->stream());
+  wait_for(stream_, order_);
+  if (workshop_) workshop_->follow(stream_);
+  is_written(written);
+}
+
+void FarCopies::reduce_on_node(Context& c, Bytes data, const std::vector<Lot>& lots, const Reduction& how) {
+  const DeviceGuard guard(device_);
+  lend_to_pool();
+  reduce_lots(c, *pool_, {far(data), data.size()}, lots, how);
+  take_back_from_pool(data);
+}
+
+void FarCopies::share_on_node(Context& c, Bytes data, const std::vector<Lot>& lots) {
+  const DeviceGuard guard(device_);
+  lend_to_pool();
+  share_lots(c, *pool_, {far(data), data.size()}, lots);
+  take_back_from_pool(data);
 }
 
 void FarCopies::deliver() {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -6,15 +7,19 @@
 #include "coll/device_route.hpp"
 #include "coll/far_memory.hpp"
 #include "gpu/codec_workshop.hpp"
+#include "gpu/pool.hpp"
 
 namespace accdp {
 
 /// Blocks of device memory and their pinned copies, as memory that is far.
 class FarCopies final : public FarMemory {
  public:
+  /// Collective over the ranks of a node: the pool that all of them share, or null on all.
+  using NodePool = std::function<Pool*(Context&)>;
+
   /// blocks, copies: refer to the same memory, one by one, and copies lie apart, in the order of addresses; both
   /// outlive this.
-  FarCopies(std::shared_ptr<SpareWorkshop> spare, int device, cudaStream_t stream,
+  FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
             const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies);
   FarCopies(const FarCopies&) = delete;
   ~FarCopies() override;
@@ -32,6 +37,9 @@ class FarCopies final : public FarMemory {
   void reduce(Bytes to, const std::vector<ConstBytes>& sources, const Reduction& how) override;
   void round(std::size_t beginning, const std::vector<Rounding>& chunks, double factor, bool replaces) override;
   std::vector<double> deviations(const std::vector<Tensor>& tensors) override;
+  bool joins_node(Context& context) override;
+  void reduce_on_node(Context& context, Bytes data, const std::vector<Lot>& lots, const Reduction& how) override;
+  void share_on_node(Context& context, Bytes data, const std::vector<Lot>& lots) override;
 
   /// Copies what was written in the host to the device, in the order of the stream.
   void deliver();
@@ -41,8 +49,13 @@ class FarCopies final : public FarMemory {
   CodecWorkshop::Place far(const Place& place) const;
   void is_written(ConstBytes host);  // on the device
   CodecWorkshop& workshop();
+  void lend_to_pool();
+  void take_back_from_pool(ConstBytes written);
 
   std::shared_ptr<SpareWorkshop> spare_;
+  NodePool node_pool_;
+  Pool* pool_ = nullptr;
+  Event order_;
   int device_;
   cudaStream_t stream_;
   const std::vector<DeviceBlock>& blocks_;

@@ -58,10 +58,14 @@ void CodecWorkshop::begin_after(cudaStream_t stream) {
     batch.clear();
   }
   scratch_used_ = 0;
-  record(order_, stream);
-  wait_for(kernels_.get(), order_);
+  follow(stream);
   *words(near_damaged_) = 0;
   copy_async(damaged(), near_damaged_.data(), sizeof(std::uint32_t), kernels_.get());
+}
+
+void CodecWorkshop::follow(cudaStream_t stream) {
+  record(order_, stream);
+  wait_for(kernels_.get(), order_);
 }
 
 void CodecWorkshop::end_before(cudaStream_t stream) {

@@ -20,6 +20,8 @@ class CodecWorkshop {
 
   /// Work from now on begins after what the stream holds now.
   void begin_after(cudaStream_t stream);
+  /// The same in the middle of an operation.
+  void follow(cudaStream_t stream);
   /// What the stream gets from now on begins after all work.
   void end_before(cudaStream_t stream);
 

@@ -23,6 +23,7 @@ struct DevicePath::State {
   std::shared_ptr<PinnedSpare> spare = std::make_shared<PinnedSpare>();
   std::shared_ptr<SpareWorkshop> workshop = std::make_shared<SpareWorkshop>();
   int nodes = 1;
+  bool is_pool_made = false;
   std::optional<GpuHierarchy> hierarchy;  // where ranks share memory, but not all of them the same
   std::unique_ptr<Pool> pool;             // last: its end waits for the stream, before the memory above goes
 
@@ -35,6 +36,9 @@ struct DevicePath::State {
   bool moves_over_gpus(const Context& c) const { return hierarchy && gpu_piece_bytes(c, *hierarchy) > 0; }
   cudaStream_t stream() const { return pool ? pool->stream() : own_stream.get(); }
   bool is_set_up() const { return static_cast<bool>(after); }
+  /// Collective over the ranks of the node: the pool, if all of them share it.
+  Pool* shared_pool(Context& context);
+  void make_pool(Context& context);
   void set_up(Context& context);
   void set_up_hierarchy(Context& context);
   ~State() {
@@ -57,8 +61,8 @@ bool goes_through_host() { return settings().gpu_path == "staged"; }
 
 }  // namespace
 
-void DevicePath::State::set_up(Context& c) {
-  before = make_event();
+void DevicePath::State::make_pool(Context& c) {
+  is_pool_made = true;
   nodes = c.topology().nodes();
   if (goes_through_host())
     why_not = "ACCDP_GPU_PATH=staged";
@@ -66,11 +70,20 @@ void DevicePath::State::set_up(Context& c) {
     why_not = "more than " + std::to_string(kMostSources) + " ranks on a node";
   else
     why_not.clear();
-  if (why_not.empty()) {
-    pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
-    why_not = pool->why_not();
-    if (!pool->is_shared() || nodes > 1) set_up_hierarchy(c);
-  }
+  if (!why_not.empty()) return;
+  pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
+  why_not = pool->why_not();
+}
+
+Pool* DevicePath::State::shared_pool(Context& c) {
+  if (!is_pool_made) make_pool(c);
+  return pool && pool->is_shared() ? pool.get() : nullptr;
+}
+
+void DevicePath::State::set_up(Context& c) {
+  before = make_event();
+  if (!is_pool_made) make_pool(c);
+  if (pool && (!pool->is_shared() || nodes > 1)) set_up_hierarchy(c);
   if (!why_not.empty()) pool.reset();
   if (!pool) own_stream = make_stream();
   after = make_event();
@@ -84,8 +97,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
     std::size_t host_slot_bytes;
   };
   const Topology& t = c.topology();
-  const std::string& asked = settings().mpi_cuda;
-  const bool takes = nodes > 1 && (asked == "on" || (asked == "auto" && c.wire().takes_device_memory()));
+  const bool takes = nodes > 1 && c.wire_takes_device_memory();
   Verdict all{pool->is_usable(), takes, 0, 0, c.slot_bytes()};
   if (all.is_usable) all.groups = pool->groups().count(), all.largest_group = pool->groups().largest();
   if (nodes > 1 && t.is_leader()) {
@@ -129,7 +141,7 @@ DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
 DevicePath::~DevicePath() = default;
 
 std::string DevicePath::describe() const {
-  if (!state_->pool) return state_->is_set_up() ? "staged: " + state_->why_not : state_->why_not;
+  if (!state_->pool) return state_->is_pool_made ? "staged: " + state_->why_not : state_->why_not;
   const Pool& pool = *state_->pool;
   const int groups = pool.groups().count();
   std::string text = groups > 1          ? std::to_string(groups) + " GPUs apart"
@@ -158,8 +170,15 @@ std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t 
 
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                               const std::vector<DeviceBlock>& blocks) {
-  return std::make_unique<PinnedCopies>(state_->spare, state_->workshop, device, reinterpret_cast<cudaStream_t>(stream),
-                                        blocks);
+  const auto node_pool = [self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); };
+  return std::make_unique<PinnedCopies>(state_->spare, state_->workshop, node_pool, device,
+                                        reinterpret_cast<cudaStream_t>(stream), blocks);
+}
+
+void DevicePath::await(int device, std::uintptr_t stream) {
+  admit(device, stream);
+  const DeviceGuard guard(device);
+  synchronize(reinterpret_cast<cudaStream_t>(stream));
 }
 
 DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)

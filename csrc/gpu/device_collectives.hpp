@@ -19,6 +19,9 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
+  /// Waits until what `stream` holds is done: before memory is handed to the wire
+  /// (PostOffice::takes_device_memory). Throws as admit() does.
+  void await(int device, std::uintptr_t stream);
   /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host", "staged: why".
   std::string describe() const override;
 

@@ -9,10 +9,15 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
   const DeviceGuard guard(device);
   const auto callers = reinterpret_cast<cudaStream_t>(stream);
   refuse_capture(callers);
+  PostOffice& office = group.post_office();
+  if (office.takes_device_memory(data.size(), to)) {
+    synchronize(callers);  // what writes the data
+    return office.wait(group.send(data, to, tag, timeout_s));
+  }
   const PinnedBuffer host(data.size());
   copy_async(host.data(), data.data(), data.size(), callers);
   synchronize(callers);
-  group.post_office().wait(group.send(host.span(), to, tag, timeout_s));
+  office.wait(group.send(host.span(), to, tag, timeout_s));
 }
 
 int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
@@ -20,9 +25,15 @@ int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes dat
   const DeviceGuard guard(device);
   const auto callers = reinterpret_cast<cudaStream_t>(stream);
   refuse_capture(callers);
+  PostOffice& office = group.post_office();
+  if (office.takes_device_memory(data.size(), from)) {
+    synchronize(callers);  // what still uses the memory
+    office.wait(group.receive(data, from, tag, timeout_s));
+    return from;
+  }
   const PinnedBuffer host(data.size());
   const MessageHandle message = group.receive(host.span(), from, tag, timeout_s);
-  group.post_office().wait(message);
+  office.wait(message);
   copy_async(data.data(), host.data(), data.size(), callers);
   synchronize(callers);
   return message->peer;

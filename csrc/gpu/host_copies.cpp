@@ -34,8 +34,9 @@ void PinnedSpare::put(PinnedBuffer memory, Event used_until) {
   if (used_until) drain(used_until);  // before the smaller one of both goes
 }
 
-PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop, int device,
-                           cudaStream_t stream, std::vector<DeviceBlock> blocks)
+PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop,
+                           FarCopies::NodePool node_pool, int device, cudaStream_t stream,
+                           std::vector<DeviceBlock> blocks)
     : spare_(std::move(spare)), device_(device), stream_(stream), blocks_(std::move(blocks)) {
   const DeviceGuard guard(device_);
   std::size_t bytes = 0;
@@ -51,7 +52,7 @@ PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<S
     waits = true;
   }
   if (waits) synchronize(stream_);
-  far_ = std::make_unique<FarCopies>(std::move(workshop), device_, stream_, blocks_, copies_);
+  far_ = std::make_unique<FarCopies>(std::move(workshop), std::move(node_pool), device_, stream_, blocks_, copies_);
 }
 
 PinnedCopies::~PinnedCopies() {

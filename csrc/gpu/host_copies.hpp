@@ -23,8 +23,8 @@ class PinnedSpare {
 
 class PinnedCopies final : public HostCopies {
  public:
-  PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop, int device,
-               cudaStream_t stream, std::vector<DeviceBlock> blocks);
+  PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop,
+               FarCopies::NodePool node_pool, int device, cudaStream_t stream, std::vector<DeviceBlock> blocks);
   PinnedCopies(const PinnedCopies&) = delete;
   ~PinnedCopies() override;
 

@@ -89,20 +89,33 @@ void call_in_finalize(MPI_Comm_delete_attr_function* call) {
   ACCDP_MPI(MPI_Comm_free_keyval(&key));
 }
 
-/// Farewells of ranks that closed a group after this one had: where nobody reads them UCX warns of each at the end.
-/// Returns how many there were.
-int read_what_is_left(MPI_Comm comm) {
+/// What is no longer is on its way whole: longer messages MPI fetches out of the memory of their senders, which these
+/// may have given up with the group.
+constexpr int kEagerBytes = 4096;
+
+struct Leftovers {
+  int farewells = 0;
+  bool all_read = true;  ///< there was no message that had better not be fetched
+};
+
+/// Reads what nobody waits for in a group that this rank has left, farewells of those that closed it later above all:
+/// where nobody does UCX warns of each at the end.
+Leftovers read_what_is_left(MPI_Comm comm) {
+  Leftovers left;
   std::vector<std::byte> message;
-  for (int farewells = 0;;) {
+  while (true) {
     int found = 0, bytes = 0;
-    MPI_Message matched;
     MPI_Status status;
-    ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &matched, &status));
-    if (!found) return farewells;
-    farewells += status.MPI_TAG == Wire::kFarewell;
+    ACCDP_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &status));
+    if (!found) return left;
     ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    if (bytes > kEagerBytes) {
+      left.all_read = false;
+      return left;
+    }
     message.resize(bytes);
-    ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
+    ACCDP_MPI(MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE));
+    left.farewells += status.MPI_TAG == Wire::kFarewell;
   }
 }
 
@@ -168,12 +181,14 @@ void free_dropped_wires() noexcept {
   std::erase_if(state().wires, [](State::WireComm& wire) {
     if (!wire.is_dropped) return false;
     try {
-      wire.farewells -= read_what_is_left(wire.comm);
-      if (wire.farewells > 0) return false;
+      const Leftovers left = read_what_is_left(wire.comm);
+      wire.farewells -= left.farewells;
+      wire.is_dropped = left.all_read;
+      if (!left.all_read || wire.farewells > 0) return false;
       ACCDP_MPI(MPI_Comm_free(&wire.comm));
     } catch (const std::exception& error) {
       std::fprintf(stderr, "accdp: while giving back a communicator: %s\n", error.what());
-      wire.is_dropped = false;  // it stays as it is
+      wire.is_dropped = false;  // it stays as it is, as does one with a message that nobody may fetch
       return false;
     }
     return true;

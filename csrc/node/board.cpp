@@ -45,6 +45,7 @@ void throw_failure(FailureKind kind, const std::string& text) {
   switch (kind) {
     case FailureKind::kMismatch: throw MismatchError(text);
     case FailureKind::kTimeout: throw PeerTimeout(text);
+    case FailureKind::kLeft:
     case FailureKind::kDied: throw PeerDied(text);
     case FailureKind::kDamaged: throw CodecError(text);
     case FailureKind::kOther: break;

@@ -38,7 +38,7 @@ struct Signature {
 static_assert(sizeof(Signature) == 48);
 
 /// Why a group cannot go on. Written once by the first rank that notices, read by all of its node.
-enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther, kDamaged };
+enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther, kDamaged, kLeft };
 [[noreturn]] void throw_failure(FailureKind kind, const std::string& text);
 
 /// What one waiting thread sleeps on.
@@ -73,10 +73,13 @@ struct alignas(128) RankLine {
   alignas(128) Signature signatures[kShortSlots];
 };
 
-/// One direction of a pair of ranks; data lies in the segment's ring area.
+/// One direction of a pair of ranks; data lies in the segment's ring area. Each side remembers what it last saw of the
+/// other's counter, and looks at that again only when it needs more: each look takes the line from whoever writes it.
 struct alignas(128) RingLine {
   std::atomic<std::uint64_t> written{0};
+  std::uint64_t taken_seen = 0;  ///< the writer's
   alignas(64) std::atomic<std::uint64_t> taken{0};
+  std::uint64_t written_seen = 0;  ///< the reader's
 };
 
 /// The memory that the ranks of one node share: counters, slots for collectives, rings for messages.

@@ -7,10 +7,15 @@
 
 namespace accdp {
 
-std::size_t Ring::space() const {
-  std::uint64_t used = line_->written.load(std::memory_order_relaxed) - line_->taken.load(std::memory_order_acquire);
-  std::size_t free = capacity_ - used;
-  return free > sizeof(MessageHead) ? free - sizeof(MessageHead) : 0;
+std::size_t Ring::space(std::size_t enough) const {
+  const std::uint64_t written = line_->written.load(std::memory_order_relaxed);
+  const auto left = [&] {
+    const std::size_t free = capacity_ - (written - line_->taken_seen);
+    return free > sizeof(MessageHead) ? free - sizeof(MessageHead) : 0;
+  };
+  if (const std::size_t known = left(); known >= enough) return known;
+  line_->taken_seen = line_->taken.load(std::memory_order_acquire);
+  return left();
 }
 
 void Ring::put(const MessageHead& head, const std::byte* payload) {
@@ -26,7 +31,8 @@ bool Ring::has_news() const {
 
 bool Ring::peek(MessageHead& head) const {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
-  if (line_->written.load(std::memory_order_acquire) == at) return false;
+  if (line_->written_seen == at && (line_->written_seen = line_->written.load(std::memory_order_acquire)) == at)
+    return false;
   copy_out(at, &head, sizeof head, sizeof head);
   return true;
 }

@@ -30,7 +30,8 @@ class Ring {
   Ring(const Board& board, int from, int to)
       : line_(&board.ring_line(from, to)), data_(board.ring_data(from, to)), capacity_(board.ring_bytes()) {}
 
-  std::size_t space() const;  ///< payload bytes that one record could carry now (0: not even a head)
+  /// Payload bytes that one record could carry now (0: not even a head), or fewer, but not fewer than `enough`.
+  std::size_t space(std::size_t enough = SIZE_MAX) const;
   void put(const MessageHead& head, const std::byte* payload);  ///< needs space() >= head.piece
 
   bool has_news() const;                                   ///< whether there is a record; to be asked often

@@ -23,6 +23,8 @@ class DeviceCall {
   DeviceCall(c10::Device device, std::optional<c10::Stream> own);
   DeviceCall(const DeviceCall&) = delete;
 
+  /// Blocks the host until the device has done what the stream held that the call was made on.
+  void await_caller() const;
   /// What it does. Tensors in it are kept until the device has done the operation, or, where the caller waits on the
   /// stream that the call was made on, until that stream is made to wait: their memory is used again in its order.
   void carry(std::function<void()> operation);

@@ -49,7 +49,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_
   auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
   auto part = splitter()(store, ranks, static_cast<int>(me - ranks.begin()), options);
-  static_cast<ProcessGroupAccdp&>(*part).bcast_ = bcast_;
+  auto& made = static_cast<ProcessGroupAccdp&>(*part);
+  made.bcast_ = bcast_;
+  made.set_deterministic(group_->deterministic());
   return part;
 }
 
@@ -67,11 +69,13 @@ c10d::ErrorType ProcessGroupAccdp::getError() {
 }
 
 void ProcessGroupAccdp::abort() {
+  if (group_->is_inherited()) return;
   group_->abort("abort() was called");
   queue_->stop();
 }
 
 void ProcessGroupAccdp::shutdown() {
+  if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
   // Work that nobody waited for may finish, if the others are there; they may as well have left.
   if (!queue_->drain(kDrain)) group_->abort("left while operations were under way");
   queue_->stop();
@@ -182,7 +186,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<Me
 
 // Messages of a device go through pinned host memory of their own, because they go on beside collectives. A send waits
 // for its data to be there; a receive copies what came on a stream that the device's current one may be made to wait
-// for.
+// for. Where MPI gets the device's memory itself, either waits for what the current stream holds.
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int tag) {
   const Checks checks{"send"};
@@ -198,6 +202,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
       return follow(work, std::move(message), [reads] {});
     }
     const auto call = devices_.begin(tensors[0].device(), false);
+    if (group_->post_office().takes_device_memory(reads.bytes().size(), to)) {
+      call->await_caller();
+      return follow(work, group_->send(reads.bytes(), to, tag), [reads] {});
+    }
     std::shared_ptr<HostCopies> copies =
         devices_.route().fetch(call->device().index(), call->handle(), {{reads.bytes(), true, false}});
     MessageHandle message = group_->send(copies->blocks()[0], to, tag);
@@ -222,6 +230,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
       return follow(work, std::move(message), [writes] { writes.give_back(); });
     }
     const auto call = devices_.begin(tensors[0].device(), true);
+    if (group_->post_office().takes_device_memory(writes.bytes().size(), from)) {
+      call->carry([writes] { writes.give_back(); });
+      work->set_call(call);
+      call->await_caller();
+      return follow(work, group_->receive(writes.bytes(), from, tag), [call] { call->run(); });
+    }
     std::shared_ptr<HostCopies> copies =
         devices_.route().fetch(call->device().index(), call->handle(), {{writes.bytes(), false, true}});
     const Bytes room = copies->blocks()[0];

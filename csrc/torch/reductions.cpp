@@ -1,4 +1,5 @@
 // c10d's collectives that reduce; as those that only move data (movement.cpp), with an operation to check.
+#include <cctype>
 #include <set>
 
 #include "device/reduce.hpp"
@@ -30,8 +31,14 @@ constexpr Type several_reduce_scatters() {
 void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const ReduceOp how = reduce_op_of(op);
   const bool bitwise = how == ReduceOp::kBand || how == ReduceOp::kBor || how == ReduceOp::kBxor;
-  if (bitwise && !at::isIntegralType(tensor.scalar_type(), true))
-    checks.fail(std::string("Cannot use ReduceOp.B") + (name_of(how) + 1) + " with non-integral dtype");
+  const std::string dtype = c10::toString(tensor.scalar_type());
+  if (bitwise && !at::isIntegralType(tensor.scalar_type(), true)) {
+    std::string name = name_of(how);
+    for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
+    checks.fail("Cannot use ReduceOp." + name + " with non-integral dtype " + dtype);
+  }
+  if (datatype_of(tensor) == Datatype::kBytes)
+    checks.fail("dtype " + dtype + " is only moved, expected one that can be reduced");
   try {
     accdp::check_reducible(datatype_of(tensor), how);
   } catch (const std::exception& error) {

@@ -112,6 +112,23 @@ void disagreement(const std::function<void(Group&)>& odd, const std::string& odd
   }));
 }
 
+/// Who came before the root that it disagrees with hears of it in that call, and its buffer is as it was.
+void a_receiver_that_came_first() {
+  Shared<Counts> at;
+  CHECK(run_ranks(2, [&](Group& group) {
+    Ints data = input(group.rank(), 4 + group.rank());
+    group.barrier();
+    if (group.rank() == 0) {
+      while (at->of[1] == 0) usleep(1000);
+      usleep(50 * 1000);  // by then it waits in its call; if not, the test sees less
+    }
+    at->of[group.rank()] = 1;
+    CHECK_THROWS((group.bcast(bytes(data), kType, 0), group.barrier()), MismatchError,
+                 "calls bcast of 4 int32 with root 0 as #2");
+    CHECK(data == input(group.rank(), 4 + group.rank()));
+  }));
+}
+
 void root_that_died_while_ahead() {
   Shared<Counts> ended;
   run_ranks(3, [&](Group& group) {
@@ -202,6 +219,7 @@ int main() {
   disagreement([&](Group& group) { group.gather(bytes(data), {}, kType, 1); }, "calls gather of 5 int32 with root 1");
   Ints longer(100 * kChunk);
   disagreement([&](Group& group) { group.bcast(bytes(longer), kType, 0); }, "calls bcast of 102400 int32 with root 0");
+  a_receiver_that_came_first();
   root_that_died_while_ahead();
   receiver_that_died_or_is_late();
 }

@@ -2,6 +2,7 @@
 #include "codec/experience.hpp"
 
 #include <map>
+#include <random>
 
 #include "check.hpp"
 
@@ -86,6 +87,34 @@ void forgives_a_disturbance() {
   CHECK(taken.at(kZhuff) >= 48);
 }
 
+/// On a machine that is shared, times scatter upwards, by a half and sometimes several times. Of many programs few end
+/// with a way that is not the best, whatever they saw first, and all learning costs little.
+void finds_the_best_in_noise() {
+  const std::map<const CodecRow*, double> truth{{nullptr, 130}, {kFpk, 115}, {kZhuff, 100}};
+  constexpr int kPrograms = 200, kOperations = 300;
+  int wrong_at_end = 0;
+  double spent = 0;
+  for (unsigned seed = 1; seed <= kPrograms; ++seed) {
+    std::mt19937 random(seed);
+    std::exponential_distribution<double> slower(5);
+    std::bernoulli_distribution is_interrupted(0.1);
+    Experience experience(candidates());
+    make_tried(experience);
+    const CodecRow* codec = nullptr;
+    for (int i = 0; i < kOperations; ++i) {
+      codec = experience.choose(kJourney);
+      spent += truth.at(codec);
+      const double ms = truth.at(codec) * (1 + slower(random)) * (is_interrupted(random) ? 4 : 1);
+      if (experience.wants_time()) experience.note(codec, ms * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+    }
+    wrong_at_end += codec != kZhuff;
+  }
+  spent /= kPrograms * kOperations * truth.at(kZhuff);
+  std::fprintf(stderr, "noise: %.3f of the best way's time, %d of %d programs end with another\n", spent, wrong_at_end,
+               kPrograms);
+  CHECK(spent < 1.03 && wrong_at_end < kPrograms / 10);
+}
+
 /// Other data that only looked alike: what was seen is forgotten. Over another link, too.
 void forgets() {
   Experiences all;
@@ -123,6 +152,7 @@ int main() {
   leaves_what_is_good();
   tries_seldom();
   forgives_a_disturbance();
+  finds_the_best_in_noise();
   forgets();
   transfers();
 }

@@ -66,6 +66,20 @@ inline std::vector<ConstBytes> readable(const std::vector<Array>& list) {
   return {all.begin(), all.end()};
 }
 
+/// A call that fails on rank `failing` with an error of CUDA's that names its cause: all ranks hear of it, by name, and
+/// the group stays broken. inject: makes it fail.
+inline void fails_on_all(const Gpu& gpu, int failing, const std::function<void()>& inject, const char* text,
+                         const std::function<void()>& call) {
+  if (gpu.group.rank() == failing) {
+    inject();
+    CHECK_THROWS(call(), CudaError, text);
+  } else {
+    CHECK_THROWS(call(), Error, "rank " + std::to_string(failing) + " (pid");
+  }
+  CHECK_THROWS(call(), Error, text);
+  gpu.synchronize();
+}
+
 inline void one_block_on_device(const Gpu& gpu, std::size_t count) {
   Group& group = gpu.group;
   const int rank = group.rank(), size = group.size();

@@ -1,5 +1,6 @@
-// Compressed allreduces of tensors in device memory: encoded, decoded and added up there by ranks that are alone on
-// their node, in groups whose other ranks may hold theirs in host memory. The bits are those of ranks without a device.
+// Compressed allreduces of tensors in device memory: encoded, decoded and added up there by the ranks of a node that
+// all have theirs on devices which they reach, in groups whose other nodes may work in the host. The bits are those of
+// ranks without a device.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -61,7 +62,24 @@ StreamReport allreduce_near(Group& group, Given& given, ReduceOp op, const Strea
   return group.allreduce_stream(std::move(pieces), op, options, residual);
 }
 
-bool is_far(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
+bool is_far(int rank, int which) {
+  switch (which) {
+    case 0: return true;
+    case 1: return rank % 2 == 0;
+    case 2: return rank % 2 == 1;
+    default: return rank < 2;  // nodes of two ranks differ
+  }
+}
+
+bool g_shares = true;  // whether the ranks of a node reach each other's devices
+
+/// Whether a rank encodes on its device: all of its node do, if there are other nodes.
+bool works_on_device(const Topology& t, int which) {
+  if (t.nodes() == 1) return false;
+  bool all = g_shares || t.local_size() == 1;
+  for (int rank : t.neighbours()) all &= is_far(rank, which);
+  return all && is_far(t.rank(), which);
+}
 
 Given given_by(int rank, Datatype type, Kind kind, std::size_t count, std::vector<std::size_t> parts) {
   return {make(kind, type, count, 17 + rank), type, std::move(parts)};
@@ -81,9 +99,8 @@ void compare(const Gpu& gpu, int which, const Given& what, const char* codec, Re
   CHECK(mine.residual == wanted.residual);
   CHECK(report.wire_bytes == near.wire_bytes && report.logical_bytes == near.logical_bytes);
   CHECK(report.codec == near.codec);
-  const bool is_alone = group.topology().nodes() == group.size() && group.size() > 1;
   if (report.codec == "fpk" || report.codec == "qpk")
-    CHECK(report.codec_place == (far && is_alone ? "device" : "host"));
+    CHECK(report.codec_place == (works_on_device(group.topology(), which) ? "device" : "host"));
 }
 
 constexpr Datatype kFloats[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16};
@@ -123,6 +140,10 @@ void bounded(const Gpu& gpu, int which) {
         given.has_residual = has_residual;
         compare(gpu, which, given, "qpk", op, {1e-3, false}, 8192);
       }
+  // Long enough for a lane of each rank of a node.
+  Given lanes = given_by(rank, Datatype::kF32, Kind::kBell, 150'000, {150'000});
+  lanes.has_residual = true;
+  compare(gpu, which, lanes, "qpk", ReduceOp::kAvg, {1e-3, false}, 8192);
 }
 
 /// A relative bound comes from standard deviations that each rank finds where its tensors are: every rank has the same
@@ -177,7 +198,7 @@ void automatic(const Gpu& gpu, int which) {
 void everything_reduced(Group& group) {
   cudasim::set_jitter(5);
   Gpu gpu(group);
-  for (int which : {0, 1, 2}) {
+  for (int which : {0, 1, 2, 3}) {
     exact(gpu, which);
     bounded(gpu, which);
     relative(gpu, which);
@@ -186,8 +207,9 @@ void everything_reduced(Group& group) {
 }
 
 /// A call of rank `failing` fails in the middle: all ranks hear of it, by name.
-void failure(int failing, const std::function<void()>& inject, const char* text) {
-  CHECK(run_processes_on_nodes({0, 1}, [&](Group& group) {
+void failure(int failing, const std::function<void()>& inject, const char* text,
+             const std::vector<int>& nodes = {0, 1}) {
+  CHECK(run_processes_on_nodes(nodes, [&](Group& group) {
     Gpu gpu(group);
     StreamOptions options = stream_options("qpk", 8192, "");
     options.bound = {1e-3, false};
@@ -196,14 +218,7 @@ void failure(int failing, const std::function<void()>& inject, const char* text)
       mine.has_residual = true;
       allreduce_far(gpu, mine, ReduceOp::kSum, options);
     };
-    if (group.rank() == failing) {
-      inject();
-      CHECK_THROWS(call(), CudaError, text);
-    } else {
-      CHECK_THROWS(call(), Error, "rank " + std::to_string(failing) + " (pid");
-    }
-    CHECK_THROWS(call(), Error, text);  // and it stays broken
-    gpu.synchronize();
+    fails_on_all(gpu, failing, inject, text, call);
   }));
 }
 
@@ -237,9 +252,22 @@ int main() {
   CHECK(run_ranks(2, everything_reduced));  // one node: nothing is encoded
   CHECK(run_processes_on_nodes({0, 1}, everything_reduced));
   CHECK(run_processes_on_nodes({0, 1, 2}, everything_reduced));
+  set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   CHECK(run_processes_on_nodes({0, 0, 1, 1}, everything_reduced));
+  CHECK(run_processes_on_nodes({0, 0, 1}, everything_reduced));
+  g_shares = false;
+  CHECK(run_processes_on_nodes({0, 1, 1}, [](Group& group) {
+    cudasim::set_devices(1, group.rank());
+    cudasim::set_peer_access(false);
+    Gpu gpu(group);
+    exact(gpu, 0);
+  }));
   failure(0, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 30); }, "cudaErrorLaunchFailure");
   // The first two allocations are the test's own.
   failure(1, [] { cudasim::fail("cudaMalloc", cudaErrorMemoryAllocation, 9); }, "cudaErrorMemoryAllocation");
   failure(0, [] { cudasim::fail("cudaEventSynchronize", cudaErrorLaunchFailure, 3); }, "cudaEventSynchronize");
+  for (int leader : {0, 2})
+    failure(leader, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure",
+            {0, 0, 1, 1});
+  failure(1, [] { cudasim::fail("cudaMemcpyAsync", cudaErrorLaunchFailure, 7); }, "cudaMemcpyAsync", {0, 0, 1, 1});
 }

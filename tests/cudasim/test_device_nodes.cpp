@@ -159,13 +159,64 @@ void failing_call(const char* call, int nth, const char* text, const std::vector
     auto allreduce = [&] { group.allreduce(data.bytes(), sum.bytes(), kType, ReduceOp::kSum, -1, via); };
     allreduce();
     CHECK(sum.values() == sum_of_inputs(4, 500'000));
-    if (group.rank() == 3) {
-      cudasim::fail(call, cudaErrorLaunchFailure, nth);
-      CHECK_THROWS(allreduce(), CudaError, text);
-    } else {
-      CHECK_THROWS(allreduce(), Error, "rank 3 (pid");
+    const auto inject = [&] { cudasim::fail(call, cudaErrorLaunchFailure, nth); };
+    fails_on_all(gpu, 3, inject, text, allreduce);
+  }));
+}
+
+/// Long messages between nodes need no memory of the host where MPI takes the device's; all others do.
+void messages_by_mpi(const Gpu& gpu) {
+  Group& group = gpu.group;
+  const int rank = group.rank(), other = (rank + 2) % 4;  // on the other node
+  const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
+  for (std::size_t count : {1000, 300'001}) messages_on_device(gpu, count);
+  one_block_on_device(gpu, 10);
+  const std::size_t count = 300'001;
+  const Array out(gpu, input(rank, count)), in(gpu, count), late(gpu, count);
+  cudasim::fail_always("cudaHostAlloc", cudaErrorMemoryAllocation);
+  const auto send = [&] { send_from_device(group, kDevice, stream, out.bytes(), other, 4, -1); };
+  if (rank < 2) send();
+  CHECK(receive_to_device(group, kDevice, stream, in.bytes(), other, 4, -1) == other);
+  if (rank >= 2) send();
+  CHECK(in.values() == input(other, count));
+  CHECK_THROWS(send_from_device(group, kDevice, stream, out.bytes().first(8), other, 5, -1), CudaError,
+               "cudaHostAlloc");
+  CHECK_THROWS(receive_to_device(group, kDevice, stream, late.bytes(), -1, 5, -1), CudaError, "cudaHostAlloc");
+}
+
+/// One end on the device and the other in host memory, both ways.
+void mixed_messages(const Gpu& gpu) {
+  Group& group = gpu.group;
+  const int rank = group.rank(), other = 1 - rank;
+  const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
+  for (std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{300'001}})
+    for (bool device_sends : {true, false}) {
+      const Array far(gpu, rank == 0 ? input(0, count) : Ints(count));
+      Ints near = rank == 0 ? input(0, count) : Ints(count);
+      if (rank == 0 && device_sends)
+        send_from_device(group, kDevice, stream, far.bytes(), other, 6, -1);
+      else if (rank == 0)
+        group.send_now(bytes(near), other, 6);
+      else if (device_sends)
+        CHECK(group.receive_now(bytes(near), other, 6) == other);
+      else
+        CHECK(receive_to_device(group, kDevice, stream, far.bytes(), other, 6, -1) == other);
+      if (rank == 1) CHECK((device_sends ? near : far.values()) == input(0, count));
     }
-    CHECK_THROWS(allreduce(), Error, text);  // and it stays broken
+  one_block_on_device(gpu, 10);
+}
+
+/// A rank that expects another size hears of it, before anything is written.
+void messages_of_other_sizes() {
+  CHECK(run_processes_on_nodes({0, 1}, [](Group& group) {
+    Gpu gpu(group);
+    const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
+    const Array data(gpu, Ints(group.rank() == 0 ? 100'000 : 99'000, group.rank()));
+    if (group.rank() == 0)
+      CHECK_THROWS(send_from_device(group, kDevice, stream, data.bytes(), 1, 4, -1), Error, "which receives 396000");
+    else
+      CHECK_THROWS(receive_to_device(group, kDevice, stream, data.bytes(), 0, 4, -1), Error, "sends 400000 bytes");
+    CHECK(data.values() == Ints(data.values().size(), group.rank()));
     gpu.synchronize();
   }));
 }
@@ -208,6 +259,7 @@ int main() {
 
   // Who cannot, goes through the host with all others.
   run({0, 1}, "staged: the ranks are on several nodes", alike);
+  run({0, 1}, "staged: the ranks are on several nodes", alike, mixed_messages);
   run(
       {0, 0, 1, 1}, "staged: ",
       [](int rank) {
@@ -224,6 +276,9 @@ int main() {
   // MPI takes device memory, which here is host memory.
   set_setting("ACCDP_MPI_CUDA", "on");
   run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined by MPI on device memory", alike);
+  run({0, 0, 1, 1}, "shared GPU on each of 2 nodes", alike, messages_by_mpi);
+  run({0, 1}, "shared GPU on each of 2 nodes", alike, mixed_messages);
+  messages_of_other_sizes();
   run({0, 1, 2}, "shared GPU on each of 3 nodes, ordered by events, joined by MPI on device memory", alike, both);
   run({0, 0, 1, 2, 2}, "shared GPU on each of 3 nodes, ordered by events, joined by MPI on device memory", alike, both);
   run(

@@ -175,6 +175,21 @@ def messages(group, rank, size):
         assert is_same(got, numbers(back, count))
 
 
+def messages_between_host_and_device(group, rank, size):
+    if size == 1:
+        return
+    for count in (6, 2 * COUNT):
+        for is_far in (True, False):  # the sender's memory; the receiver's is the other kind
+            x = numbers(3, count).reshape(2, count // 2)
+            if rank == size - 1:
+                group.send([far(x) if is_far else x], 0, 8).wait()
+            elif rank == 0:
+                got = torch.zeros(count // 2, 2)
+                got = (got if is_far else far(got)).as_strided((2, count // 2), (1, 2))  # not contiguous
+                group.recv([got], size - 1, 8).wait()
+                assert is_same(got, x)
+
+
 def host_and_device_in_one_group(group, rank, size):
     works = []
     for turn in range(4):
@@ -244,15 +259,15 @@ def compressed(group, rank, size):
         work.wait()
         return report()["codec"], report()["codec_place"]
 
-    # A rank that is alone on its node encodes and adds up on the device.
-    is_alone = os.environ.get("ACCDP_TOPOLOGY") == "0,1"
+    # Ranks of a node that reach each other's devices encode and add up there.
+    is_encoded = "ACCDP_TOPOLOGY" in os.environ
     y = far(numbers(rank))
     report = allreduce(y, "fpk", 0.0)
-    assert not is_alone or report == ("fpk", "device")
+    assert not is_encoded or report == ("fpk", "device")
     assert is_same(y, total(size))
     z, left = far(numbers(rank) + 0.3), far(torch.full((COUNT,), 9.0))
     report = allreduce(z, "qpk", 0.1, left)
-    assert not is_alone or report == ("qpk", "device")
+    assert not is_encoded or report == ("qpk", "device")
     assert (near(z) - total(size) - 0.3 * size).abs().max() <= 0.1 + 1e-4
     assert near(left).abs().max() <= 0.1
 
@@ -304,6 +319,7 @@ SCENES = [
     futures,
     coalesced,
     messages,
+    messages_between_host_and_device,
     host_and_device_in_one_group,
     captured_streams,
     compressed,

@@ -34,6 +34,18 @@ await_files([f"rank{late}"])
 """
 
 
+# The same on a part of a communicator, and on a torch group, of torchrun's ranks: nobody minds their deaths.
+PART = LATE.replace("comm.barrier()\n", "comm = comm.split(0)\ncomm.barrier()\n", 1)
+GROUP = LATE.replace(
+    "comm = accdp_comm.Communicator()",
+    """import torch, torch.distributed as dist
+dist.init_process_group("accdp")
+class comm:
+    rank, size, barrier = dist.get_rank(), dist.get_world_size(), dist.barrier
+    def allreduce(array): dist.all_reduce(torch.from_numpy(array))""",
+).replace("accdp_comm.PeerTimeout", "dist.DistBackendError")
+
+
 @pytest.mark.parametrize(
     ("topology", "operation", "call"),
     [("2x1", "barrier", "barrier #2"), ("2x1", "3", "allreduce #2"), ("3x1", "500000", "allreduce #2")],
@@ -41,6 +53,30 @@ await_files([f"rank{late}"])
 def test_late_rank_of_another_node(tmp_path, topology, operation, call):
     size = int(topology[0])
     command = [*jobs.mpiexec_command(size), sys.executable, "-c", LATE, str(tmp_path), operation]
+    check(command, size, topology, call)
+
+
+@pytest.mark.parametrize(
+    ("script", "topology", "operation", "call"),
+    [
+        (LATE, "2x1", "3", "allreduce #2"),
+        (PART, "3x1", "barrier", "barrier #2"),
+        (GROUP, "3x1", "500000", "allreduce #2"),
+    ],
+    ids=["communicator", "part", "group"],
+)
+def test_late_rank_where_nobody_minds_deaths(tmp_path, script, topology, operation, call):
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("several nodes under torchrun need an MPI of the MPICH family")
+    size = int(topology[0])
+    (tmp_path / "late.py").write_text(script)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--master-port={jobs.free_port()}"]
+    command = [*torchrun, f"--nproc-per-node={size}", str(tmp_path / "late.py"), str(tmp_path), operation]
+    check(command, size, topology, call)
+
+
+def check(command: list[str], size: int, topology: str, call: str) -> None:
+    """Run it; the last rank must have said the same as the others, at once, and who told it."""
     result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology, "ACCDP_TIMEOUT_S": f"{LIMIT_S:g}"}, timeout=60.0)
     reports = {report["rank"]: report for report in result.reports}
     assert sorted(reports) == list(range(size)), str(result)

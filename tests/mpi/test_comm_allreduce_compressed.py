@@ -138,15 +138,20 @@ def test_ranks_that_disagree(world):
 
 def test_wrong_arguments(world):
     x, where = np.zeros(10, np.float32), f"rank {world.rank} of {world.size}: "
-    with pytest.raises(UsageError, match=where + "error_bound: expected None for max of f32"):
+    with pytest.raises(UsageError, match=where + "error_bound: expected None for max of float32"):
         allreduce_compressed(x, "max", group=world, error_bound=0.1)
-    with pytest.raises(UsageError, match=where + "error_bound: expected None for sum of i32"):
+    with pytest.raises(UsageError, match=where + "error_bound: expected None for sum of int32"):
         allreduce_compressed(np.zeros(10, np.int32), group=world, error_bound=0.1)
     with pytest.raises(UsageError, match=where + "op: expected one of sum"):
         allreduce_compressed(x, "mean", group=world)
-    with pytest.raises(UsageError, match=where + "parts: expected counts >= 0 that add up to 10, got \\[5, 6\\]"):
+    with pytest.raises(UsageError, match=where + "parts: expected counts that add up to 10, got \\[5, 6\\]"):
         allreduce_compressed(x, group=world, parts=[5, 6])
-    with pytest.raises(UsageError, match=where + "residual: expected float32 of 10 elements, got 10 f64"):
+    for parts in ([5.5, 5.5], [-1, 11], 10, ["10"]):  # a fraction is not cut off
+        with pytest.raises(UsageError, match=where + "parts: expected counts >= 0, whole numbers, got"):
+            allreduce_compressed(x, group=world, parts=parts)
+    with pytest.raises(UsageError, match=where + "op: expected one of sum"):
+        allreduce_compressed(x, ["sum"], group=world)
+    with pytest.raises(UsageError, match=where + "residual: expected float32 of 10 elements, got 10 float64"):
         allreduce_compressed(x, group=world, residual=np.zeros(10))
     with pytest.raises(UsageError, match="qpk: expected an error_bound"):
         allreduce_compressed(x, group=world, codec="qpk")

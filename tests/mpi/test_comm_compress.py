@@ -21,6 +21,7 @@ from accdp_comm import (
     BcastResult,
     Communicator,
     MismatchError,
+    PeerTimeout,
     UsageError,
     _core,
     bcast_compressed,
@@ -319,6 +320,19 @@ def test_async_failure_is_told_by_wait(world):
     with pytest.raises(MismatchError, match="rank 0 "):
         work.wait()
     assert work.is_completed()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_async_time_out_is_told_by_wait(comm):
+    """The operation's own time-out, and that of a wait, after which the operation still goes on."""
+    with Communicator(comm, timeout_s=1.0) as world:
+        if world.rank == 0:
+            work = bcast_compressed(np.ones(3000), group=world, async_op=True)
+            with pytest.raises(TimeoutError, match=r"has not ended within 0\.01 s"):
+                work.wait(0.01)
+            with pytest.raises(PeerTimeout, match=r"bcast_compressed #1 Timed out after 1 s .* rank 1 "):
+                work.wait()
+        comm.Barrier()
 
 
 # -- ranks that disagree ---------------------------------------------------------------------------------------------

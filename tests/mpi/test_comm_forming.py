@@ -1,5 +1,7 @@
 """Where communicators come from, where their ranks are, and how they end."""
 
+from functools import partial
+
 import cases
 import numpy as np
 import pytest
@@ -202,3 +204,15 @@ def test_alltoall_that_does_not_fit(world, expected):
     with pytest.raises(MismatchError):
         world.alltoall(np.ones((sum(sent), 2)), None, sent, got)
         world.barrier()  # where a rank had nothing to do with the two
+
+
+def test_calls_after_close(comm):
+    """Each refuses, on one node and over several: other ranks may not have closed theirs."""
+    for topology in ("", f"{comm.size}x1"):
+        with settings.override(topology=topology):
+            world = Communicator(timeout_s=60)
+        world.close()
+        x = np.ones(3)
+        for call in (world.barrier, partial(world.allreduce, x), partial(world.bcast, x), partial(world.isend, x, 0)):
+            with pytest.raises(UsageError, match=f"rank {comm.rank} of {comm.size}: .* is closed on this rank"):
+                call()

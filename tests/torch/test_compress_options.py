@@ -52,7 +52,7 @@ def test_broadcast_with_options(rank, size, codec):
 @pytest.mark.on_ranks(2, fresh=True)
 def test_broadcast_of_the_default_group_with_options(rank, size, tmp_path):
     dist.destroy_process_group()
-    join(rank, size, str(tmp_path / "store"), pg_options=Options(codec="zstd", chunk_bytes=8192))
+    join(rank, size, str(tmp_path / "store"), pg_options=Options(codec="zstd", chunk_bytes=8192, deterministic=True))
     accdp_comm.reset_stats()
     tensor = torch.full((30_000,), float(rank))
     dist.broadcast(tensor, 1)
@@ -68,6 +68,9 @@ def test_broadcast_of_the_default_group_with_options(rank, size, tmp_path):
     options.rootRank = 0
     part.broadcast([tensor], options).wait()
     assert (calls_of("bcast_compressed"), calls_of("bcast")) == (1, 0)
+    if rank == 0:
+        part._get_backend(torch.device("cpu")).set_deterministic(True)
+    part.allreduce([tensor]).wait()  # ranks that differ in it disagree: so the other one has it from the group
 
 
 @pytest.mark.on_ranks(2, 3)
@@ -257,6 +260,8 @@ def test_between_nodes(topology):
         ({"error_bound": "0.1"}, "error_bound: expected a finite number > 0 or relative.number., got '0.1'"),
         ({"chunk_bytes": 5000}, "chunk_bytes=5000: expected 4096 to 16777216, a multiple of 4096"),
         ({"chunk_bytes": 0}, "chunk_bytes=0: expected 4096 to 16777216, a multiple of 4096"),
+        ({"chunk_bytes": 1 << 100}, "chunk_bytes=.*: expected 4096 to 16777216"),
+        ({"deterministic": "no"}, "deterministic: expected True, False or None, got 'no'"),
         ({"chunk_bytes": -1}, "chunk_bytes=-1: expected 4096 to 16777216, a multiple of 4096"),
     ],
     ids=str,

@@ -173,6 +173,9 @@ def test_monitored_barrier(rank, size):
     assert time.monotonic() - began >= 0.19
     pair = dist.new_group([0, 2])
     accdp_comm.monitored_barrier(pair, timeout=datetime.timedelta(seconds=5))  # rank 1 passes at once
+    for wrong in (datetime.timedelta(0), datetime.timedelta(seconds=-1), 5.0):
+        with pytest.raises(accdp_comm.UsageError, match=r"monitored_barrier: timeout=.*, expected a timedelta above 0"):
+            accdp_comm.monitored_barrier(timeout=wrong)
     assert total() == 3
 
 

@@ -28,6 +28,10 @@ def test_wrong_hooks(rank, size):
         compressed_allreduce(codec="best")
     with pytest.raises(UsageError, match="error_bound: expected a finite number > 0"):
         compressed_allreduce(-1.0)
+    with pytest.raises(UsageError, match="codec=qpk: expected an error_bound, because it is lossy"):
+        compressed_allreduce(codec="qpk")  # here, not in the first backward pass
+    with pytest.raises(UsageError, match="group is a str: expected a torch process group or a Communicator"):
+        compressed_allreduce(group="world")
     gloo = dist.new_group(backend="gloo")
     with pytest.raises(UsageError, match="its backend is gloo, expected accdp"):
         compressed_allreduce(group=gloo)

@@ -61,3 +61,9 @@ def test_profile(tmp_path):
         "codec": "auto",
         "script": ["train.py", "--batch", "16"],
     }
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file/results: cannot write results there: Not a directory"):
+        Record(tmp_path / "file" / "results" / "trials.jsonl", {})

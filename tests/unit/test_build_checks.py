@@ -210,3 +210,13 @@ def test_one_version_everywhere():
     from accdp_comm import _core, _version
 
     assert _core.__version__ == _version.__version__ == importlib.metadata.version("accdp")
+
+
+def test_the_machine_s_packages_may_be_those_of_an_environment(tmp_path):
+    """One that is made by an environment's Python to keep what the machine has sees that environment's packages."""
+    env = make_env.Environment(str(tmp_path / "venv"), ["--system-site-packages", "--without-pip"], None)
+    env.create()
+    assert env.has("pytest")
+    alone = make_env.Environment(str(tmp_path / "alone"), ["--without-pip"], None)
+    alone.create()
+    assert not alone.has("pytest")

@@ -24,6 +24,13 @@ def test_number_of_ranks_is_checked(capsys, count):
     assert "expected a number of ranks >= 1" in fails(capsys, "run", f"-n{count}" if count else "-n=", "x.py")
 
 
+@pytest.mark.parametrize("latency", ["-1", "nan", "inf", "soon"])
+def test_latency_is_checked(capsys, latency):
+    with pytest.raises(SystemExit):
+        cli.main(["info", "--plan", "bcast", "1k", f"--latency={latency}"])
+    assert f"argument --latency: expected microseconds >= 0, got '{latency}'" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(capsys):
     assert "required: COMMAND" in fails(capsys)
     assert "invalid choice: 'bogus'" in fails(capsys, "bogus")

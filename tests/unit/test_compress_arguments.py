@@ -68,10 +68,15 @@ WRONG = {
     "small chunk": ((X,), {"chunk_bytes": 4095}, "chunk_bytes=4095: expected 4096 to 16777216, a multiple of 4096"),
     "odd chunk": ((X,), {"chunk_bytes": 5000}, "chunk_bytes=5000: expected 4096 to 16777216"),
     "large chunk": ((X,), {"chunk_bytes": 32 << 20}, "chunk_bytes=33554432: expected 4096 to 16777216"),
+    "chunk beyond numbers": ((X,), {"chunk_bytes": 1 << 100}, "chunk_bytes=[0-9]+: expected 4096 to 16777216"),
     "negative chunk": ((X,), {"chunk_bytes": -4096}, "chunk_bytes=-4096: expected 4096 to 16777216"),
     "chunk of text": ((X,), {"chunk_bytes": "64k"}, "chunk_bytes=.?64k.?: expected 4096 to 16777216"),
     "reference of another count": ((X,), {"reference": X[:11]}, "reference: expected 12 elements, got 11"),
-    "reference of another datatype": ((X,), {"reference": X.view("i4")}, "reference: expected datatype f32, got i32"),
+    "reference of another datatype": (
+        (X,),
+        {"reference": X.view("i4")},
+        "reference: expected datatype float32, got int32",
+    ),
     "reference that is no array": ((X,), {"reference": 1.0}, "reference is a float: expected a NumPy array"),
     "strided reference": ((X[:6],), {"reference": X[::2]}, "reference is not contiguous"),
     "reference of another structure": (
@@ -118,6 +123,14 @@ def test_not_a_group(group):
         UsageError, match=f"group is a {type(group).__name__}: expected a torch process group or a Comm"
     ):
         bcast_compressed(X, group=group)
+
+
+@pytest.mark.parametrize("limit", ["1", -1, float("nan"), [1]])
+def test_limits_of_a_wait(world, limit):
+    work = bcast_compressed(X, group=world, async_op=True)
+    with pytest.raises(UsageError, match="timeout_s: expected seconds >= 0 or None, got"):
+        work.wait(limit)
+    assert work.wait(5).logical_bytes == X.nbytes
 
 
 def test_everything_but_the_tensor_and_the_root_goes_by_name(world):

@@ -1,6 +1,7 @@
 """bench/gpu_check.py without a GPU: it says so, its ranks run on host memory, and its table shows what was measured."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -37,10 +38,79 @@ def test_ranks_check_and_measure(tmp_path):
     good, said = gpu_check.run([*command, "--out", str(out)], 110)
     assert good, said
     rows = json.loads(out.read_text())["rows"]
-    ways = [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
-    ways += [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
+    ways = [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
+    ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
+
+
+@pytest.fixture
+def without_gpu(monkeypatch, tmp_path):
+    """Steps run on host memory, with short messages; a program of compute-sanitizer's name only starts its child."""
+    short = ["--device", "cpu", "--most-bytes", "4096", "--most-elements", "1000"]
+    rank = tmp_path / "rank.py"
+    rank.write_text(
+        f"import runpy, sys\nsys.argv += {short}\nsys.path.insert(0, {str(BENCH)!r})\n"
+        f"runpy.run_path({str(gpu_check.RANK)!r}, run_name='__main__')\n"
+    )
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\n[ "$1 $2" = "--error-exitcode 9" ] || exit 1\nshift 2\nexec "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_check, "RANK", rank)
+    monkeypatch.setattr(gpu_check, "place", lambda ranks, mps: ["-n", str(ranks)])
+
+
+def test_apart(without_gpu):
+    found = gpu_check.apart(mps=False)
+    assert "failed" not in found, found["failed"]
+    assert (found["ranks"], found["topology"], found["mps"]) == (2, "0,1", False)
+    rows = [row for row in found["rows"] if row["what"].startswith("compressed ")]
+    assert [row["what"] for row in rows] == ["compressed none", "compressed fpk", "compressed qpk"]
+    assert all(row["ratio"] >= 1 and row["codec_place"] == "host" for row in rows)
+
+
+def test_sanitizer(without_gpu):
+    found = gpu_check.sanitizer()
+    assert found["clean"] is True, found
+
+
+def test_rows_of_a_run_that_fails_are_kept(without_gpu, tmp_path):
+    gpu_check.RANK.write_text(
+        "import sys\nout = sys.argv[sys.argv.index('--out') + 1]\n"
+        "open(out, 'w').write('{\"path\": \"p\", \"rows\": [1]}')\nsys.exit('the reason')\n"
+    )
+    found = gpu_check.ranks_on_one_gpu(1, 60, mps=False)
+    assert found["rows"] == [1] and "the reason" in found["failed"]
+
+
+def test_a_program_that_is_not_there():
+    assert gpu_check.run(["no-such-program"], 5) == (False, "no-such-program: No such file or directory")
+    assert gpu_check.said_by("no-such-program") == "unknown"
+
+
+def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path, capsys):
+    machine = {"gpu": "a GPU", "nccl": "2.28.9", "copy_bytes_per_s": 1e12}
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: (True, "a warning\n" + json.dumps(machine)))
+    monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
+    run_ = {"mps": False, "ranks": 2, "rows": [], "path": "unknown"}
+    monkeypatch.setattr(gpu_check, "with_and_without_mps", lambda: ([run_], "works"))
+    monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
+    monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
+    monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
+    for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
+        monkeypatch.setattr(gpu_check, step, lambda: {"skipped": "here"})
+    out = tmp_path / "results" / "x.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out)])
+    assert gpu_check.main() == 1
+    found = json.loads(out.read_text())
+    assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
+    assert list(found) == "machine runs mps nodes apart nvcomp codecs nccl hosts sanitizer".split()
+    said = capsys.readouterr().out
+    assert "nccl: NCCL 2.28.9 refuses" in said and "nvcomp: ['fpk']" in said
+    assert said.strip().splitlines()[-1].startswith("a GPU, MPS works, compute-sanitizer {'skipped': 'here'}")
+    monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
+    assert gpu_check.main() == 0
 
 
 def test_limits():
@@ -55,7 +125,7 @@ def test_table():
     ]
     runs = [
         {"mps": False, "ranks": 2, "rows": rows, "path": "shared GPU, ordered by events"},
-        {"mps": True, "ranks": 8, "rows": [], "failed": "one\nlast line"},
+        {"mps": True, "ranks": 8, "rows": [], "path": "unknown", "failed": "one\nlast line"},
     ]
     nccl = {"mps": True, "ranks": 2, "path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]

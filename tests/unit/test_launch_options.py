@@ -25,7 +25,7 @@ def test_options_before_the_script_and_arguments_after_it():
     ("words", "message"),
     [
         (["--thread-percentage", "0"], "a percentage from 1 to 100, got '0'"),
-        (["--memory-limit", "4q"], "expected bytes with an optional k/M/G suffix, got '4q'"),
+        (["--memory-limit", "4q"], "expected auto, or bytes with an optional k/M/G suffix, got '4q'"),
         (["--grace", "-1"], "expected seconds from 0 to 3600, got '-1'"),
         (["--ranks-per-gpu", "0"], "expected a number of ranks >= 1, got '0'"),
         (["--mps", "maybe"], "invalid choice: 'maybe'"),
@@ -111,7 +111,12 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "names no host"), ("a b c\n", "line 1: expected HOST"), ("a:1\na:2\n", "named twice")],
+    [
+        ("", "names no host"),
+        ("a b c\n", "line 1: expected HOST"),
+        ("a:0\n", "line 1: expected HOST.*, got 'a:0'"),
+        ("a:1\na:2\n", "named twice"),
+    ],
 )
 def test_wrong_host_files_are_refused(tmp_path, text, message):
     path = tmp_path / "hosts"

@@ -1,0 +1,45 @@
+#include "coll/apart.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "coll/algorithms.hpp"
+
+namespace accdp {
+namespace {
+
+/// From the first byte of all blocks to the last.
+template <class Block>
+ConstBytes extent(std::span<const Block> blocks) {
+  const std::byte *first = nullptr, *last = nullptr;
+  for (const Block& block : blocks) {
+    if (block.empty()) continue;
+    first = first ? std::min<const std::byte*>(first, block.data()) : block.data();
+    last = std::max<const std::byte*>(last, block.data() + block.size());
+  }
+  return {first, last};
+}
+
+}  // namespace
+
+bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, int own_in, int own_out) {
+  if (!overlap(extent(ins), extent(outs))) return false;  // as usual: not every pair needs a look
+  for (int i = 0; i < static_cast<int>(ins.size()); ++i)
+    for (int o = 0; o < static_cast<int>(outs.size()); ++o) {
+      if (ins[i].empty() || outs[o].empty()) continue;
+      const bool is_in_place = i == own_in && o == own_out && ins[i].data() == outs[o].data();
+      if (!is_in_place && overlap(ins[i], outs[o])) return true;
+    }
+  return false;
+}
+
+Copies::Copies(std::span<const ConstBytes> blocks) {
+  for (const ConstBytes& block : blocks) memory_.insert(memory_.end(), block.begin(), block.end());
+  const std::byte* at = memory_.data();
+  for (const ConstBytes& block : blocks) {
+    blocks_.emplace_back(at, block.size());
+    at += block.size();
+  }
+}
+
+}  // namespace accdp

@@ -1,0 +1,135 @@
+// Short operations over few nodes, in one round between them: what a leader has to tell goes along with the signature
+// by which the leaders compare calls. Phases:
+//   1. on the node the ranks show the leader what they have (1 step);
+//   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, and
+//      has the result: it reduces by itself, in node order;
+//   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
+// Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
+// fabric.hpp. Cost: one message's way; S*(nodes-1) bytes out of each node that has something to tell; 2 steps, 1 with a
+// rank per node.
+#include <cstring>
+
+#include "coll/algorithms.hpp"
+
+namespace accdp {
+namespace {
+
+int local_leader(const Context& c) { return c.topology().local_of(c.topology().leader(c.topology().node())); }
+
+/// The leader shows `bytes`, which fill() writes; the others take them.
+template <class Fill, class Take>
+void show_to_node(Context& c, Fill fill, Take take) {
+  if (c.local_size() == 1) return;
+  if (c.topology().is_leader()) {
+    fill(c.open());
+    return c.publish();
+  }
+  c.open_unwritten();
+  c.publish();
+  c.await(local_leader(c));
+  take(c.slot(local_leader(c)));
+}
+
+void copy_to(std::byte* place, ConstBytes from) {
+  if (!from.empty()) std::memcpy(place, from.data(), from.size());
+}
+
+}  // namespace
+
+void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
+  const Topology& t = c.topology();
+  c.note({name_of(ReduceAlgorithm::kDirect), 1, in.size()});
+  const std::size_t count = in.size() / element_bytes(how.type);
+  const int to_node = receiver < 0 ? -1 : t.node_of(receiver);
+  if (c.local_size() > 1)
+    copy_to(c.open(), in);
+  else
+    c.open_unwritten();
+  c.publish_with({in.size(), to_node, [&](std::byte* place) {
+                    if (c.local_size() == 1) return copy_to(place, in);
+                    const std::span<const void*> sources = c.sources();
+                    for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
+                    reduce(place, sources, count, how.partial());
+                  }});
+  if (to_node >= 0 && to_node != t.node()) return;
+  const auto reduce_carried = [&](std::byte* place) {
+    const void* sources[kMeetingFanOut];
+    for (int node = 0; node < t.nodes(); ++node) sources[node] = c.carried(node, in.size()).data();
+    reduce(place, std::span(sources, t.nodes()), count, how);
+  };
+  const int leader = t.leader(t.node());
+  if (receiver == leader) {
+    if (t.is_leader()) reduce_carried(out.data());
+    return;
+  }
+  if (t.is_leader() && receiver < 0) reduce_carried(out.data());
+  show_to_node(
+      c, [&](std::byte* slot) { receiver < 0 ? copy_to(slot, out) : reduce_carried(slot); },
+      [&](const std::byte* slot) {
+        if (receiver < 0 || receiver == t.rank()) copy_to(out.data(), {slot, in.size()});
+      });
+}
+
+void bcast_with_signatures(Context& c, Bytes data, int root) {
+  const Topology& t = c.topology();
+  c.note({kWithSignatures, 1, data.size()});
+  if (t.rank() == root && !t.is_leader())
+    copy_to(c.open(), data);
+  else
+    c.open_unwritten();
+  c.publish_with({t.is_near(root) ? data.size() : 0, -1, [&](std::byte* place) {
+                    copy_to(place,
+                            t.rank() == root ? ConstBytes(data) : ConstBytes(c.slot(t.local_of(root)), data.size()));
+                  }});
+  if (t.is_leader() && t.rank() != root) copy_to(data.data(), c.carried(t.node_of(root), data.size()));
+  show_to_node(
+      c, [&](std::byte* slot) { copy_to(slot, data); },
+      [&](const std::byte* slot) {
+        if (t.rank() != root) copy_to(data.data(), {slot, data.size()});
+      });
+}
+
+std::size_t bytes_of_node(const Topology& t, int node, const std::vector<Bytes>& blocks) {
+  std::size_t bytes = 0;
+  for (int rank : t.members(node)) bytes += blocks[rank].size();
+  return bytes;
+}
+
+void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
+  const Topology& t = c.topology();
+  c.note({kWithSignatures, 1, in.size()});
+  if (c.local_size() > 1)
+    copy_to(c.open(), in);
+  else
+    c.open_unwritten();
+  c.publish_with({bytes_of_node(t, t.node(), outs), -1, [&](std::byte* place) {
+                    for (int rank : t.neighbours()) {
+                      copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), outs[rank].size()));
+                      place += outs[rank].size();
+                    }
+                  }});
+  // Blocks lie node by node.
+  const auto take = [&](const std::byte* from, int node) {
+    for (int rank : t.members(node)) {
+      copy_to(outs[rank].data(), {from, outs[rank].size()});
+      from += outs[rank].size();
+    }
+    return from;
+  };
+  if (t.is_leader())
+    for (int node = 0; node < t.nodes(); ++node) take(c.carried(node, bytes_of_node(t, node, outs)).data(), node);
+  show_to_node(
+      c,
+      [&](std::byte* slot) {
+        for (int node = 0; node < t.nodes(); ++node) {
+          const ConstBytes blocks = c.carried(node, bytes_of_node(t, node, outs));
+          copy_to(slot, blocks);
+          slot += blocks.size();
+        }
+      },
+      [&](const std::byte* slot) {
+        for (int node = 0; node < t.nodes(); ++node) slot = take(slot, node);
+      });
+}
+
+}  // namespace accdp

@@ -1,0 +1,92 @@
+// Short operations over nodes, whose data go along with the signatures: results, messages, and ranks that disagree.
+#include "coll/meeting.hpp"
+#include "group_checks.hpp"
+
+namespace {
+
+constexpr std::size_t kMost = kMostCarriedBytes / sizeof(std::int32_t);
+
+void results(Group& group) {
+  for (std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{700}, kMost / 2, kMost / 2 + 1, kMost, kMost + 1}) {
+    one_block(group, count);
+    many_blocks(group, count);
+  }
+}
+
+/// Whom a leader sends what, beside 48 bytes for each.
+void messages_sent(Group& group) {
+  constexpr std::size_t kCount = 100, kBytes = kCount * sizeof(std::int32_t);
+  const Topology& t = group.topology();
+  const std::size_t others = t.nodes() - 1, leads = t.is_leader();
+  const auto sent = [&] { return group.last_run().wire_bytes - leads * others * kSignatureBytes; };
+  for (int root = 0; root < group.size(); ++root) {
+    Ints data = input(root, kCount), sum(kCount);
+    group.bcast(bytes(data), kType, root);
+    CHECK(sent() == (leads && t.is_near(root) ? others * kBytes : 0));
+    group.reduce(bytes(data), bytes(sum), kType, ReduceOp::kSum, root);
+    CHECK(sent() == (leads && !t.is_near(root) ? kBytes : 0));
+  }
+  Ints data = input(group.rank(), kCount);
+  group.allreduce(bytes(data), bytes(data), kType, ReduceOp::kSum);
+  CHECK(sent() == leads * others * kBytes && group.last_run().way.algorithm == std::string("direct"));
+  CHECK(group.last_run().steps == (t.local_size() > 1 ? 2 : 1));
+  std::vector<Ints> blocks(group.size(), Ints(kCount));
+  std::vector<Bytes> outs;
+  for (Ints& block : blocks) outs.push_back(bytes(block));
+  group.allgather(bytes(data), outs, kType);
+  CHECK(sent() == leads * others * kBytes * t.local_size());
+}
+
+/// The sum over nodes is divided once, in float32.
+void average_of_halves(Group& group) {
+  constexpr std::uint16_t kOne = 0x3c00, kTwo = 0x4000, kThree = 0x4200;
+  std::vector<std::uint16_t> data(1000, group.rank() % 2 ? kThree : kOne);
+  const Bytes memory = std::as_writable_bytes(std::span(data));
+  group.allreduce(memory, memory, Datatype::kF16, ReduceOp::kAvg);
+  CHECK(data == std::vector<std::uint16_t>(1000, kTwo));
+}
+
+/// What others sent along has not reached anybody's buffer.
+void untouched(Group& group, const std::function<void(Ints& data)>& call) {
+  group.barrier();
+  Ints data(2 * kMost, 7);
+  CHECK_THROWS(call(data), MismatchError, "disagree: rank 1 (pid");
+  CHECK(data == Ints(2 * kMost, 7));
+  CHECK_THROWS(group.barrier(), MismatchError, "disagree: rank 1 (pid");
+}
+
+void disagreements(const std::vector<int>& nodes) {
+  const auto part = [](Ints& data, std::size_t count) { return bytes(data).first(count * sizeof(std::int32_t)); };
+  const auto sum = [](Group& group, Bytes data) { group.allreduce(data, data, kType, ReduceOp::kSum); };
+  for (std::size_t odd : {std::size_t{9}, kMost, kMost + 1})  // the last one is too long to go along
+    run_nodes(nodes, [&](Group& group) {
+      untouched(group, [&](Ints& data) { sum(group, part(data, group.rank() == 1 ? odd : 8)); });
+    });
+  run_nodes(nodes, [&](Group& group) {
+    untouched(group, [&](Ints& data) {
+      group.rank() == 1 ? sum(group, part(data, 8)) : group.bcast(part(data, 8), kType, 0);
+    });
+  });
+  run_nodes(nodes, [&](Group& group) {
+    untouched(group, [&](Ints& data) { group.rank() == 1 ? sum(group, part(data, 8)) : group.barrier(); });
+  });
+  run_nodes(nodes, [&](Group& group) {
+    untouched(group, [&](Ints& data) { group.bcast(part(data, 8), kType, group.rank() == 1 ? 1 : 0); });
+  });
+}
+
+}  // namespace
+
+int main() {
+  for (const std::vector<int>& nodes :
+       {std::vector{0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 0, 1, 0, 2}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
+    run_nodes(nodes, results);
+    run_nodes(nodes, messages_sent);
+  }
+  run_nodes({0, 1, 2, 3, 4, 5, 6, 7, 8}, results);  // too many nodes for one round
+  run_nodes({0, 1}, average_of_halves);
+  run_nodes({0, 0, 1, 1}, average_of_halves);
+  disagreements({0, 1, 2});
+  disagreements({0, 1, 0, 2, 2});
+}

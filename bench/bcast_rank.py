@@ -2,7 +2,8 @@
 
 A sample is the slowest rank's time for one broadcast from rank 0; for small messages, the mean over a burst in which
 the root goes round, so that no rank can run ahead of the one before. Before its first sample each method has to fill
-cleared memory with what root has. Rank 0 appends one JSON line per method to a file.
+cleared memory with what root has. After some rounds only the contenders go on: the methods that are not far from the
+fastest, and auto, which is held against it. Rank 0 appends one JSON line per method to a file.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _BURST_BYTES = 4 << 20  # a burst sends about as much
 _MOST_CALLS = 40
 _LINK_BYTES = 16 << 20
 _WARM_BYTES = 16 << 20
+_CONTENDS = 1.5  # times the fastest median
 
 
 class Ranks:
@@ -117,16 +119,30 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
             tensor.copy_(wanted)
             took = ranks.sample(call, calls)[0]
         one_round += took * calls
+    order = random.Random(0)  # shuffled alike on all ranks: who comes after whom matters
+
+    def take_turns(turns: list[Method], rounds: int) -> None:
+        for _ in range(rounds):
+            order.shuffle(turns)
+            for method in turns:
+                tensor.copy_(wanted)  # what is within a bound of it would drift from turn to turn
+                seconds, results[method] = ranks.sample(send[method], calls)
+                times[method].append(seconds)
+
     least, most = point.samples
-    samples = max(least, min(most, int(point.budget_s / one_round)))
-    turns, order = list(send.items()), random.Random(0)  # shuffled alike on all ranks: who comes after whom matters
-    for _ in range(samples):
-        order.shuffle(turns)
-        for method, call in turns:
-            tensor.copy_(wanted)  # what is within a bound of it would drift from turn to turn
-            seconds, results[method] = ranks.sample(call, calls)
-            times[method].append(seconds)
+    rounds = max(least, min(most, int(point.budget_s / 2 / one_round)))
+    take_turns(list(send), rounds)
+    middle = {method: statistics.median(seconds) for method, seconds in times.items()}
+    contenders = contenders_of(middle)
+    one_round = calls * sum(middle[method] for method in contenders)
+    take_turns(contenders, min(most, int(point.budget_s / one_round)))
     return [row_of(point, method, times[method], results[method], calls) for method in send]
+
+
+def contenders_of(middle: dict[Method, float]) -> list[Method]:
+    """The methods that may be the fastest, and auto where it is, by their medians so far."""
+    least = min(middle.values())
+    return [method for method, seconds in middle.items() if seconds < _CONTENDS * least or method.codec == "auto"]
 
 
 def row_of(point: Point, method: Method, seconds: list[float], result: Any, calls: int) -> dict[str, Any]:

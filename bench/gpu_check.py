@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 RANK = Path(__file__).with_name("gpu_rank.py")
@@ -39,6 +40,7 @@ RANKS = (2, 4, 8)
 NCCL_SHARES_GPUS = (2, 30, 3)
 SMI = "driver_version,uuid,compute_mode"
 CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
+MOST_SAID = 8000  # characters of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 
 
@@ -51,13 +53,16 @@ def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, s
     if left_s < 5:
         return False, "not started: no time left"
     limit_s = min(limit_s, left_s)
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+        )
+    except OSError as error:  # a program that the machine lacks
+        return False, f"{command[0]}: {error.strerror}"
     try:
         said, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -67,8 +72,14 @@ def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, s
         except subprocess.TimeoutExpired:
             process.kill()
             said, _ = process.communicate()
-        return False, f"not done after {limit_s:.0f} s; {said[-2000:]}"
-    return process.returncode == 0, said[-2000:]
+        return False, f"not done after {limit_s:.0f} s; {said[-MOST_SAID:]}"
+    return process.returncode == 0, said[-MOST_SAID:]
+
+
+def said_by(*command: str) -> str:
+    """What a command says in a line; "unknown" where it fails, as in a copy without history."""
+    good, said = run([*command], 30)
+    return said.strip() if good else "unknown"
 
 
 def machine() -> dict:
@@ -98,22 +109,32 @@ def machine() -> dict:
         "torch": torch.__version__,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         "cuda": _core.cuda_report(),
-        "nvidia_smi": run(["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"], 30)[1],
-        "commit": run(["git", "rev-parse", "HEAD"], 10)[1].strip(),
+        "nvidia_smi": said_by("nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"),
+        "commit": said_by("git", "rev-parse", "HEAD"),
     }
+
+
+def place(ranks: int, mps: bool) -> list[str]:
+    """Options of `accdp run` that put so many ranks on GPU 0."""
+    return ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
 
 
 def ranks_on_one_gpu(
     ranks: int, limit_s: float, mps: bool, peers: str = "gloo", options: tuple[str, ...] = (), **environment: str
 ) -> dict:
-    """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon."""
+    """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon.
+
+    Of a run that fails, or is not done in time, the rows that it had are kept.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "rank0.json")
-        place = ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
-        command = [*ACCDP, "run", *place, str(RANK), "--out", str(out), "--peers", peers, *options]
+        command = [*ACCDP, "run", *place(ranks, mps), str(RANK), "--out", str(out), "--peers", peers, *options]
         started = time.monotonic()
-        good, said = run(command, limit_s, **environment)
-        result = json.loads(out.read_text()) if good else {"failed": said, "rows": []}
+        # Gloo looks up the machine's name, which need not lead anywhere.
+        good, said = run(command, limit_s, **{"GLOO_SOCKET_IFNAME": "lo", **environment})
+        result = json.loads(out.read_text()) if out.exists() else {"path": "unknown", "rows": []}
+        if not good:
+            result["failed"] = said
     return {"mps": mps} | result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
 
 
@@ -144,8 +165,16 @@ def over_nodes(mps: bool) -> dict:
     if shutil.which("compute-sanitizer") is None:
         return found | {"sanitizer": {"skipped": "compute-sanitizer was not found"}}
     with tempfile.TemporaryDirectory() as folder:
-        place = ["--ranks-per-gpu", "4", "--gpus", "0", "--mps", "off"]
-        command = [*ACCDP, "run", *place, "compute-sanitizer", "--error-exitcode", "9", sys.executable, str(RANK)]
+        command = [
+            *ACCDP,
+            "run",
+            *place(4, mps=False),
+            "compute-sanitizer",
+            "--error-exitcode",
+            "9",
+            sys.executable,
+            str(RANK),
+        ]
         sizes = ["--most-elements", "65537", "--most-bytes", "4096"]
         good, said = run([*command, *sizes, "--peers", "", "--out", f"{folder}/x.json"], 120, ACCDP_TOPOLOGY="2x2")
     clean = None if said.startswith("not done") else good
@@ -163,6 +192,15 @@ def between_hosts() -> dict:
         out = Path(folder, "hosts.json")
         good, said = run([sys.executable, str(HOSTS), "--out", str(out)], 100)
         return json.loads(out.read_text()) if good else {"failed": said}
+
+
+def nvcomp_functions() -> dict:
+    """Names of the codecs that work on the GPU; in a process of its own, as the machine's facts."""
+    program = "import json; from accdp_comm import nvcomp; print(json.dumps(nvcomp.device_codecs()))"
+    good, said = run([sys.executable, "-c", program], 60)
+    if not good:
+        return {"failed": said}
+    return dict(zip(("device_codecs", "why_not"), json.loads(said.strip().splitlines()[-1]), strict=True))
 
 
 def codecs_on_the_gpu() -> dict:
@@ -183,6 +221,11 @@ def sanitizer() -> dict:
     return {"clean": None if said.startswith("not done") else good, "said": said[-800:]}
 
 
+def last_line(said: str) -> str:
+    """Of what a command said, what most likely tells why it failed."""
+    return said.strip().rsplit("\n", 1)[-1]
+
+
 def table(found: dict) -> str:
     """Lay out the measurements: time, share of the limit, and how many times Gloo."""
     bandwidth = found["machine"]["copy_bytes_per_s"]
@@ -192,8 +235,7 @@ def table(found: dict) -> str:
     for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
         if "failed" in run_:
-            lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {run_['failed'].strip().splitlines()[-1:]}")
-            continue
+            lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {last_line(run_['failed'])}")
         times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
         notes = {(row["what"], row["bytes"]): row for row in run_["rows"] if "ratio" in row}
         for (what, nbytes), taken in times.items():
@@ -209,7 +251,8 @@ def table(found: dict) -> str:
             if note := notes.get((what, nbytes)):
                 line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
             lines.append(line.rstrip())
-        lines.append(f"{'':<12}{run_['path']}")
+        if run_["rows"]:
+            lines.append(f"{'':<12}{run_['path']}")
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
@@ -245,7 +288,7 @@ def main() -> int:
     options = parser.parse_args()
     global _end
     _end = time.monotonic() + options.seconds
-    from accdp_comm import _core, nvcomp
+    from accdp_comm import _core
 
     report = _core.cuda_report()
     if report["why_not"]:
@@ -257,26 +300,52 @@ def main() -> int:
         print(f"gpu_check: {said}", file=sys.stderr)
         return 1
     found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
-    found["runs"], found["mps"] = with_and_without_mps()
-    found["nodes"] = over_nodes(found["mps"] == "works")
-    found["apart"] = apart(found["mps"] == "works")
-    found["nvcomp"] = dict(zip(("device_codecs", "why_not"), nvcomp.device_codecs(), strict=True))
-    found["nccl"] = beside_nccl(found["machine"]["nccl"], found["mps"] == "works")
-    found["hosts"] = between_hosts()
-    found["codecs"] = codecs_on_the_gpu()
-    found["sanitizer"] = sanitizer()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+    def keep() -> None:
+        """After every step, so that a run that is ended from outside leaves what was found until then."""
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+    def step(name: str, call: Callable[[], object]) -> None:
+        try:
+            found[name] = call()
+        except Exception as error:
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        keep()
+
+    found["runs"], found["mps"] = with_and_without_mps()
+    keep()
+    works = found["mps"] == "works"
+    step("nodes", lambda: over_nodes(works))
+    step("apart", lambda: apart(works))
+    step("nvcomp", nvcomp_functions)
+    step("codecs", codecs_on_the_gpu)
+    step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
+    step("hosts", between_hosts)
+    step("sanitizer", sanitizer)
     print(table(found))
+    print(summary(found, options.out))
+    return 1 if has_failed(found) else 0
+
+
+def summary(found: dict, out: Path) -> str:
+    """Say what is not in the table."""
+    lines = []
     for word in ("nccl", "nvcomp"):
-        print(f"{word}: {found[word].get('skipped') or found[word].get('device_codecs') or 'in the table'}")
-    sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes']['sanitizer']}"
-    print(f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {options.out}")
-    # NCCL is a peer: what it does not bear is told, and fails nobody.
-    steps = [found[step] for step in ("nodes", "apart", "hosts", "codecs")]
+        part = found[word]
+        told = part.get("skipped") or part.get("device_codecs") or part.get("failed") or part.get("why_not")
+        lines.append(f"{word}: {told or 'in the table'}")
+    sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes'].get('sanitizer')}"
+    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {out}"])
+
+
+def has_failed(found: dict) -> bool:
+    """NCCL is a peer: what it does not bear is told, and fails nobody."""
+    steps = [found[step] for step in ("nodes", "apart", "nvcomp", "hosts", "codecs", "sanitizer")]
     failed = any("failed" in part for part in [*found["runs"], *steps])
-    unclean = any(step.get("clean") is False for step in (found["sanitizer"], found["nodes"]["sanitizer"]))
-    return 1 if failed or unclean else 0
+    return failed or any(
+        part.get("clean") is False for part in (found["sanitizer"], found["nodes"].get("sanitizer", {}))
+    )
 
 
 if __name__ == "__main__":

@@ -70,23 +70,20 @@ class Pass:
         self.stream = torch.cuda.current_stream().cuda_stream
         self._steps = [0.0] * len(self.begins)
         self._host_sizes: list[int] = []
+        # Written down before: what Python takes for it would be longer than the kernels.
+        jobs = [
+            (self.raw.data_ptr() + begin, self._length(i), self.stored.data_ptr() + i * self.room, self.room, 0.0)
+            for i, begin in enumerate(self.begins)
+        ]
+        self._encode_runs = [(first, jobs[first : first + AT_ONCE]) for first in range(0, len(jobs), AT_ONCE)]
+        self._decode_runs: list[list[tuple]] = []
 
     def _length(self, chunk: int) -> int:
         return min(CHUNK, self.raw.numel() - self.begins[chunk])
 
     def encode(self) -> None:
         """Hand the kernels of all chunks to the current stream."""
-        for first in range(0, len(self.begins), AT_ONCE):
-            jobs = [
-                (
-                    self.raw.data_ptr() + self.begins[i],
-                    self._length(i),
-                    self.stored.data_ptr() + i * self.room,
-                    self.room,
-                    0.0,
-                )
-                for i in range(first, min(first + AT_ONCE, len(self.begins)))
-            ]
+        for first, jobs in self._encode_runs:
             sizes = self.sizes.data_ptr() + 4 * first
             self.worker.encode(self.codec, self.type, self.bound, jobs, sizes, self.stream)
 
@@ -114,9 +111,20 @@ class Pass:
             self._check_decoding(stored, raw)
             self.encode()
             self._host_sizes = self.sizes.tolist()
+            self._prepare_decoding()
         return total
 
+    def _prepare_decoding(self) -> None:
+        encoded = [i for i in range(len(self.begins)) if self._host_sizes[i]]
+        stored, back = self.stored.data_ptr(), self.back.data_ptr()
+        jobs = [
+            (stored + i * self.room, self._host_sizes[i], back + self.begins[i], self._length(i), self._steps[i])
+            for i in encoded
+        ]
+        self._decode_runs = [jobs[first : first + AT_ONCE] for first in range(0, len(jobs), AT_ONCE)]
+
     def _check_decoding(self, stored: np.ndarray, raw: np.ndarray) -> None:
+        self._prepare_decoding()
         self.back.zero_()
         self.decode()
         assert not self.damaged.item(), f"{self.codec} {self.type}: the device refuses chunks"
@@ -133,18 +141,7 @@ class Pass:
 
     def decode(self) -> None:
         """The same for the way back of those that became smaller; after check() has read their sizes."""
-        encoded = [i for i in range(len(self.begins)) if self._host_sizes[i]]
-        for first in range(0, len(encoded), AT_ONCE):
-            jobs = [
-                (
-                    self.stored.data_ptr() + i * self.room,
-                    self._host_sizes[i],
-                    self.back.data_ptr() + self.begins[i],
-                    self._length(i),
-                    self._steps[i],
-                )
-                for i in encoded[first : first + AT_ONCE]
-            ]
+        for jobs in self._decode_runs:
             self.worker.decode(self.codec, self.type, jobs, self.damaged.data_ptr(), self.stream)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -174,9 +176,8 @@ def gradients(count: int, device: str) -> torch.Tensor:
     return torch.randn(count, device=device, generator=draw) * 1e-3
 
 
-def measure_compressed(comm: Communicator, device: str, most_bytes: int) -> list[dict]:
+def measure_compressed(comm: Communicator, device: str, most_bytes: int) -> Iterator[dict]:
     """Time compressed allreduces beside a plain one: float32 gradients, lossless and within 0.01 of their deviation."""
-    rows = []
     for nbytes in (size for size in BYTES if size <= most_bytes):
         x = gradients(nbytes // 4, device)
         for name, codec, bound in (("none", "none", None), ("fpk", "fpk", None), ("qpk", "qpk", relative(0.01))):
@@ -189,13 +190,11 @@ def measure_compressed(comm: Communicator, device: str, most_bytes: int) -> list
 
             row = {"what": f"compressed {name}", "bytes": nbytes, "ranks": comm.size}
             row["s"] = seconds(run, comm, device, 10)
-            rows.append(row | {"ratio": results[0].ratio, "codec_place": results[0].codec_place})
-    return rows
+            yield row | {"ratio": results[0].ratio, "codec_place": results[0].codec_place}
 
 
-def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, dist.ProcessGroup]) -> list[dict]:
+def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, dist.ProcessGroup]) -> Iterator[dict]:
     """Time all libraries by turns at every size: Communicator, the torch backend, and the peers."""
-    rows = []
     for nbytes in (size for size in BYTES if size <= most_bytes):
         x = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
         repeats = 50 if nbytes <= 1 << 20 else 15
@@ -207,8 +206,7 @@ def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, d
             }
         for name, run in ways.items():
             few = 5 if "gloo" in name and nbytes > 1 << 20 else repeats
-            rows.append({"what": name, "bytes": nbytes, "ranks": comm.size, "s": seconds(run, comm, device, few)})
-    return rows
+            yield {"what": name, "bytes": nbytes, "ranks": comm.size, "s": seconds(run, comm, device, few)}
 
 
 def main() -> None:
@@ -235,12 +233,16 @@ def main() -> None:
         check_torch(comm, options.device, counts)
         names = [name for name in options.peers.split(",") if name]
         peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
-        rows = measure(comm, options.device, options.most_bytes, peers)
-        if options.compressed:
-            rows += measure_compressed(comm, options.device, options.most_bytes)
-        path = comm.device_path
-        if comm.rank == 0:
-            options.out.write_text(json.dumps({"path": path, "rows": rows}))
+        measured = [measure(comm, options.device, options.most_bytes, peers)]
+        if options.compressed:  # first: plain allreduces are measured in other runs, too
+            measured.insert(0, measure_compressed(comm, options.device, options.most_bytes))
+        rows: list[dict] = []
+        for row in itertools.chain(*measured):
+            rows.append(row)
+            if comm.rank == 0:  # after each, for runs that are ended before they are done
+                part = options.out.with_suffix(".part")
+                part.write_text(json.dumps({"path": comm.device_path, "rows": rows}))
+                part.replace(options.out)
         dist.destroy_process_group()
 
 

@@ -1,0 +1,120 @@
+"""Measure short operations between hosts against the MPI that carries them; both take turns, in one start of the ranks.
+
+    python bench/small_hosts.py                                        as root: hosts are network namespaces
+    python bench/small_hosts.py --placements 2x1 --ops allreduce,latency --sizes 4,8k    some points
+    python bench/small_hosts.py --page docs/performance.md             also writes that page's part
+
+An operation is called after a barrier of its own library; times are the slowest rank's. `latency` is a ping-pong of
+Communicator.send and recv, `bw` a window of isend and irecv, both between ranks 0 and 1 on two hosts of one rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import marked
+from bcast_hosts import machine, run_job, versions
+from bcast_plan import PLACEMENTS
+from rich.console import Console
+from rich.table import Table
+
+COLLECTIVES = "barrier,bcast,allreduce,reduce,allgather"
+PAIRS = "latency,bw"
+SIZES = "4,64,1k,8k,64k"
+Row = dict[str, Any]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--placements", default="2x1,2x2,4x1", help=f"hosts x ranks, of {', '.join(PLACEMENTS)}")
+    parser.add_argument("--ops", default=f"{COLLECTIVES},{PAIRS}", help="of accdp bench")
+    parser.add_argument("--sizes", default=SIZES, help="bytes, k suffix")
+    parser.add_argument("--mbit", type=int, help="speed of each host's link; none: as fast as the cores move bytes")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for a size, both libraries together")
+    parser.add_argument("--out", type=Path, help="append JSON lines")
+    parser.add_argument("--page", type=Path, help="whose part about short operations is written anew")
+    return parser.parse_args()
+
+
+def plan(args: argparse.Namespace, placement: str) -> list[list[str]]:
+    """Return the command lines of `accdp bench` for a placement."""
+    lines = []
+    for op in args.ops.split(","):
+        if op in PAIRS.split(",") and placement != "2x1":
+            continue
+        sizes = [] if op == "barrier" else ["--sizes", args.sizes]
+        lines.append([op, "--backend", "accdp,mpi", "--seconds", str(args.seconds), "-i", "20000", "-x", "500", *sizes])
+    return lines
+
+
+def measure(args: argparse.Namespace, placement: str) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        lines, out = Path(folder, "plan.json"), Path(folder, "rows.jsonl")
+        lines.write_text(json.dumps(plan(args, placement)), encoding="utf-8")
+        return run_job(placement, args.mbit, ["-m", "accdp_comm.bench.plan", str(lines)], out, Path(folder))
+
+
+HEADS = ("operation", "bytes", "accdp us (10 to 90 %)", "MPI us (10 to 90 %)", "MPI / accdp")
+
+
+def cells_of(rows: list[Row]) -> list[tuple[str, ...]]:
+    """Return one line for each operation and size."""
+    points: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        points.setdefault((row["op"], row["bytes"]), {})[row["backend"]] = row
+    found = []
+    for (op, nbytes), by in points.items():
+        ours, mpi = by["accdp"], by["mpi"]
+        said = [f"{row['median_us']:.1f} ({row['p10_us']:.1f} to {row['p90_us']:.1f})" for row in (ours, mpi)]
+        found.append((op, str(nbytes), *said, f"{mpi['median_us'] / ours['median_us']:.2f}"))
+    return found
+
+
+def table(rows: list[Row], title: str) -> Table:
+    found = Table(*HEADS, title=title)
+    for cells in cells_of(rows):
+        found.add_row(*cells)
+    return found
+
+
+def write_page(page: Path, tables: dict[str, list[Row]]) -> None:
+    """Replace the part of a page; tables: rows by title."""
+    lines = ["## Short operations between hosts", "", "    python bench/small_hosts.py --page docs/performance.md", ""]
+    about = (
+        "As root: hosts are network namespaces, whose cores are those of one machine. Both libraries take turns and "
+        "use the same MPI over TCP; an operation is called after a barrier of its own library; microseconds of the "
+        "slowest rank, median. *latency* is a ping-pong of send and recv (half of the way there and back), *bw* a "
+        f"window of isend and irecv. {machine()['cores']} cores; MPICH {versions().get('mpich', '-')}; accdp at "
+        f"{versions().get('commit', 'unknown')}."
+    )
+    lines += textwrap.wrap(about, 118)
+    for title, rows in tables.items():
+        lines += ["", f"### {title}", "", *marked.table(HEADS, cells_of(rows))]
+    marked.write(page, "bench/small_hosts.py", lines)
+
+
+def main() -> None:
+    args = arguments()
+    console = Console(highlight=False, width=110)
+    tables = {}
+    for placement in args.placements.split(","):
+        rows = measure(args, placement)
+        link = f"{args.mbit} Mbit/s" if args.mbit else "links without a limit"
+        tables[title := f"{placement} (hosts x ranks), {link}"] = rows
+        console.print(table(rows, title))
+        if args.out is None:
+            continue
+        common = {"machine": machine(), "versions": versions()}
+        with args.out.open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(common | row) + "\n" for row in rows)
+    if args.page:
+        write_page(args.page, tables)
+
+
+if __name__ == "__main__":
+    main()

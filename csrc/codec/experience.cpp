@@ -55,15 +55,17 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].seconds > 0) continue;
     const double usual = usual_ ? usual_->of(options_[i].candidate.codec, journey.bytes) : 0;
-    // What went faster than predicted did so for the sake of its data; what is slow may be so for the machine's.
-    all[i].seconds = all[i].predicted * (usual > 0 ? std::max(usual, 1.0) : std::sqrt(bias));
+    // A codec that was faster than predicted was so for the sake of its data; what is slow may be so for the machine's.
+    // To data that goes as it is, all data is alike.
+    const double known = options_[i].candidate.codec ? std::max(usual, 1.0) : usual;
+    all[i].seconds = all[i].predicted * (usual > 0 ? known : std::sqrt(bias));
   }
   return all;
 }
 
-/// Of the ways that may be better than the best known one, which has been seen too little, or was as fast once; -1:
-/// none.
-int Experience::explored(const std::vector<Estimate>& all, std::size_t best, double bytes) const {
+/// Of the ways that may be better than the best known one, which has been seen too little, or was as fast once; else
+/// one that was never seen and is not too dear to try; -1: none.
+int Experience::explored(const std::vector<Estimate>& all, std::size_t best, double bytes) {
   int found = -1;
   double least = kWorthTrying * all[best].seconds;
   const double bias = all[best].seconds / all[best].predicted;
@@ -78,6 +80,16 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best, dou
     least = hoped;
     found = static_cast<int>(i);
   }
+  if (found >= 0) return found;
+  // The model may be far off: a link whose buffers take a short stream at once is faster than its speed says.
+  double left = kShareOfTries * spent_s_ - unlikely_s_;
+  for (std::size_t i = 0; i < options_.size(); ++i) {
+    const double more = all[i].seconds - all[best].seconds;
+    if (!is_tried(options_[i]) || !options_[i].took.empty() || more >= left) continue;
+    left = more;
+    found = static_cast<int>(i);
+  }
+  if (found >= 0) unlikely_s_ += left;
   return found;
 }
 
@@ -103,6 +115,7 @@ const CodecRow* Experience::choose(const Journey& journey) {
   const bool is_by_model =
       std::all_of(all.begin(), all.end(), [](const Estimate& one) { return one.seconds == one.predicted; });
   if (is_by_model) best = index_of(predict(journey));
+  spent_s_ += all[best].seconds;
   if (operations_ >= next_try_) {
     next_try_ = operations_ + std::min(operations_ + 1, kLaterEach);
     if (const int other = explored(all, best, journey.bytes); other >= 0) {

@@ -69,16 +69,18 @@ class Experience {
   bool is_tried(const Option& option) const { return option.slice_bytes > 0 && option.helps; }
   std::size_t index_of(const CodecRow* codec) const;
   std::vector<Estimate> estimates(const Journey& journey) const;
-  int explored(const std::vector<Estimate>& all, std::size_t best, double bytes) const;
+  int explored(const std::vector<Estimate>& all, std::size_t best, double bytes);
 
   static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64, kTimeEach = 8;
   static constexpr std::size_t kKept = 9, kEnough = 3;
-  static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kLike = 0.1;
+  static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kShareOfTries = 0.025, kLike = 0.1;
 
   std::vector<Option> options_;
   std::map<const CodecRow*, double> ratios_;
   UsualBias* usual_;
   int operations_ = 0, next_try_ = kFirstTry;
+  double spent_s_ = 0;               // what operations so far took by the best way, as far as known
+  double unlikely_s_ = 0;            // what tries of ways that nothing speaks for may have taken more
   double predicted_s_per_byte_ = 0;  // for the way that was chosen last
   bool explores_ = false;
 };

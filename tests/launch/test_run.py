@@ -201,6 +201,25 @@ def test_a_program_that_cannot_start_is_said():
     assert result.returncode == 2 and "neither a Python script (*.py) nor a program" in result.stderr, str(result)
 
 
+# A launcher that starts nothing, and less patience than a user's.
+IMPATIENT = """
+import sys
+from accdp_comm import cli
+from accdp_comm.launch import job
+job._PATIENCE_S = 0.2
+sys.exit(cli.main(["run", "--launcher", "srun", "-n", "3", "true"]))
+"""
+
+
+def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nsleep 1\nexit 7\n")
+    srun.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    result = jobs.run([sys.executable, "-c", IMPATIENT], env={"PATH": path})
+    assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in result.stderr, str(result)
+
+
 def test_profile_or_number_is_needed():
     result = jobs.run([sys.executable, "-m", "accdp_comm", "run", RANK])
     assert result.returncode == 2 and "one of -n/--ranks" in result.stderr

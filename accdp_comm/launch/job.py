@@ -405,7 +405,11 @@ class Job:
 
     def _explain(self, rank: Rank) -> None:
         how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
-        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}"
+        # It may have waited for one that left in order, and cannot know that it did.
+        earlier = [one for one in self._ranks.values() if one.code == 0 and one.ended_at < rank.ended_at]
+        left = ", ".join(map(str, sorted(one.rank for one in earlier)))
+        after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
+        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
         said = self.output.last_error(rank.rank)
         if not said:
             self.output.say(f"{head} and wrote nothing to standard error")

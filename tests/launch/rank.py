@@ -31,6 +31,9 @@ def main(behaviour: str, argument: str = "") -> None:
             time.sleep(0.3)
             print("Traceback (most recent call last):\na consequence", file=sys.stderr, flush=True)
         sys.exit(1)
+    if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up
+        time.sleep(0 if rank == 1 else 1)
+        sys.exit(0 if rank == 1 else "rank 1 did not come")
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)
     if behaviour == "lines":

@@ -125,6 +125,13 @@ def test_an_error_that_already_stands_last_is_not_repeated():
     assert result.stderr.splitlines()[-1].endswith("ended with status 1; its error stands above"), str(result)
 
 
+def test_ranks_that_left_before_the_first_failure_are_named():
+    result = run("-n", "3", RANK, "missed")
+    assert result.returncode == 1, str(result)
+    assert "ended with status 1, after rank 1 with status 0; " in result.stderr, str(result)
+    assert ", after rank" not in run("-n", "2", RANK, "fail", "1").stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_everything_quickly(number):
     result = act(["run", "-n", "3", RANK, "parent"], 3, lambda process, _: process.send_signal(number), {})

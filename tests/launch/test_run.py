@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -192,6 +193,15 @@ rank, _ = mpi_world.enter_launched(30.0)
 if rank == 1: os._exit(0)
 time.sleep(600)
 """
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_standard_stream_that_is_closed_is_nobody_s(stream):
+    command = [*ACCDP, "run", "-n", "1", "sh", "-c", "echo out; echo err >&2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=lambda: os.close(stream))
+    expected = ["", "out\n", "err\n"]
+    expected[stream] = ""
+    assert [done.returncode, done.stdout, done.stderr] == [0, *expected[1:]]
 
 
 def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):

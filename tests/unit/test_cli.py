@@ -1,6 +1,10 @@
 """The command line: what is started, what is shown, and one clear line for each mistake."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -125,3 +129,13 @@ def test_mistakes_name_the_command(words, said, capsys):
         cli.main(words)
     text = capsys.readouterr().err
     assert leaving.value.code == 2 and text.startswith(said) and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["info", "--markdown"], ["bench", "allreduce", "-m", "1k"]])
+def test_a_reader_that_leaves_ends_the_command_without_a_word(words):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "accdp_comm", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -110,8 +110,9 @@ def test_a_rank_killed_by_a_signal_is_named():
     assert "was killed by SIGSEGV" in result.stderr.splitlines()[-1]
 
 
-def test_the_first_error_is_shown_last_and_by_itself():
-    result = run("-n", "3", RANK, "fail_slowly", "2")
+@pytest.mark.parametrize("label", ["", "[rank7]: "], ids=["of Python", "with torch's label"])
+def test_the_first_error_is_shown_last_and_by_itself(label):
+    result = run("-n", "3", RANK, "fail_slowly", "2", label)
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)

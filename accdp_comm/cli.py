@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -40,7 +42,27 @@ def _parser() -> _Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    _open_closed_streams()
+    try:
+        code = _main(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Who read our output has seen enough, as `head` has. What is still buffered must not fail at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _open_closed_streams() -> None:
+    """Where the caller closed a standard stream (``>&-``), the next file would get its number, and a job's output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
+
+
+def _main(words: list[str]) -> int:
     if words[:1] == ["bench"]:  # its options are OMB's, and depend on the operation
         return int(importlib.import_module(".bench.command", __package__).main(words[1:]))
     try:

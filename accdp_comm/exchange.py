@@ -106,20 +106,22 @@ class StoreExchange:
         self._rounds += 1
         self._store.set(f"{prefix}/{self.rank}", data.hex())
         table = f"{prefix}/all"
+        arrivals = [f"{prefix}/{rank}" for rank in range(self.size)]
         if self.rank == 0:
-            missing = self._await([f"{prefix}/{rank}" for rank in range(self.size)], self.timeout_s)
+            missing = self._await(arrivals, self.timeout_s)
             self._unread = (self.size - 1 - len(missing), f"{prefix}/read")
             if missing:
                 self._store.set(table, json.dumps({"missing": missing}))
                 raise self._late(missing)
-            values = [self._store.get(f"{prefix}/{rank}").decode() for rank in range(self.size)]
+            values = [self._store.get(arrival).decode() for arrival in arrivals]
             self._store.set(table, json.dumps({"values": values}))
         else:
             # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
             if self._await([table], self.timeout_s):
-                arrived = not self._await([f"{prefix}/0"], 0)
-                if not arrived or self._await([table], self.timeout_s + 5):
-                    raise self._late([0])
+                missing = self._await(arrivals, 0)
+                # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
+                if 0 in missing or self._await([table], self.timeout_s + 5):
+                    raise self._late(missing or [0])
             answer = json.loads(self._store.get(table))
             self._store.add(f"{prefix}/read", 1)
             if "missing" in answer:

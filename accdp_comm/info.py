@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -77,17 +78,24 @@ def as_text(found: dict[str, Any]) -> str:
         ("single copy", f"no: {place['why_no_single_copy']}" if place["why_no_single_copy"] else "yes"),
     ]
     lines = [f"{name:<18}{text}" for name, text in facts]
-    lines += ["", f"{'codec':<15}{'from':<22}{'exactness':<46}datatypes"]
-    for row in found["codecs"]:
-        lines.append(f"{row['name']:<15}{row['home']:<22}{row['exactness']:<46}{row['why_not'] or row['datatypes']}")
+    codecs = [
+        (row["name"], row["home"], row["exactness"], row["why_not"] or row["datatypes"]) for row in found["codecs"]
+    ]
+    lines += ["", *_table([("codec", "from", "exactness", "datatypes"), *codecs])]
     for op in ("bcast", "allreduce"):
-        lines += ["", *(f"{op} {row['name']:<19}{row['meaning']}" for row in found[f"{op}_algorithms"])]
-    lines += ["", f"{'setting':<22}{'value':<10}{'default':<10}{'set by':<13}accepts"]
-    for row in found["settings"]:
-        lines.append(
-            f"{row['env']:<22}{row['value'] or '-':<10}{row['default'] or '-':<10}{row['source']:<13}{row['accepts']}"
-        )
+        lines += ["", *_table([(op, row["name"], row["meaning"]) for row in found[f"{op}_algorithms"]])]
+    values = [
+        (row["env"], row["value"] or "-", row["default"] or "-", row["source"], row["accepts"])
+        for row in found["settings"]
+    ]
+    lines += ["", *_table([("setting", "value", "default", "set by", "accepts"), *values])]
     return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, each column as wide as its longest text; the last one is not filled up."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, [*widths[:-1], 0])) for row in rows]
 
 
 def as_json(found: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ def table(ranks: int | None = None) -> list[findings.Check]:
             "asks MPI (MPIX_Query_cuda_support, MPIX_GPU_query_support)",
             lambda: libraries.cuda_aware(bool(gpus.list_gpus().gpus)),
         ),
+        row("codecs", "loads nvCOMP and libzstd", libraries.codecs),
         row("gpus", "asks NVML or nvidia-smi", gpu.devices),
         row("mps", "reads records of daemons, asks GPUs, /proc and PATH", gpu.mps),
         row("/dev/shm", "statvfs", system.shared_memory),

@@ -56,6 +56,18 @@ for path in paths:
 print(json.dumps(answer))
 """
 
+_ASK_CODECS = """
+import json
+from accdp_comm import UsageError, _core, bcast, nvcomp, settings
+nvcomp.find()
+wrong = ""
+try:
+    bcast.check_codec(settings.value_of("codec"), None, bcast.bound_of(None))
+except UsageError as error:
+    wrong = str(error)
+print(json.dumps({"rows": _core.codecs(), "wrong": wrong}))
+"""
+
 
 class CannotAsk(Exception):
     """The process that should answer ended without an answer; the text is its last words."""
@@ -172,3 +184,22 @@ def cuda_aware(has_gpus: bool) -> Finding:
         "MPI does not take device memory",
         "between nodes data goes through host memory; an MPI built with CUDA (UCX with cuda) avoids that",
     )
+
+
+def codecs() -> Finding:
+    try:
+        found = ask(_ASK_CODECS)
+    except CannotAsk as error:
+        return Finding(FAIL, f"they could not be listed: {error}", "reinstall nvidia-libnvcomp-cu13, or remove it")
+    return judge_codecs(found["rows"], found["wrong"])
+
+
+def judge_codecs(rows: list[dict[str, Any]], wrong: str) -> Finding:
+    """Judge the codecs that there are, and what is wrong with the one that ACCDP_CODEC names."""
+    if wrong:
+        return Finding(FAIL, f"ACCDP_CODEC: {wrong}", "correct or unset it")
+    missing = {row["name"]: row["why_not"] for row in rows if row["why_not"]}
+    if not missing:
+        return Finding(OK, f"{len(rows)}, which all work")
+    there = ", ".join(row["name"] for row in rows if row["name"] not in missing)
+    return Finding(WARN, f"{there} work, {', '.join(missing)} do not", "; ".join(dict.fromkeys(missing.values())))

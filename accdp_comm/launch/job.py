@@ -28,6 +28,7 @@ _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
 _GUARD_S = 15.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
 _WATCH_S = 0.5
+_PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
 
@@ -102,6 +103,7 @@ class Job:
         self._launcher: subprocess.Popen[bytes] | None = None
         self._is_started = False
         self._first_call: float | None = None
+        self._next_word = time.monotonic() + _PATIENCE_S
         self._stop: Stop | None = None
         self._reason = ""  # why we ended the job, where no rank failed
         self._failures: list[Rank] = []
@@ -203,6 +205,8 @@ class Job:
             times.append(self._first_call + _START_LIMIT_S - now)
         elif self._watch and self._is_started:
             times.append(self._next_watch - now)
+        if not (self._is_started or self._stop):
+            times.append(self._next_word - now)
         if self._all_left_at is not None:
             times.append(self._all_left_at + _LAUNCHER_END_S - now)
         known = [max(0.0, seconds) for seconds in times if seconds is not None]
@@ -225,6 +229,9 @@ class Job:
             self._next_watch = now + _WATCH_S
             if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
                 self.end(trouble, 1)
+        if not (self._is_started or self._stop) and now >= self._next_word:
+            self._next_word = now + _PATIENCE_S
+            self.output.say(f"accdp run: {self._program.launcher} has started {len(self._ranks)} of {self._size} ranks")
         if self._all_left_at is not None and now >= self._all_left_at + _LAUNCHER_END_S:
             self._end_launcher()
 
@@ -398,7 +405,11 @@ class Job:
 
     def _explain(self, rank: Rank) -> None:
         how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
-        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}"
+        # It may have waited for one that left in order, and cannot know that it did.
+        earlier = [one for one in self._ranks.values() if one.code == 0 and one.ended_at < rank.ended_at]
+        left = ", ".join(map(str, sorted(one.rank for one in earlier)))
+        after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
+        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
         said = self.output.last_error(rank.rank)
         if not said:
             self.output.say(f"{head} and wrote nothing to standard error")

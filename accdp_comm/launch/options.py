@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ from .programs import LAUNCHERS
 
 _USAGE = """accdp run [-n N] [--ranks-per-gpu K] [options] [-m] [--] SCRIPT ...
        accdp run --profile FILE [options] [[--] SCRIPT ...]"""
-# What a profile holds besides ranks: the variable in which ranks find it.
+_COUNT = ("a number >= 1", lambda value: type(value) is int and value >= 1)
+# What a profile may hold: how that is called, and whether a value is it.
+_PROFILE: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "ranks_per_gpu": _COUNT,
+    "ranks": _COUNT,
+    "batch_size": _COUNT,
+    "workers": ("a number >= 0", lambda value: type(value) is int and value >= 0),
+    "codec": ("a string", lambda value: isinstance(value, str)),
+    "script": ("a list of strings", lambda value: type(value) is list and all(isinstance(word, str) for word in value)),
+}
+# Of these, what ranks are told: the variable in which ranks find it.
 _TUNED = {"batch_size": "ACCDP_TUNED_BATCH_SIZE", "workers": "ACCDP_TUNED_WORKERS", "codec": "ACCDP_CODEC"}
 
 
@@ -59,13 +70,10 @@ def read_profile(path: str) -> dict[str, Any]:
         raise _core.UsageError(f"--profile {path}: not JSON: {error}") from error
     if not isinstance(profile, dict):
         raise _core.UsageError(f"--profile {path}: expected a JSON object, got {type(profile).__name__}")
-    kinds = dict.fromkeys(("ranks_per_gpu", "ranks", "batch_size", "workers"), int) | {"codec": str, "script": list}
-    for name, kind in kinds.items():
+    for name, (expected, is_right) in _PROFILE.items():
         value = profile.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise _core.UsageError(f"--profile {path}: {name} is {value!r}, expected {kind.__name__} or null")
-    if not all(isinstance(word, str) for word in profile.get("script") or []):
-        raise _core.UsageError(f"--profile {path}: script is {profile['script']!r}, expected a list of strings")
+        if value is not None and not is_right(value):
+            raise _core.UsageError(f"--profile {path}: {name} is {value!r}, expected {expected} or null")
     return profile
 
 

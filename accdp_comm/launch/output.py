@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import time
 from collections import deque
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 _STALE_S = 0.1
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 200
+# What torch sets before each line of the traceback of a rank that is in a group.
+_TORCHS_LABEL = re.compile(rb"^\[rank\d+\]: ")
 _TRACEBACK = b"Traceback (most recent call last)"
 # What Python writes between two tracebacks that belong together.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
@@ -180,7 +183,8 @@ class Output:
     def _remember(self, rank: int, data: bytes, now: float) -> None:
         lines = (self._unfinished.pop(rank, b"") + data).split(b"\n")
         self._unfinished[rank] = lines.pop()
-        self._tails.setdefault(rank, deque(maxlen=_TAIL_LINES)).extend(Said(line, now) for line in lines)
+        tail = self._tails.setdefault(rank, deque(maxlen=_TAIL_LINES))
+        tail.extend(Said(_TORCHS_LABEL.sub(b"", line), now) for line in lines)
 
     def _pass_on(self, rank: int, kind: str, stream: _Stream, end: int) -> None:
         data = bytes(stream.pending[:end])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, addresses, cards
-from . import gpus, hosts, placement, programs
+from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
 from .interruption import signals_raise
 from .job import Job, Rank
@@ -46,6 +46,8 @@ class Run:
         launcher = programs.choose_launcher(self._options.launcher, os.environ)
         program = programs.find_program(launcher, mpi_world.load().abi(), self._size, self._hosts)
         several_hosts = bool(self._hosts) or launcher == "srun"
+        if not several_hosts:
+            room.check_room(self._size, room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
         self._owners = Owners(self._options.mps, self._say) if several_hosts else None
         here = "off" if several_hosts else self._options.mps
@@ -144,7 +146,7 @@ class Run:
             "argv": self._command,
             "env": self._terminal() | environment,
             "cpus": place.cpus,
-            "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate"] if share else [],
+            "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate", "-q"] if share else [],
         }
 
     def _share(self, rank: Rank, place: placement.Place) -> MpsShare | None:

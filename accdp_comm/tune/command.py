@@ -124,7 +124,8 @@ def main(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     """The job, whose batch sizes are tried, the points, and the number of GPUs. Settles what was left open."""
-    from .. import _core
+    from .. import _core, nvcomp
+    from ..bcast import bound_of, check_codec
     from ..launch import gpus as devices
     from ..launch import programs
     from . import load
@@ -132,6 +133,9 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     from .space import Batches, points
     from .trial import Job, open_places
 
+    nvcomp.find()
+    for codec in options.codec or []:
+        check_codec(codec, None, bound_of(None))  # one that is not there would fail at every point
     gpus = 0
     if not options.ranks:
         listing = devices.list_gpus()

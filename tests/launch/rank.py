@@ -8,7 +8,7 @@ import sys
 import time
 
 
-def main(behaviour: str, argument: str = "") -> None:
+def main(behaviour: str, argument: str = "", label: str = "") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,12 +25,15 @@ def main(behaviour: str, argument: str = "") -> None:
     if behaviour == "fail_slowly":
         # The others notice and fail before the first has ended.
         if rank == int(argument):
-            print("Traceback (most recent call last):\nthe cause", file=sys.stderr, flush=True)
+            print(f"{label}Traceback (most recent call last):\n{label}the cause", file=sys.stderr, flush=True)
             time.sleep(0.7)
         else:
             time.sleep(0.3)
-            print("Traceback (most recent call last):\na consequence", file=sys.stderr, flush=True)
+            print(f"{label}Traceback (most recent call last):\n{label}a consequence", file=sys.stderr, flush=True)
         sys.exit(1)
+    if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up
+        time.sleep(0 if rank == 1 else 1)
+        sys.exit(0 if rank == 1 else "rank 1 did not come")
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)
     if behaviour == "lines":

@@ -111,6 +111,25 @@ def test_a_stubborn_client_is_terminated_before_it_is_killed(machine):
     assert_clean(machine, 1)
 
 
+def test_terminate_tells_what_it_did_with_each_process(machine):
+    said = {}
+
+    def end_one(process, reports):
+        client = next(report["pid"] for report in reports if report["RANK"] == "0")
+        words = [str(client), str(os.getpid())]
+        said.update(pid=client, loud=mps(machine, "terminate", *words), quiet=mps(machine, "terminate", "-q", *words))
+        terminate(process, reports)
+
+    act(["run", *ONE_GPU, RANK, "work"], 2, end_one, machine.env)
+    assert (said["loud"].returncode, said["quiet"].returncode) == (0, 0), str(said)
+    assert said["loud"].stdout == (
+        f"{said['pid']}: its work on {UUIDS[0]} was ended\n"
+        f"{os.getpid()}: left alone, for it is no client of a daemon of `accdp mps status`\n"
+    )
+    assert said["quiet"].stdout == ""
+    assert_clean(machine, 1)
+
+
 def test_a_failing_rank_takes_the_others_along_safely(machine):
     result = run(machine, *ONE_GPU, RANK, "fail")
     assert result.returncode == 1 and "ValueError: rank 1 has had enough" in result.stderr, str(result)

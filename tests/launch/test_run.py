@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -109,8 +110,9 @@ def test_a_rank_killed_by_a_signal_is_named():
     assert "was killed by SIGSEGV" in result.stderr.splitlines()[-1]
 
 
-def test_the_first_error_is_shown_last_and_by_itself():
-    result = run("-n", "3", RANK, "fail_slowly", "2")
+@pytest.mark.parametrize("label", ["", "[rank7]: "], ids=["of Python", "with torch's label"])
+def test_the_first_error_is_shown_last_and_by_itself(label):
+    result = run("-n", "3", RANK, "fail_slowly", "2", label)
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)
@@ -123,6 +125,13 @@ def test_an_error_that_already_stands_last_is_not_repeated():
     result = run("-n", "2", RANK, "fail", "1")
     assert result.returncode == 1 and result.stderr.count("ValueError: rank 1 has had enough") == 1, str(result)
     assert result.stderr.splitlines()[-1].endswith("ended with status 1; its error stands above"), str(result)
+
+
+def test_ranks_that_left_before_the_first_failure_are_named():
+    result = run("-n", "3", RANK, "missed")
+    assert result.returncode == 1, str(result)
+    assert "ended with status 1, after rank 1 with status 0; " in result.stderr, str(result)
+    assert ", after rank" not in run("-n", "2", RANK, "fail", "1").stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -187,6 +196,15 @@ time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_standard_stream_that_is_closed_is_nobody_s(stream):
+    command = [*ACCDP, "run", "-n", "1", "sh", "-c", "echo out; echo err >&2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=lambda: os.close(stream))
+    expected = ["", "out\n", "err\n"]
+    expected[stream] = ""
+    assert [done.returncode, done.stdout, done.stderr] == [0, *expected[1:]]
+
+
 def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):
     """mpiexec sees it, and ends the others by SIGKILL: it hits the stubs, and the guards end the ranks."""
     if jobs.is_open_mpi(jobs.find_mpiexec()):
@@ -199,6 +217,25 @@ def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):
 def test_a_program_that_cannot_start_is_said():
     result = run("-n", "2", "/dev/null")
     assert result.returncode == 2 and "neither a Python script (*.py) nor a program" in result.stderr, str(result)
+
+
+# A launcher that starts nothing, and less patience than a user's.
+IMPATIENT = """
+import sys
+from accdp_comm import cli
+from accdp_comm.launch import job
+job._PATIENCE_S = 0.2
+sys.exit(cli.main(["run", "--launcher", "srun", "-n", "3", "true"]))
+"""
+
+
+def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nsleep 1\nexit 7\n")
+    srun.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    result = jobs.run([sys.executable, "-c", IMPATIENT], env={"PATH": path})
+    assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in result.stderr, str(result)
 
 
 def test_profile_or_number_is_needed():

@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from training import assert_same_parameters, batches, make_model, share, shares, train
@@ -171,6 +173,22 @@ def test_power_sgd_hook_keeps_ranks_together(rank, size):
     dist.all_gather(everyone, parameters)
     assert all(torch.equal(everyone[0], other) for other in everyone)
     assert not torch.equal(parameters, torch.cat([p.detach().flatten() for p in make_model().parameters()]))
+
+
+@pytest.mark.on_ranks(4)
+def test_post_local_sgd_averages_in_subgroups_and_then_over_all(rank, size):
+    ddp = DistributedDataParallel(make_model())
+    pairs, _ = dist.new_subgroups(2)
+    ddp.register_comm_hook(PostLocalSGDState(None, pairs, start_localSGD_iter=1), post_localSGD_hook)
+    train(ddp, shares(rank, size))
+    parameters = torch.cat([p.detach().flatten() for p in ddp.parameters()])
+    everyone = [torch.empty_like(parameters) for _ in range(size)]
+    dist.all_gather(everyone, parameters)
+    assert torch.equal(everyone[0], everyone[1]) and torch.equal(everyone[2], everyone[3])
+    assert not torch.equal(everyone[0], everyone[2]), "pairs see different batches after the first step"
+    PeriodicModelAverager(period=2).average_parameters(ddp.parameters())
+    averaged = torch.cat([p.detach().flatten() for p in ddp.parameters()])
+    torch.testing.assert_close(averaged, torch.stack(everyone).mean(0))
 
 
 @pytest.mark.on_ranks(2)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -162,3 +163,15 @@ def test_checkpoint_saved_in_the_background(rank, size, tmp_path):
     read = {"tensor": torch.zeros(3), "mine": {f"rank {rank}": torch.zeros(1)}}
     checkpoint.load(read, checkpoint_id=str(tmp_path / "saved"))
     assert read["tensor"].tolist() == [1.0] * 3 and read["mine"][f"rank {rank}"].item() == rank
+
+
+@pytest.mark.on_ranks(2, 3)
+def test_pipeline_of_stages(rank, size):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 6).double() for _ in range(size)]
+    rows = values(0, (8, 6), torch.float64)
+    whole = nn.Sequential(*layers)(rows)
+    schedule = ScheduleGPipe(PipelineStage(layers[rank], rank, size, torch.device("cpu")), n_microbatches=4)
+    result = schedule.step(*([rows] if rank == 0 else []))
+    if rank == size - 1:
+        torch.testing.assert_close(result, whole)

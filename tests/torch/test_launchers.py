@@ -61,6 +61,17 @@ def test_torchrun():
     check(jobs.run([*torchrun, CHILD], timeout=SECONDS), 4)
 
 
+@pytest.mark.parametrize("topology", ["", "3x1"])
+def test_torchrun_starts_all_ranks_again(topology):
+    """The agent's store outlives the ranks: the second attempt meets in it beside what the first one left."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    child = str(jobs.TESTS / "torch" / "restart_child.py")
+    result = jobs.run([*torchrun, "--nproc-per-node", "3", child], timeout=SECONDS, env={"ACCDP_TOPOLOGY": topology})
+    assert result.returncode == 0, str(result)
+    expected = [{"rank": rank, "attempt": 1, "sum": 27.0} for rank in range(3)]
+    assert sorted(result.reports, key=lambda report: report["rank"]) == expected, str(result)
+
+
 def test_accdp_run():
     accdp = str(Path(sys.executable).with_name("accdp"))
     check(jobs.run([accdp, "run", "-n", "2", CHILD], timeout=SECONDS), 2)

@@ -47,6 +47,8 @@ def scripts(tmp_path, monkeypatch):
         (["--workers=-1", "x.py"], "expected numbers >= 0"),
         (["--workers", "1,x", "x.py"], "expected numbers >= 0"),
         (["--codec", "none,", "x.py"], "expected names with commas"),
+        (["--codec", "none,foo", "x.py"], "codec=foo: expected auto, none, fpk"),
+        (["--codec", "qpk", "x.py"], "codec=qpk: expected an error_bound, because it is lossy"),
         (["--measure", "0", "x.py"], "expected seconds, more than 0"),
         (["--measure", "nan", "x.py"], "expected seconds, more than 0"),
         (["--ranks", "1", "--ranks-per-gpu", "1", "x.py"], "not allowed with argument"),

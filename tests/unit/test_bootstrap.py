@@ -75,6 +75,12 @@ def test_exchange_without_rank_0_names_it():
         through(Memory(), 1, 2, timeout_s=0.1).allgather(b"")
 
 
+def test_exchange_without_rank_0_names_all_that_are_missing():
+    """Rank 0 may be held up by the very rank that does not come: torch's store waits for all in its constructor."""
+    with pytest.raises(_core.PeerTimeout, match="rank 2: ranks 0, 1 of 3 did not come within 0.1 s"):
+        through(Memory(), 2, 3, timeout_s=0.1).allgather(b"")
+
+
 def test_a_store_is_used_again_without_reading_what_lies_there():
     store = Memory()
     for turn in range(3):

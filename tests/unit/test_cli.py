@@ -1,6 +1,10 @@
 """The command line: what is started, what is shown, and one clear line for each mistake."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -86,17 +90,30 @@ def test_info_shows_the_same_as_text_and_json():
         ],
         "bcast_algorithms": [{"name": "chain", "meaning": "node to node"}],
         "allreduce_algorithms": [{"name": "ring", "meaning": "round and round"}],
-        "settings": [{"env": "ACCDP_X", "value": "", "default": "1", "source": "code", "accepts": "text"}],
+        "settings": [
+            {"env": "ACCDP_X", "value": "", "default": "1", "source": "code", "accepts": "text"},
+            {
+                "env": "ACCDP_LONGER_THAN_ALL_OTHERS",
+                "value": "/a/folder",
+                "default": "",
+                "source": "environment",
+                "accepts": "y",
+            },
+        ],
         "topology": {"ranks": 4, "nodes": 2, "node_of_rank": [0, 0, 1, 1], "why_no_single_copy": "ACCDP_CMA=off"},
     }
     assert json.loads(info.as_json(found)) == found
     text = info.as_text(found)
     for part in ("1.2.3", "not installed", "MPI thread_level  multiple", "no: no NVIDIA driver", "libnvcomp-cu13 6.0"):
         assert part in text
-    assert "not there" in text and "bcast chain" in text and "allreduce ring" in text
+    assert "not there" in text and "bcast  chain" in text and "allreduce  ring" in text
     assert "4 ranks on 2 nodes, node of rank: [0, 0, 1, 1]" in text
     assert "single copy       no: ACCDP_CMA=off" in text
-    assert "ACCDP_X               -         1         code         text" in text
+    settings_shown = [line.split() for line in text.splitlines() if line.startswith("ACCDP_")]
+    assert settings_shown == [
+        ["ACCDP_X", "-", "1", "code", "text"],
+        ["ACCDP_LONGER_THAN_ALL_OTHERS", "/a/folder", "-", "environment", "y"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,3 +129,13 @@ def test_mistakes_name_the_command(words, said, capsys):
         cli.main(words)
     text = capsys.readouterr().err
     assert leaving.value.code == 2 and text.startswith(said) and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["info", "--markdown"], ["bench", "allreduce", "-m", "1k"]])
+def test_a_reader_that_leaves_ends_the_command_without_a_word(words):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "accdp_comm", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -90,6 +90,31 @@ def test_libmpi(paths, verdict):
     assert_verdict(libraries.judge_libmpi(paths), verdict)
 
 
+@pytest.mark.parametrize(
+    ("why_not", "wrong", "verdict", "said"),
+    [
+        ("", "", OK, "2, which all work"),
+        ("pip install it", "", WARN, "fpk work, lz4 do not"),
+        ("pip install it", "codec=lz4 does not work here", FAIL, "ACCDP_CODEC: codec=lz4 does not work here"),
+    ],
+)
+def test_codecs(why_not, wrong, verdict, said):
+    found = libraries.judge_codecs([{"name": "fpk", "why_not": ""}, {"name": "lz4", "why_not": why_not}], wrong)
+    assert_verdict(found, verdict)
+    assert found.found == said
+    assert verdict != WARN or found.advice == why_not
+
+
+@pytest.mark.parametrize(
+    ("codec", "verdict", "said"),
+    [("auto", OK, "work"), ("foo", FAIL, "codec=foo: expected auto"), ("qpk", FAIL, "lossy")],
+)
+def test_the_codec_that_is_set_is_looked_at(codec, verdict, said, monkeypatch):
+    monkeypatch.setenv("ACCDP_CODEC", codec)
+    found = libraries.codecs()
+    assert said in found.found and found.verdict in (verdict, WARN if verdict == OK else FAIL)
+
+
 def test_cuda_awareness_matters_with_gpus_only():
     assert_verdict(libraries.cuda_aware(has_gpus=False), OK)
 

@@ -76,8 +76,11 @@ def test_ranks_per_gpu_of_a_profile_fit_another_number_of_gpus(profile):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": "2"}, "ranks is '2', expected int or null"),
-        ({"workers": True}, "workers is True, expected int or null"),
+        ({"ranks": "2"}, "ranks is '2', expected a number >= 1 or null"),
+        ({"ranks": -3}, "ranks is -3, expected a number >= 1 or null"),
+        ({"ranks_per_gpu": 0}, "ranks_per_gpu is 0, expected a number >= 1 or null"),
+        ({"workers": True}, "workers is True, expected a number >= 0 or null"),
+        ({"codec": 7}, "codec is 7, expected a string or null"),
         ({"script": [1]}, r"script is \[1\], expected a list of strings"),
     ],
 )

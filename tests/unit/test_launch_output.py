@@ -109,6 +109,16 @@ def test_the_last_error_is_the_traceback(screen):
     assert not two.output.is_last(1, said)
 
 
+def test_a_traceback_with_torch_s_label_is_one(screen):
+    two = screen(2)
+    labelled = b"".join(b"[rank1]: " + line for line in TRACEBACK.splitlines(keepends=True))
+    two.output.feed(1, ERR, b"[rank1]:[W1122 C++] a warning\n" + labelled)
+    assert [line.text for line in two.output.last_error(1)] == TRACEBACK.splitlines()
+    assert two.shown(ERR) == "[1] [rank1]:[W1122 C++] a warning\n" + "".join(
+        f"[1] [rank1]: {line}\n" for line in TRACEBACK.decode().splitlines()
+    )
+
+
 def test_chained_tracebacks_stay_together_and_older_ones_apart(screen):
     one = screen(1)
     chain = TRACEBACK + b"\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK

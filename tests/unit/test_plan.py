@@ -1,6 +1,8 @@
 """Plans of shapes that are only imagined: the choice is the cheapest, and costs grow as they must."""
 
 import json
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +118,11 @@ def test_an_impossible_shape():
     with pytest.raises(UsageError, match="shape: expected at least one node"):
         shape = _core.Shape(nodes=0, local_size=1, ranks=1, slot_bytes=4096, flat_bytes=64)
         _core.plan("allreduce", 4, shape, _core.Machine())
+
+
+def test_the_example_of_the_docs_is_what_the_command_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+    shown = page.partition("    $ accdp ")[2].partition("\nThe way with the star")[0]
+    command, _, expected = shown.partition("\n")
+    assert cli.main(command.split()) == 0
+    assert capsys.readouterr().out == textwrap.dedent(expected)

@@ -13,7 +13,9 @@ from . import owner, records
 from .control import MpsError
 from .refusals import why_not
 
-_USAGE = "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] | clean | terminate PID ...}"
+_USAGE = "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] | clean | terminate [-q] PID ...}"
+
+_NO_CLIENT = "left alone, for it is no client of a daemon of `accdp mps status`"
 
 
 def add_parser(commands: Any) -> None:
@@ -30,6 +32,7 @@ def add_parser(commands: Any) -> None:
     verbs.add_parser("clean", help="stop daemons whose owner has crashed")
     verbs.add_parser("own")  # what a guard starts on another host: owner.py
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
+    terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
     terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
 
 
@@ -45,8 +48,7 @@ def main(options: argparse.Namespace) -> int:
     if options.verb == "status":
         return _status(daemons.find_all(base), as_json=options.json)
     if options.verb == "terminate":
-        lines = [line for found in _living(base) for line in daemons.terminate_work(found.control(), options.pids)]
-        return _tell(lines, failed=bool(lines))
+        return _terminate(_living(base), options.pids, is_quiet=options.quiet)
     with records.locked(base):
         if options.verb == "start":
             return _start(base, options.gpus)
@@ -77,6 +79,14 @@ def _start(base: Any, wanted: str) -> int:
         print(f"# GPU {gpu.index} ({gpu.name}); accdp run finds it by itself, other launchers need:")
         print(f"export CUDA_VISIBLE_DEVICES={gpu.uuid} CUDA_MPS_PIPE_DIRECTORY={found.pipe_directory}")
     return 0
+
+
+def _terminate(living: list[daemons.Daemon], pids: list[int], *, is_quiet: bool) -> int:
+    done = [(found, *daemons.terminate_work(found.control(), pids)) for found in living]
+    gpu_of = {pid: found.record.gpu for found, ended, _ in done for pid in ended}
+    trouble = [line for _, _, lines in done for line in lines]
+    said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}" for pid in pids]
+    return _tell([*([] if is_quiet else said), *trouble], failed=bool(trouble))
 
 
 def _living(base: Any) -> list[daemons.Daemon]:

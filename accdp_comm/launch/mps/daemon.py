@@ -165,26 +165,27 @@ def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[s
     left = processes.wait_all(wanted, seconds)
     if not left:
         return []
-    trouble = terminate_work(control, [pid for pid, _ in left])
+    _, trouble = terminate_work(control, [pid for pid, _ in left])
     for pid, started in left:
         processes.send_signal(pid, started, signal.SIGKILL)
     return trouble + [f"client {pid} of MPS did not end" for pid, _ in processes.wait_all(left, _KILL_S)]
 
 
-def terminate_work(control: Control, pids: Sequence[int]) -> list[str]:
+def terminate_work(control: Control, pids: Sequence[int]) -> tuple[list[int], list[str]]:
     """End what these processes do on the GPU, so that they may be killed; those that are no clients are left alone.
 
     Returns:
-        What did not go as it should.
+        Those whose work was ended, and what did not go as it should.
     """
-    trouble = []
+    ended = []
     try:
         for client, server in control.clients().items():
             if client in pids:
                 control.terminate_client(server, client)
+                ended.append(client)
     except MpsError as error:
-        trouble.append(str(error))
-    return trouble
+        return ended, [str(error)]
+    return ended, []
 
 
 def _reap(pids: Sequence[int]) -> None:

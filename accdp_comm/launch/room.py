@@ -1,0 +1,73 @@
+"""Whether this node has room for so many ranks. Without asking, a launcher forks until the machine stands still."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import _core
+
+# What a rank takes before its program does anything. Measured: the two processes of a guard have 7 MiB of their own.
+_PROCESSES = 3  # the two of its guard, and itself
+_FILES = 4  # of the launcher: three standard streams and the line to its process manager
+_MEMORY_MIB = 7
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much of one thing all ranks of this node may take together, and how much one of them takes at least."""
+
+    name: str
+    total: int
+    of_one: int
+    advice: str
+
+
+def limits() -> list[Limit]:
+    """Return this node's limits as they are now."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    found = [
+        Limit("processes", processes, _PROCESSES, "see ulimit -u, /proc/sys/kernel/{pid_max,threads-max}")
+        for processes in _process_limits()
+    ]
+    if files != resource.RLIM_INFINITY:
+        found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more"))
+    if available := _available_mib():
+        found.append(Limit("MiB of memory", available, _MEMORY_MIB, "start fewer"))
+    return found
+
+
+def check_room(ranks: int, found: Sequence[Limit]) -> None:
+    """Refuse a number of ranks that could not start.
+
+    Raises:
+        UsageError: Their guards alone take more than there is; the message names the scarcest thing.
+    """
+    scarcest = min(found, key=lambda limit: limit.total // limit.of_one, default=None)
+    if scarcest is not None and ranks * scarcest.of_one > scarcest.total:
+        raise _core.UsageError(
+            f"{ranks} ranks take {ranks * scarcest.of_one} {scarcest.name} before their program begins, and there are "
+            f"{scarcest.total} for all ranks of this node: {scarcest.advice}"
+        )
+
+
+def _process_limits() -> list[int]:
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    # The kernel lets root exceed its own limit.
+    found = [] if own == resource.RLIM_INFINITY or os.geteuid() == 0 else [own]
+    for name in ("pid_max", "threads-max"):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/sys/kernel/{name}") as file:
+            found.append(int(file.read()))
+    return found
+
+
+def _available_mib() -> int:
+    """Return how much memory programs may still take; 0 where the kernel does not tell."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) >> 10
+    return 0

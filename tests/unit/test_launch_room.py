@@ -1,0 +1,40 @@
+"""Numbers of ranks that a node has no room for are refused before anything is started."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from accdp_comm import _core
+from accdp_comm.launch.room import Limit, check_room, limits
+
+LIMITS = [Limit("processes", 300, 3, "raise it"), Limit("MiB of memory", 350, 7, "start fewer")]
+
+
+def test_the_scarcest_thing_is_named():
+    check_room(50, LIMITS)
+    check_room(10**9, [])
+    with pytest.raises(_core.UsageError) as refused:
+        check_room(51, LIMITS)
+    assert str(refused.value) == (
+        "51 ranks take 357 MiB of memory before their program begins, and there are 350 for all ranks of this node: "
+        "start fewer"
+    )
+
+
+def test_this_node_has_limits_and_room_for_some():
+    found = limits()
+    assert {limit.name for limit in found} >= {"processes", "MiB of memory"}
+    check_room(2, found)
+
+
+def test_accdp_run_refuses_them_at_once():
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    command = [sys.executable, "-m", "accdp_comm", "run", "-n", "100", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=few_files)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("accdp run: 100 ranks take 400 open files of the launcher before")
+    assert done.stderr.count("\n") == 1

@@ -52,9 +52,11 @@ class Result:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment without any launcher's variables, one thread per rank, plus ``extra``."""
+    """This process's environment without any launcher's variables, one thread per rank, whole lines, plus ``extra``."""
     env = {name: value for name, value in os.environ.items() if not _LAUNCHER_VARIABLE.match(name)}
-    return env | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | extra
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"} | extra
+    folders = [str(TESTS / "whole_lines"), *filter(None, [env.get("PYTHONPATH")])]
+    return env | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60.0) -> Result:
@@ -68,7 +70,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: f
         AssertionError: The job ran too long, or a process or a file in /dev/shm stayed.
     """
     token = secrets.token_hex(8)
-    full = environment(**{_TOKEN: token}) | dict(env or {})
+    full = environment(**{_TOKEN: token}, **dict(env or {}))
     shm_before = _shm_files()
 
     def start(out: IO[str], err: IO[str]) -> list[subprocess.Popen]:

@@ -9,7 +9,7 @@ LIMIT_S = 1.0
 
 # The last rank comes when all others have given up, which files tell it; they stay until it has said what it met.
 LATE = """
-import pathlib, sys, time
+import json, pathlib, sys, time
 import accdp_comm, numpy as np
 folder, operation = pathlib.Path(sys.argv[1]), sys.argv[2]
 comm = accdp_comm.Communicator()
@@ -28,7 +28,7 @@ try:
 except accdp_comm.PeerTimeout as error:
     said = str(error)
 seconds = time.monotonic() - began
-print(f'{{"rank": {comm.rank}, "seconds": {seconds:.3f}, "said": "{said}"}}\\n', end="", flush=True)  # one write
+print(json.dumps({"rank": comm.rank, "seconds": seconds, "said": said}))
 (folder / f"rank{comm.rank}").touch()
 await_files([f"rank{late}"])
 """

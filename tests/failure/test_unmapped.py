@@ -20,13 +20,13 @@ if comm.rank == 0:
     try:
         sent.wait()
     except accdp_comm.Error as error:
-        print("rank 0 said", error, flush=True)
+        print("rank 0 said", error)
 else:
     comm.recv(np.zeros(1), 0, tag=1)
     try:
         comm.recv(np.zeros(8 << 20, np.uint8), 0)
     except accdp_comm.Error as error:
-        print("rank 1 said", error, flush=True)
+        print("rank 1 said", error)
 """
 
 

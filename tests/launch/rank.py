@@ -19,17 +19,17 @@ def main(behaviour: str, argument: str = "") -> None:
     said = {name: os.environ.get(name) for name in (*names, "ACCDP_TUNED_BATCH_SIZE", "ACCDP_CODEC")}
     said |= {"pid": os.getpid(), "guard": os.getppid(), "cpus": sorted(os.sched_getaffinity(0)), "child": child}
     said |= {"stdin": sys.stdin.read()} if behaviour == "stdin" else {}
-    os.write(1, (json.dumps(said) + "\n").encode())
+    print(json.dumps(said))
     if behaviour == "fail" and rank == int(argument):
         raise ValueError(f"rank {rank} has had enough")
     if behaviour == "fail_slowly":
         # The others notice and fail before the first has ended.
         if rank == int(argument):
-            print("Traceback (most recent call last):\nthe cause", file=sys.stderr, flush=True)
+            print("Traceback (most recent call last):\nthe cause", file=sys.stderr)
             time.sleep(0.7)
         else:
             time.sleep(0.3)
-            print("Traceback (most recent call last):\na consequence", file=sys.stderr, flush=True)
+            print("Traceback (most recent call last):\na consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)

@@ -30,6 +30,8 @@ _LAUNCHER_VARIABLE = re.compile(
     r"|(RANK|WORLD_SIZE|MPI_LOCALRANKID|MPI_LOCALNRANKS|TORCH_DISTRIBUTED_DEBUG)$"
 )
 _SHM = Path("/dev/shm")
+# What takes a rank a moment may take so long where many wait for a core. Deadlines that tests tell from it are longer.
+SOON_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,15 @@ def mpiexec_command(ranks: int, python: str = sys.executable) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens on just now, nor gets by chance: those that the system gives away are others."""
+    first, last = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    while True:
+        port = secrets.choice(range(10_000, first) or range(last + 1, 65_536))
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:  # somebody does
+            continue
+        return port
 
 
 def until_empty(find: Callable[[], Collection], seconds: float = 3.0) -> Collection:

@@ -41,7 +41,7 @@ def test_a_buffer_that_is_unmapped_during_its_send(cma):
         return started
 
     started: list[subprocess.Popen] = []
-    result = jobs.finish(start, lambda: [each.pid for each in started if each.poll() is None], 40.0)
+    result = jobs.finish(start, lambda: [each.pid for each in started if each.poll() is None], 60.0)
     sender, receiver = (each.returncode for each in started)
     assert receiver == 0, str(result)
     assert "rank 1 said rank 1 of 2" in result.stdout and "rank 0 (pid " in result.stdout, str(result)

@@ -1,4 +1,4 @@
-"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT]``; says one JSON line when it is under way."""
+"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT [FILE]]``; says a JSON line once under way."""
 
 import json
 import os
@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
-def main(behaviour: str, argument: str = "") -> None:
+def main(behaviour: str, argument: str = "", mark: str = "") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -26,9 +27,11 @@ def main(behaviour: str, argument: str = "") -> None:
         # The others notice and fail before the first has ended.
         if rank == int(argument):
             print("Traceback (most recent call last):\nthe cause", file=sys.stderr)
+            Path(mark).touch()
             time.sleep(0.7)
         else:
-            time.sleep(0.3)
+            while not Path(mark).exists():
+                time.sleep(0.01)
             print("Traceback (most recent call last):\na consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "exit":

@@ -30,6 +30,8 @@ _LAUNCHER_VARIABLE = re.compile(
     r"|(RANK|WORLD_SIZE|MPI_LOCALRANKID|MPI_LOCALNRANKS|TORCH_DISTRIBUTED_DEBUG)$"
 )
 _SHM = Path("/dev/shm")
+# What takes a rank a moment may take so long where many wait for a core. Deadlines that tests tell from it are longer.
+SOON_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,11 @@ class Result:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment without any launcher's variables, one thread per rank, plus ``extra``."""
+    """This process's environment without any launcher's variables, one thread per rank, whole lines, plus ``extra``."""
     env = {name: value for name, value in os.environ.items() if not _LAUNCHER_VARIABLE.match(name)}
-    return env | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | extra
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"} | extra
+    folders = [str(TESTS / "whole_lines"), *filter(None, [env.get("PYTHONPATH")])]
+    return env | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 60.0) -> Result:
@@ -68,7 +72,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: f
         AssertionError: The job ran too long, or a process or a file in /dev/shm stayed.
     """
     token = secrets.token_hex(8)
-    full = environment(**{_TOKEN: token}) | dict(env or {})
+    full = environment(**{_TOKEN: token}, **dict(env or {}))
     shm_before = _shm_files()
 
     def start(out: IO[str], err: IO[str]) -> list[subprocess.Popen]:
@@ -135,9 +139,15 @@ def mpiexec_command(ranks: int, python: str = sys.executable) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens on just now, nor gets by chance: those that the system gives away are others."""
+    first, last = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    while True:
+        port = secrets.choice(range(10_000, first) or range(last + 1, 65_536))
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:  # somebody does
+            continue
+        return port
 
 
 def until_empty(find: Callable[[], Collection], seconds: float = 3.0) -> Collection:

@@ -32,9 +32,8 @@ def check_and_report() -> None:
     hosts: list = [None] * size
     dist.all_gather_object(hosts, socket.gethostname())
     dist.barrier()
-    # One write: lines of several ranks on one pipe must not mix.
     report = {"rank": rank, "size": size, "backend": dist.get_backend(), "hosts": hosts, "pid": os.getpid()}
-    os.write(1, (json.dumps(report) + "\n").encode())
+    print(json.dumps(report), flush=True)  # in one write: lines of ranks that share a pipe must not mix
 
 
 def main(backend: str = "accdp") -> None:

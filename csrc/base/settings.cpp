@@ -16,7 +16,7 @@ constexpr Setting kRows[] = {
      "Size of one chunk that a rank hands to its node's other ranks; two per rank are kept in shared memory.", true},
     {&Settings::flat_bytes, "ACCDP_FLAT_BYTES", "bytes up to ACCDP_CHUNK_BYTES, k/M/G suffix",
      "Reductions up to this size are done whole by every rank, in one step instead of two.", true},
-    {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k, a power of two, k/M/G suffix",
+    {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k to 1G, a power of two, k/M/G suffix",
      "Size of the shared-memory ring from one rank to another that send and recv use.", true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
      "Messages up to this size are sent before the receiver asked for them.", true},
@@ -114,7 +114,8 @@ void parse(Settings& values, const Setting& row, const std::string& text) {
 void check(const Settings& values, const Setting& row) {
   auto fail = [&] { reject(row, text_of(row, values)); };
   auto is = [&](auto member) { return row.member == Member(member); };
-  auto bad_ring = values.ring_bytes < (4 << 10) || (values.ring_bytes & (values.ring_bytes - 1)) != 0;
+  const bool bad_ring = values.ring_bytes < (4 << 10) || values.ring_bytes > (1 << 30) ||
+                        (values.ring_bytes & (values.ring_bytes - 1)) != 0;
   const bool bad_chunk =
       values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20) || values.chunk_bytes % (4 << 10);
   const bool bad_codec_chunk = values.codec_chunk_bytes < (4 << 10) || values.codec_chunk_bytes > (16 << 20) ||

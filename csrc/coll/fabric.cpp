@@ -261,12 +261,16 @@ void Fabric::take_up(const void* notice, std::size_t bytes) {
   board_.fail(kind, std::string(static_cast<const char*>(notice) + sizeof kind, bytes - sizeof kind));
 }
 
-void Fabric::throw_if_failed() {
+void Fabric::check_process() const {
   if (is_inherited())
     throw UsageError("rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
                      ", group " + name_ + ": expected a call from " + describe(topology_.rank()) +
                      ", got one from pid " + std::to_string(getpid()) +
                      ", which was forked from it after the group was formed");
+}
+
+void Fabric::throw_if_failed() {
+  check_process();
   if (!has_failed()) return;
   auto [kind, text] = board_.failure();
   if (const std::uint64_t disputed = board_.failed_call(), now = call; disputed && disputed < now)

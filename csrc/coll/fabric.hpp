@@ -49,6 +49,7 @@ class Fabric {
   Wire* wire() { return wire_.get(); }
   /// Whether this process was forked from the one that formed the group: then it is no rank of it.
   bool is_inherited() const { return birthplace_.is_elsewhere(); }
+  void check_process() const;  ///< throws where it is
   /// Whether there is a wire that takes device memory: as ACCDP_MPI_CUDA says, or the MPI library.
   bool wire_takes_device_memory() const;
   Patience& patience(Channel channel) { return patience_[channel]; }

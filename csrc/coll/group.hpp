@@ -97,6 +97,7 @@ class Group {
 
   void throw_if_failed() { fabric_.throw_if_failed(); }
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
+  void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Fails the group on every rank that can be reached; wakes all waiters.
   void abort(const std::string& reason);
   /// Leaves in order. Ranks that still need this one are told so. Calls after it are UsageErrors.

@@ -125,6 +125,7 @@ void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
 
 /// The lock, for a caller; who drives steps aside for him.
 std::unique_lock<std::mutex> PostOffice::enter() {
+  fabric_.check_process();  // first: who holds the lock may not have been forked along
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) return lock;
   ++visitors_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstring>
 
 #include "mpi/native.hpp"
@@ -7,6 +8,12 @@
 
 namespace accdp::mpi {
 namespace {
+
+/// MPI's counts are ints: callers send what is longer in pieces.
+int count_of(std::size_t bytes) {
+  if (bytes > INT_MAX) throw MpiError("a message of " + std::to_string(bytes) + " bytes: expected pieces below 2 GiB");
+  return static_cast<int>(bytes);
+}
 
 class MpiWire : public Wire {
  public:
@@ -19,7 +26,7 @@ class MpiWire : public Wire {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
     MPI_Request raw;
     auto lock = turn();
-    ACCDP_MPI(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, tag, comm_, &raw));
+    ACCDP_MPI(MPI_Isend(data.data(), count_of(data.size()), MPI_BYTE, to, tag, comm_, &raw));
     count(data.size(), tag);
     return keep(raw, {0, data.size(), to, true, false});
   }
@@ -27,7 +34,7 @@ class MpiWire : public Wire {
   Request irecv(Bytes data, int from, Tag tag, bool exact) override {
     MPI_Request raw;
     auto lock = turn();
-    ACCDP_MPI(MPI_Irecv(data.data(), static_cast<int>(data.size()), MPI_BYTE, from, tag, comm_, &raw));
+    ACCDP_MPI(MPI_Irecv(data.data(), count_of(data.size()), MPI_BYTE, from, tag, comm_, &raw));
     return keep(raw, {0, data.size(), from, true, true, exact});
   }
 

@@ -122,12 +122,11 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
                                                           std::function<void(Group&, double, const Way&)> run) {
   std::shared_ptr<DeviceCall> call;
-  if (!place.is_cpu()) {
-    try {
-      call = devices_.begin(place, plan.is_async);
-    } catch (...) {
-      std::rethrow_exception(translated(std::current_exception()));
-    }
+  try {
+    group_->check_process();  // the queue's threads are not forked along
+    if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
+  } catch (...) {
+    std::rethrow_exception(translated(std::current_exception()));
   }
   const std::uint64_t sequence = ++sequence_;
   record(plan);

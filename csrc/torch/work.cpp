@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "node/waiter.hpp"
@@ -50,7 +51,16 @@ bool Work::is_done() const {
   return completed_;
 }
 
+void Work::check_process() const {
+  if (!birthplace_.is_elsewhere()) return;
+  const std::string text = "a work of " + c10d::opTypeToString(opType_) +
+                           ": expected a call from the process that began it, got one from pid " +
+                           std::to_string(getpid()) + ", which was forked from it since";
+  std::rethrow_exception(torch_error<c10::ValueError>(text.c_str()));
+}
+
 bool Work::isCompleted() {
+  check_process();
   std::lock_guard lock(mutex_);
   return completed_ && (exception_ || !call_ || call_->is_finished());
 }
@@ -70,6 +80,7 @@ void Work::check_done() {
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
+  check_process();
   const auto end = Clock::now() + timeout;
   {
     std::unique_lock lock(mutex_);
@@ -106,6 +117,7 @@ Tensors Work::result() {
 c10::IValue Work::value() const { return nested_.empty() ? c10::IValue(outputs_) : c10::IValue(nested_); }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  check_process();
   bool done;
   {
     std::lock_guard lock(mutex_);
@@ -175,6 +187,7 @@ void MessageWork::arrive() {
 }
 
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
+  check_process();
   if (!is_done()) {
     try {
       office_->wait(message_, timeout == kNoTimeout ? -1 : timeout.count() * 1e-3);

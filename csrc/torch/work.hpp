@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "base/birthplace.hpp"
 #include "coll/post_office.hpp"
 #include "torch/device_call.hpp"
 #include "torch/tensors.hpp"
@@ -41,6 +42,9 @@ class Work : public c10d::Work {
   void set_call(std::shared_ptr<DeviceCall> call) { call_ = std::move(call); }
 
  protected:
+  /// Throws in a process that was forked since: it has not the thread that would end the work, and nobody may ever
+  /// unlock the mutex there.
+  void check_process() const;
   c10::IValue value() const;
   void check_done();
   void settle(c10::ivalue::Future& future, const std::exception_ptr& error);
@@ -48,6 +52,7 @@ class Work : public c10d::Work {
   Tensors outputs_;
   std::vector<Tensors> nested_;
   const std::uint64_t sequence_;
+  const Birthplace birthplace_;
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;

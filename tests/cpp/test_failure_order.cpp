@@ -1,4 +1,5 @@
 // What a rank did before it failed counts: who waited for just that ends well, though the failure is known by then.
+// One that left in order is not taken for dead: MPI can still be used and given back.
 #include <chrono>
 
 #include "node/waiter.hpp"
@@ -87,9 +88,28 @@ void wait_on_a_node() {
   CHECK_THROWS(wait_until(board, kCollective, sleep_at_once, [] { return false; }, watch), Error, "later than that");
 }
 
+/// Of a group that fails, the worst that is thought of its wire.
+class Judged : public ThreadWire {
+ public:
+  using ThreadWire::ThreadWire;
+  void worsen(Health health) noexcept override { worst = std::max(worst, health); }
+  Health worst = kWell;
+};
+
+void a_rank_that_left() {
+  const auto mail = std::make_shared<Mail>();
+  const auto wire = std::make_shared<Judged>(mail, 0, 2);
+  const std::vector<Peer> peers{{"host0", getpid(), 0, 0}, {"host1", getpid(), 0, 1}};
+  Group group("test", 0, peers, -1, 30, wire);
+  Group("test", 1, peers, -1, 30, std::make_shared<ThreadWire>(mail, 1, 2)).close();
+  CHECK_THROWS(group.barrier(), PeerDied, "left the group");
+  CHECK(wire->worst == Wire::kGroupFailed);
+}
+
 }  // namespace
 
 int main() {
+  a_rank_that_left();
   collective_between_nodes();
   message_between_nodes();
   wait_on_a_node();

@@ -161,7 +161,7 @@ void given_up(Group& group) {
     CHECK_THROWS(group.send(stale, 1, 1), PeerTimeout, "send of 20000 bytes, tag 1");
     return;
   }
-  usleep(300'000);
+  usleep(2'000'000);  // by far more than a busy machine may keep the other rank from its core
   Data late(20000);
   CHECK_THROWS(group.post_office().wait(group.receive(late, 0, 1, 1)), PeerTimeout, "of 20000 bytes, tag 1");
   CHECK(late != stale);

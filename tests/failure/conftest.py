@@ -15,8 +15,6 @@ import ranks
 
 SCENES = str(Path(__file__).with_name("scenes.py"))
 SHM = Path("/dev/shm")
-# From a rank's last word to its end. An idle machine needs 0.3 s for Python to tear torch down.
-LINGER_S = 4.0
 
 
 @pytest.fixture(scope="session")
@@ -44,11 +42,11 @@ class Play:
             given = {"rank": rank, "size": size, "store": store, **arguments}
             player.link.send({"file": SCENES, "function": scene, "arguments": given, "last": True})
 
-    def until(self, event: str, who: list[int], limit_s: float = 20.0) -> None:
+    def until(self, event: str, who: list[int], limit_s: float = 50.0) -> None:
         """Wait until these ranks have said that."""
         self._wait(lambda: all(self.facts(rank, event) for rank in who), limit_s, f"ranks {who} say {event!r}")
 
-    def end(self, limit_s: float = 20.0) -> None:
+    def end(self, limit_s: float = 50.0) -> None:
         """Wait until all ranks have ended."""
         self._wait(lambda: all(player.status is not None for player in self.cast), limit_s, "all ranks end")
 
@@ -65,7 +63,7 @@ class Play:
         player = self.cast[rank]
         assert player.status == 0, ranks.report(self.cast, f"rank {rank} ended with status {player.status}")
         lingered = player.ended_at - max(said["at"] for said in player.said)
-        assert lingered < LINGER_S, ranks.report(self.cast, f"rank {rank} took {lingered:.1f} s to end")
+        assert lingered < jobs.SOON_S, ranks.report(self.cast, f"rank {rank} took {lingered:.1f} s to end")
         return found[0]
 
     def after(self, rank: int) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,21 @@ def attempt(what: str, call: Callable[[], Any]) -> None:
         say(event="raised", what=what, began=began, at=time.monotonic(), **facts)
     else:
         say(event="passed", what=what, began=began, at=time.monotonic())
+
+
+def mark(store: str, what: str) -> None:
+    """Let other ranks know, without the group."""
+    Path(f"{store}-{what}").touch()
+
+
+def await_mark(store: str, what: str) -> None:
+    while not Path(f"{store}-{what}").exists():
+        time.sleep(0.001)
+
+
+def limit(seconds: float) -> None:
+    """The default group's, from now on: it is formed without, because ranks may take long to start."""
+    dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=seconds))
 
 
 def ready() -> None:
@@ -201,17 +216,24 @@ def wrong_message(rank: int, size: int, store: str, sent: int, expected: int) ->
 
 
 def late(rank: int, size: int, store: str, victim: int, operation: str, limit_s: float) -> None:
-    """One rank comes long after the time-out; the others have given up by then."""
-    join(rank, size, store, timeout_s=limit_s)
+    """One rank comes when the others have given up."""
+    join(rank, size, store)
     dist.barrier()
+    limit(limit_s)
     say(event="calls", at=time.monotonic())
     if rank == victim:
-        time.sleep(limit_s + 1)
+        for other in range(size):
+            if other != victim:
+                await_mark(store, f"{other} gave up")
     attempt(operation, lambda: OPERATIONS[operation](rank, size))
+    mark(store, f"{rank} gave up")
 
 
 def absent(rank: int, size: int, store: str, victim: int, limit_s: float) -> None:
-    """One rank never comes to init_process_group."""
+    """One rank never comes to init_process_group, the others do so together."""
+    mark(store, f"{rank} is there")
+    for other in range(size):
+        await_mark(store, f"{other} is there")
     say(event="calls", at=time.monotonic())
     if rank != victim:
         attempt("init_process_group", lambda: join(rank, size, store, timeout_s=limit_s))
@@ -223,11 +245,12 @@ def patience(rank: int, size: int, store: str) -> None:
     dist.barrier()
     say(event="calls", at=time.monotonic())
     if rank == 1:
-        time.sleep(1.0)
+        await_mark(store, "0 gave up")
     tensor = torch.ones(3)
     work = dist.all_reduce(tensor, async_op=True)
     if rank == 0:
         attempt("wait(0.2 s)", lambda: work.wait(datetime.timedelta(seconds=0.2)))
+        mark(store, "0 gave up")
     attempt("wait()", work.wait)
     assert tensor.tolist() == [2.0] * 3
 
@@ -235,13 +258,13 @@ def patience(rank: int, size: int, store: str) -> None:
 def start(rank: int, size: int, store: str) -> None:
     """Form the group; the environment may be in the way."""
     say(event="calls", at=time.monotonic())
-    attempt("init_process_group", lambda: join(rank, size, store, timeout_s=10))
+    attempt("init_process_group", lambda: join(rank, size, store))
     if dist.is_initialized():
         attempt("barrier", dist.barrier)
 
 
 def waiting(rank: int, size: int, store: str, operation: str) -> None:
-    """Rank 0 waits for rank 1, which comes late or, if rank 0 gave up, is told so."""
+    """Rank 0 waits for rank 1, which comes when rank 0 has given up, and is told so."""
     waits: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
         "all_reduce, not synchronous": lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
@@ -252,11 +275,11 @@ def waiting(rank: int, size: int, store: str, operation: str) -> None:
     if operation != "init_process_group":
         join(rank, size, store)
         dist.barrier()
-    ready()
     if rank == 0:
-        attempt(operation, waits[operation])
+        attempt(operation, lambda: (ready(), waits[operation]()))  # a signal comes after the first, never before
+        mark(store, "0 gave up")
     elif operation != "init_process_group":
-        threading.Event().wait(1.0)
+        await_mark(store, "0 gave up")
         attempt("barrier", dist.barrier)
 
 

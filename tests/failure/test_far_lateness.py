@@ -9,11 +9,12 @@ LIMIT_S = 1.0
 
 # The last rank comes when all others have given up, which files tell it; they stay until it has said what it met.
 LATE = """
-import pathlib, sys, time
+import datetime, json, pathlib, sys, time
 import accdp_comm, numpy as np
-folder, operation = pathlib.Path(sys.argv[1]), sys.argv[2]
+folder, operation, limit_s = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 comm = accdp_comm.Communicator()
 comm.barrier()
+comm._core.timeout_s = limit_s  # only now: ranks may take long to start
 
 def await_files(names):
     while not all((folder / name).exists() for name in names):
@@ -28,7 +29,7 @@ try:
 except accdp_comm.PeerTimeout as error:
     said = str(error)
 seconds = time.monotonic() - began
-print(f'{{"rank": {comm.rank}, "seconds": {seconds:.3f}, "said": "{said}"}}\\n', end="", flush=True)  # one write
+print(json.dumps({"rank": comm.rank, "seconds": seconds, "said": said}))
 (folder / f"rank{comm.rank}").touch()
 await_files([f"rank{late}"])
 """
@@ -40,10 +41,12 @@ GROUP = LATE.replace(
     "comm = accdp_comm.Communicator()",
     """import torch, torch.distributed as dist
 dist.init_process_group("accdp")
+whole = dist.distributed_c10d._get_default_group()
 class comm:
     rank, size, barrier = dist.get_rank(), dist.get_world_size(), dist.barrier
     def allreduce(array): dist.all_reduce(torch.from_numpy(array))""",
 ).replace("accdp_comm.PeerTimeout", "dist.DistBackendError")
+GROUP = GROUP.replace("comm._core.timeout_s = limit_s", "whole.set_timeout(datetime.timedelta(seconds=limit_s))")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ class comm:
 )
 def test_late_rank_of_another_node(tmp_path, topology, operation, call):
     size = int(topology[0])
-    command = [*jobs.mpiexec_command(size), sys.executable, "-c", LATE, str(tmp_path), operation]
+    command = [*jobs.mpiexec_command(size), sys.executable, "-c", LATE, str(tmp_path), operation, f"{LIMIT_S:g}"]
     check(command, size, topology, call)
 
 
@@ -71,19 +74,19 @@ def test_late_rank_where_nobody_minds_deaths(tmp_path, script, topology, operati
     size = int(topology[0])
     (tmp_path / "late.py").write_text(script)
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--master-port={jobs.free_port()}"]
-    command = [*torchrun, f"--nproc-per-node={size}", str(tmp_path / "late.py"), str(tmp_path), operation]
-    check(command, size, topology, call)
+    arguments = [str(tmp_path), operation, f"{LIMIT_S:g}"]
+    check([*torchrun, f"--nproc-per-node={size}", str(tmp_path / "late.py"), *arguments], size, topology, call)
 
 
 def check(command: list[str], size: int, topology: str, call: str) -> None:
-    """Run it; the last rank must have said the same as the others, at once, and who told it."""
-    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology, "ACCDP_TIMEOUT_S": f"{LIMIT_S:g}"}, timeout=60.0)
+    """Run it; the last rank must have said the same as the others, and who told it."""
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=60.0)
     reports = {report["rank"]: report for report in result.reports}
     assert sorted(reports) == list(range(size)), str(result)
     late = reports.pop(size - 1)
     for report in reports.values():
         assert f"{call} Timed out after {LIMIT_S:g} s (timeout) waiting for rank" in report["said"], str(result)
-        assert LIMIT_S - 0.1 < report["seconds"] < LIMIT_S + 2, str(result)
     assert f"{call} Timed out after {LIMIT_S:g} s (timeout) waiting for rank" in late["said"], str(result)
     assert any(f", says rank {rank} (pid" in late["said"] for rank in reports), str(result)
-    assert late["seconds"] < 0.5, str(result)
+    waited = max(report["seconds"] for report in reports.values())  # who began later hears it of the others
+    assert LIMIT_S - 0.1 < waited < LIMIT_S + jobs.SOON_S, str(result)

@@ -1,11 +1,10 @@
 """A rank that does not come in time is named; settings that are wrong or differ are named before anything starts."""
 
 import pytest
+from jobs import SOON_S
 from scenes import OPERATIONS
 
 LIMIT_S = 1.0
-# Processes on a busy machine may wait for a core.
-SLACK_S = 1.5
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if "4 MB" not in name or "all_reduce" in name])
@@ -13,14 +12,12 @@ def test_late_rank(play, record, operation):
     play.start("late", 3, victim=1, operation=operation, limit_s=LIMIT_S)
     play.end()
     play.cause_at = max(play.facts(rank, "calls")[0]["at"] for rank in range(3))
-    record(f"rank 1 of 3 is {LIMIT_S + 1:g} s late, time-out {LIMIT_S:g} s, {operation}")
-    for rank in (0, 2):
+    record(f"rank 1 of 3 comes when the others have given up, time-out {LIMIT_S:g} s, {operation}")
+    for rank in range(3):  # it learns why in words of the rank that gave up
         text = play.raised(rank)["text"]
         assert f"Timed out after {LIMIT_S:g} s (timeout) waiting for rank 1 (pid {play.pid(1)}, host " in text, text
-        assert LIMIT_S - 0.3 < play.after(rank) < LIMIT_S + SLACK_S
-    # It learns why at once, in words of the rank that gave up.
-    late = play.raised(1)
-    assert late["at"] - late["began"] < 1 and "Timed out after 1 s" in late["text"], late
+    waited = [said["at"] - said["began"] for said in map(play.raised, (0, 2))]
+    assert LIMIT_S - 0.1 < max(waited) < LIMIT_S + SOON_S, waited  # who began later hears it of the other
 
 
 def test_rank_that_never_comes_to_init(play, record):
@@ -31,17 +28,17 @@ def test_rank_that_never_comes_to_init(play, record):
     for rank in (0, 1):
         said = play.raised(rank)
         assert said["type"] == "PeerTimeout" and "rank 2 of 3 did not come within 1 s" in said["text"], said
-        assert LIMIT_S - 0.3 < play.after(rank) < LIMIT_S + SLACK_S
+        assert LIMIT_S - 0.1 < said["at"] - said["began"] < LIMIT_S + SOON_S
 
 
 def test_impatient_wait(play, record):
     play.start("patience", 2)
     play.end()
     play.cause_at = play.facts(0, "calls")[0]["at"]
-    record("rank 1 of 2 is 1 s late, rank 0 calls wait(0.2 s) and then wait()")
+    record("rank 1 of 2 is late, rank 0 calls wait(0.2 s) and then wait()")
     said = play.raised(0)
     assert said["what"] == "wait(0.2 s)" and "Timed out after 200 ms" in said["text"], said
-    assert 0.15 < said["at"] - said["began"] < 1
+    assert 0.15 < said["at"] - said["began"] < SOON_S
     for rank in (0, 1):
         assert [fact["what"] for fact in play.facts(rank, "passed")] == ["wait()"]
         assert play.cast[rank].status == 0
@@ -58,7 +55,7 @@ def test_setting_with_a_value_that_is_none(play, record, who):
         assert "ACCDP_CHUNK_BYTES=4q: expected bytes from 4k" in said["text"], said
         assert rank in who or f"rank {who[0]}" in said["text"], said
         assert said["type"] == "UsageError", said
-        assert play.after(rank) < 2
+        assert play.after(rank) < SOON_S
 
 
 def test_setting_that_differs(play, record):
@@ -70,7 +67,7 @@ def test_setting_that_differs(play, record):
         said = play.raised(rank)
         assert said["type"] == "UsageError" and "rank 1" in said["text"], said
         assert "ACCDP_CHUNK_BYTES=64k" in said["text"] and "ACCDP_CHUNK_BYTES=1M" in said["text"], said
-        assert play.after(rank) < 2
+        assert play.after(rank) < SOON_S
 
 
 def test_setting_that_may_differ(play):

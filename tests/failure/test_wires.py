@@ -17,7 +17,7 @@ for number in range(60):
     del comm
 last = accdp_comm.Communicator()
 last.barrier()
-print(f"held {_mpi.held_wires()}\\n", end="", flush=True)  # one write: ranks share a pipe
+print("held", _mpi.held_wires())
 """
 
 # Ranks leave whenever they are ready, and a message to some of them is never asked for.
@@ -36,7 +36,7 @@ for number in range(20):
 world.barrier()
 last = accdp_comm.Communicator()
 last.barrier()
-print(f"held {_mpi.held_wires()}\\n", end="", flush=True)  # one write: ranks share a pipe
+print("held", _mpi.held_wires())
 """
 
 # Groups over two nodes that fail, by all that leaves the ranks alive, and are destroyed; what the process then holds.
@@ -78,7 +78,7 @@ for number in range(40):
     del comm
 world.barrier()
 accdp_comm.Communicator().close()
-print("failed", failed, "grew", *(now - then for now, then in zip(held(), before)), "\\n", end="", flush=True)
+print("failed", failed, "grew", *(now - then for now, then in zip(held(), before)))
 """
 
 MISSING = """

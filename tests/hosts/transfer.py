@@ -14,7 +14,7 @@ _PATIENCE_S = 20.0
 def receive(port: str) -> None:
     with socket.create_server(("", int(port))) as server:
         server.settimeout(_PATIENCE_S)
-        print("listening", flush=True)
+        print("listening")
         connection, _ = server.accept()
     with connection:
         connection.settimeout(_PATIENCE_S)
@@ -22,7 +22,7 @@ def receive(port: str) -> None:
         began, received = time.monotonic(), 0
         while block := connection.recv(_BLOCK_BYTES):
             received += len(block)
-        print(received / (time.monotonic() - began), first + received, flush=True)
+        print(received / (time.monotonic() - began), first + received)
 
 
 def send(address: str, port: str, count: str) -> None:

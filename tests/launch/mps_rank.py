@@ -37,7 +37,7 @@ def main(behaviour: str) -> None:
     names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
     mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
     said = {"pid": os.getpid(), **{name: os.environ.get(name) for name in (*names, *mps)}}
-    os.write(1, (json.dumps(said) + "\n").encode())
+    print(json.dumps(said))
     try:
         if behaviour == "fail" and os.environ["RANK"] == "1":
             raise ValueError("rank 1 has had enough")

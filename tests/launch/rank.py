@@ -1,4 +1,4 @@
-"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT]``; says one JSON line when it is under way."""
+"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT [FILE]]``; says a JSON line once under way."""
 
 import json
 import os
@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
-def main(behaviour: str, argument: str = "", label: str = "") -> None:
+def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7", label: str = "") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -19,17 +20,21 @@ def main(behaviour: str, argument: str = "", label: str = "") -> None:
     said = {name: os.environ.get(name) for name in (*names, "ACCDP_TUNED_BATCH_SIZE", "ACCDP_CODEC")}
     said |= {"pid": os.getpid(), "guard": os.getppid(), "cpus": sorted(os.sched_getaffinity(0)), "child": child}
     said |= {"stdin": sys.stdin.read()} if behaviour == "stdin" else {}
-    os.write(1, (json.dumps(said) + "\n").encode())
+    print(json.dumps(said))
     if behaviour == "fail" and rank == int(argument):
         raise ValueError(f"rank {rank} has had enough")
     if behaviour == "fail_slowly":
         # The others notice and fail before the first has ended.
         if rank == int(argument):
-            print(f"{label}Traceback (most recent call last):\n{label}the cause", file=sys.stderr, flush=True)
-            time.sleep(0.7)
+            print(f"{label}Traceback (most recent call last):
+{label}the cause", file=sys.stderr)
+            Path(mark).touch()
+            time.sleep(float(seconds))
         else:
-            time.sleep(0.3)
-            print(f"{label}Traceback (most recent call last):\n{label}a consequence", file=sys.stderr, flush=True)
+            while not Path(mark).exists():
+                time.sleep(0.01)
+            print(f"{label}Traceback (most recent call last):
+{label}a consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up
         time.sleep(0 if rank == 1 else 1)

@@ -111,8 +111,8 @@ def test_a_rank_killed_by_a_signal_is_named():
 
 
 @pytest.mark.parametrize("label", ["", "[rank7]: "], ids=["of Python", "with torch's label"])
-def test_the_first_error_is_shown_last_and_by_itself(label):
-    result = run("-n", "3", RANK, "fail_slowly", "2", label)
+def test_the_first_error_is_shown_last_and_by_itself(label, tmp_path):
+    result = run("-n", "3", RANK, "fail_slowly", "2", str(tmp_path / "said"), "0.7", label)
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)
@@ -148,13 +148,13 @@ def test_ranks_that_ignore_sigterm_are_killed_after_the_grace_period():
 
 
 def test_a_second_ctrl_c_ends_the_grace_period():
-    def twice(process, _):
-        process.send_signal(signal.SIGINT)
+    def insist(process, _):
         process.send_signal(signal.SIGUSR2)  # nobody minds
-        signal.sigtimedwait([], 0.3)  # two signals at once are one
-        process.send_signal(signal.SIGINT)
+        while process.poll() is None:  # two signals at once are one
+            process.send_signal(signal.SIGINT)
+            signal.sigtimedwait([], 0.3)
 
-    result = act(["run", "--grace", "600", "-n", "2", RANK, "stubborn"], 2, twice, {})
+    result = act(["run", "--grace", "600", "-n", "2", RANK, "stubborn"], 2, insist, {})
     assert result.returncode == 128 + signal.SIGINT and result.seconds < 15, str(result)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 import torch
 import torch.distributed as dist
@@ -97,3 +98,11 @@ def reason_of(work: dist.Work) -> str:
         else:
             return ""
     return "" if error is None else str(error)
+
+
+def check_all_came_before_any_left(came: float) -> None:
+    """Of a barrier that this rank, and all others on this machine, came to at ``came`` (time.monotonic())."""
+    mine = torch.tensor([came, time.monotonic()], dtype=torch.float64)
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    assert max(times[0] for times in everyone) <= min(times[1] for times in everyone), everyone

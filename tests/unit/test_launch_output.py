@@ -1,10 +1,11 @@
 """Output of ranks: whole lines, labels, and which error is shown last."""
 
 import os
-import time
+import types
 
 import pytest
 
+from accdp_comm.launch import output
 from accdp_comm.launch.output import ERR, OUT, Output, Sink
 
 
@@ -76,21 +77,29 @@ def test_one_rank_alone_is_passed_on_byte_for_byte(screen):
     assert one.shown() == ""
 
 
-def test_a_terminal_shows_unfinished_lines_after_a_moment(screen):
+@pytest.fixture
+def clock(monkeypatch):
+    """The output's: it stands still, and a test moves it."""
+    now = [100.0]
+    monkeypatch.setattr(output, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_terminal_shows_unfinished_lines_after_a_moment(screen, clock):
     two = screen(2, is_terminal=True)
     two.output.feed(0, OUT, b"10 %")
     wait = two.output.flush_stale()
     assert wait is not None and 0 < wait <= 0.1 and two.shown() == ""
-    time.sleep(wait)
+    clock[0] += wait + 1e-9
     assert two.output.flush_stale() is None and two.shown() == "[0] 10 %"
     two.output.feed(0, OUT, b" done\n")
     assert two.shown() == " done\n"
 
 
-def test_another_rank_begins_a_line_of_its_own(screen):
+def test_another_rank_begins_a_line_of_its_own(screen, clock):
     two = screen(2, is_terminal=True)
     two.output.feed(0, OUT, b"10 %")
-    time.sleep(0.11)
+    clock[0] += 0.11
     two.output.flush_stale()
     two.output.feed(1, OUT, b"hello\n")
     assert two.shown() == "[0] 10 %\n[1] hello\n"

@@ -46,7 +46,7 @@ GOOD = {
 BAD = {
     "ACCDP_CHUNK_BYTES": [*NOT_BYTES, "0", "4095", "65M"],
     "ACCDP_FLAT_BYTES": [*NOT_BYTES, "2M"],
-    "ACCDP_RING_BYTES": [*NOT_BYTES, "0", "2k", "5k", "65537"],
+    "ACCDP_RING_BYTES": [*NOT_BYTES, "0", "2k", "5k", "65537", "2G"],
     "ACCDP_EAGER_BYTES": [*NOT_BYTES, "65537"],
     "ACCDP_CMA": ["", "yes", "1", "ON"],
     "ACCDP_SPIN_US": NOT_A_NUMBER,

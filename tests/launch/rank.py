@@ -1,4 +1,4 @@
-"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT]``; says one JSON line when it is under way."""
+"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT [SECONDS]]``; says a JSON line when under way."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import time
 
 
-def main(behaviour: str, argument: str = "") -> None:
+def main(behaviour: str, argument: str = "", seconds: str = "0.7") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -26,7 +26,7 @@ def main(behaviour: str, argument: str = "") -> None:
         # The others notice and fail before the first has ended.
         if rank == int(argument):
             print("Traceback (most recent call last):\nthe cause", file=sys.stderr, flush=True)
-            time.sleep(0.7)
+            time.sleep(float(seconds))
         else:
             time.sleep(0.3)
             print("Traceback (most recent call last):\na consequence", file=sys.stderr, flush=True)

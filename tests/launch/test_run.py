@@ -2,7 +2,9 @@
 
 import json
 import os
+import select
 import signal
+import subprocess
 import sys
 from collections import Counter
 
@@ -109,8 +111,9 @@ def test_a_rank_killed_by_a_signal_is_named():
     assert "was killed by SIGSEGV" in result.stderr.splitlines()[-1]
 
 
-def test_the_first_error_is_shown_last_and_by_itself():
-    result = run("-n", "3", RANK, "fail_slowly", "2")
+@pytest.mark.parametrize("seconds", ["0.7", "30"], ids=["the-first-leaves-last", "the-first-has-to-be-ended"])
+def test_the_first_error_is_shown_last_and_by_itself(seconds):
+    result = run("-n", "3", RANK, "fail_slowly", "2", seconds)
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)
@@ -176,6 +179,28 @@ def test_a_reader_that_leaves_ends_the_job():
     command = " ".join([*ACCDP, "run", "-n", "2", "yes", "|", "head", "-1"])
     result = jobs.run(["sh", "-c", command])
     assert result.stdout == "y\n" and result.seconds < 20, str(result)
+
+
+def test_a_reader_that_does_not_read_does_not_keep_the_job_from_ending():
+    """Ranks write more than all pipes take: guards wait for `accdp run`, and it for its reader."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [*ACCDP, "run", "--grace", "1", "-n", "2", "yes"],
+        env=jobs.environment(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert not jobs.until_empty(lambda: select.select([], [writing], [], 0)[1], 30.0), "the pipe never filled up"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 128 + signal.SIGTERM
+        assert "ended by SIGTERM" in process.stderr.read()
+    finally:
+        os.close(reading)
+        os.close(writing)
+        process.wait(60.0)
+        process.stderr.close()
 
 
 LEAVES = """

@@ -14,13 +14,19 @@ from .programs import LAUNCHERS
 
 _USAGE = """accdp run [-n N] [--ranks-per-gpu K] [options] [-m] [--] SCRIPT ...
        accdp run --profile FILE [options] [[--] SCRIPT ...]"""
-# What a profile holds besides ranks: the variable in which ranks find it.
+# What a profile holds: numbers with the least that they may be, and the rest.
+_NUMBERS = {"ranks_per_gpu": 1, "ranks": 1, "batch_size": 1, "workers": 0}
+_OTHERS = {"codec": str, "script": list}
+# Of that, what ranks are told: the variable in which ranks find it.
 _TUNED = {"batch_size": "ACCDP_TUNED_BATCH_SIZE", "workers": "ACCDP_TUNED_WORKERS", "codec": "ACCDP_CODEC"}
 
 
 def add_parser(commands: Any) -> None:
     """Add `accdp run` to the commands."""
-    run = commands.add_parser("run", help="start a script on several ranks, per GPU or per node", usage=_USAGE)
+    # No abbreviations: argparse looks for ambiguous ones among the words of the script, too.
+    run = commands.add_parser(
+        "run", help="start a script on several ranks, per GPU or per node", usage=_USAGE, allow_abbrev=False
+    )
     add = run.add_argument
     add("-n", "--ranks", type=_count, metavar="N", help="number of ranks")
     add("--ranks-per-gpu", type=_count, metavar="K", help="ranks that share each GPU; the job has K per GPU or -n N")
@@ -59,10 +65,13 @@ def read_profile(path: str) -> dict[str, Any]:
         raise _core.UsageError(f"--profile {path}: not JSON: {error}") from error
     if not isinstance(profile, dict):
         raise _core.UsageError(f"--profile {path}: expected a JSON object, got {type(profile).__name__}")
-    kinds = dict.fromkeys(("ranks_per_gpu", "ranks", "batch_size", "workers"), int) | {"codec": str, "script": list}
-    for name, kind in kinds.items():
+    for name, least in _NUMBERS.items():
         value = profile.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise _core.UsageError(f"--profile {path}: {name} is {value!r}, expected int >= {least} or null")
+    for name, kind in _OTHERS.items():
+        value = profile.get(name)
+        if value is not None and not isinstance(value, kind):
             raise _core.UsageError(f"--profile {path}: {name} is {value!r}, expected {kind.__name__} or null")
     if not all(isinstance(word, str) for word in profile.get("script") or []):
         raise _core.UsageError(f"--profile {path}: script is {profile['script']!r}, expected a list of strings")

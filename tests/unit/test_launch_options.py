@@ -21,6 +21,12 @@ def test_options_before_the_script_and_arguments_after_it():
     assert found.arguments == ["train.py", "--gpus", "x"]
 
 
+@pytest.mark.parametrize("command", [["run", "-n", "2"], ["tune", "--ranks", "2"]], ids=["run", "tune"])
+def test_a_script_may_have_any_options(command):
+    words = ["--r", "1", "--g", "2", "--h", "--m"]  # each the beginning of several of ours
+    assert cli._parser().parse_args([*command, "train.py", *words]).arguments == words
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -76,8 +82,11 @@ def test_ranks_per_gpu_of_a_profile_fit_another_number_of_gpus(profile):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": "2"}, "ranks is '2', expected int or null"),
-        ({"workers": True}, "workers is True, expected int or null"),
+        ({"ranks": "2"}, "ranks is '2', expected int >= 1 or null"),
+        ({"ranks": 0}, "ranks is 0, expected int >= 1 or null"),
+        ({"ranks_per_gpu": -1}, "ranks_per_gpu is -1, expected int >= 1 or null"),
+        ({"workers": -1}, "workers is -1, expected int >= 0 or null"),
+        ({"workers": True}, "workers is True, expected int >= 0 or null"),
         ({"script": [1]}, r"script is \[1\], expected a list of strings"),
     ],
 )

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from . import bandwidth, omb, options, record
 from .measure import BLOCKS
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", oper
 
     def run() -> int:
         if args.ranks is not None:
-            _start_ranks(args.ranks, words, args.operation if operation else None)
+            _be_one_of(args.ranks, words, args.operation if operation else None)
         with open_session(args) as session:
             return _run(session, args, prog)
 
@@ -68,16 +68,22 @@ def _refuse_alone(prog: str, error: RefusedAlone) -> int:
     return 2
 
 
-def _start_ranks(ranks: int, words: list[str], operation: str | None) -> NoReturn:
-    """Become the `accdp run` that runs this same benchmark on several ranks."""
+def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
+    """Return where this process is one of so many ranks; else become the `accdp run` that starts them so.
+
+    Raises:
+        Refused: It is one of another number of ranks.
+    """
     from ..launcher import find_launcher
 
-    if find_launcher() is not None or "WORLD_SIZE" in os.environ:
-        raise Refused("--ranks: this process is a rank already; start several without mpiexec or torchrun")
-    module = ["-m", "accdp_comm.bench", *([operation] if operation else []), *options.without_ranks(words)]
-    # No labels: rank 0 alone prints, and scripts read it as OMB's output.
-    run = ["-m", "accdp_comm", "run", "-n", str(ranks), "--label", "never", *module]
-    os.execv(sys.executable, [sys.executable, *run])
+    launcher, world_size = find_launcher(), os.environ.get("WORLD_SIZE", "")
+    if launcher is None and not world_size:
+        # No labels: rank 0 alone prints, and scripts read it as OMB's output.
+        run = ["-m", "accdp_comm", "run", "-n", str(ranks), "--label", "never", "-m", "accdp_comm.bench"]
+        os.execv(sys.executable, [sys.executable, *run, *([operation] if operation else []), *words])
+    started = int(world_size) if world_size.isdecimal() else launcher.size if launcher else 0
+    if started != ranks:
+        raise Refused(f"--ranks {ranks}: this is one of {started} ranks already; start it without mpiexec or torchrun")
 
 
 def _run(session: Session, args: argparse.Namespace, prog: str) -> int:

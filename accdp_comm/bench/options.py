@@ -262,16 +262,3 @@ def bound_argument(bound: tuple[float, bool] | None) -> Any:
     from ..bcast import relative
 
     return relative(bound[0]) if bound[1] else bound[0]
-
-
-def without_ranks(words: Sequence[str]) -> list[str]:
-    """Return a command line without its --ranks."""
-    kept, skip = [], False
-    for word in words:
-        if skip:
-            skip = False
-        elif word in ("-n", "--ranks"):
-            skip = True
-        elif not (word.startswith("--ranks=") or (word.startswith("-n") and word[2:].isdecimal())):
-            kept.append(word)
-    return kept

@@ -102,8 +102,18 @@ class Session:
         def needed(size: int) -> int:
             return len(kinds) * measure.set_bytes(self.operation, size, self.world.size, itemsize)
 
+        asked = self.args.size_list or []
+        if not wanted and asked:
+            raise Refused(
+                f"--sizes: expected multiples of {itemsize} bytes, since -T is {datatype}, got {_list(asked)}"
+            )
         if not wanted:
-            raise Refused(f"-m: no size from {self.args.sizes[0] or 1} to {self.args.sizes[1]} holds one {datatype}")
+            low, high = self.args.sizes
+            raise Refused(
+                f"-m: no size from {low or 1} to {self.operation.max_bytes if high is None else high} holds {datatype}"
+            )
+        if odd := [size for size in asked if size not in wanted]:
+            warn(f"--sizes: {_list(odd)} bytes hold no whole {datatype}s and are left out")
         fitting = [size for size in wanted if needed(size) <= limit]
         if not fitting:
             raise Refused(
@@ -170,6 +180,10 @@ class Session:
                 "bus_n_counts": self.args.busbw or "ranks",
             }
         return Result(self.operation, found, row)
+
+
+def _list(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes))
 
 
 @contextmanager

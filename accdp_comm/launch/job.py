@@ -23,6 +23,9 @@ from .programs import Program
 
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
+# A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
+# older than that when the first rank leaves: then it was of an error that the rank went on after.
+_SLOW_EXIT_S = 10.0
 _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
 # What a guard may take after the grace period: terminate_client, SIGKILL, what the rank left running.
 _GUARD_S = 15.0
@@ -244,6 +247,7 @@ class Job:
             if number in STOPPING:
                 # Asked again, the user has waited enough; the order of ending stays.
                 grace = self._grace_s if self._stop is None else 0.0
+                self.output.hurry()
                 self.end(f"ended by {signal.Signals(number).name}", 128 + number, grace)
             elif number in _PASSED_ON:
                 for rank in self._ranks.values():
@@ -401,7 +405,11 @@ class Job:
             said = self.output.last_error(rank.rank)
             return min(rank.ended_at, said[0].at) if _is_traceback(said) else rank.ended_at
 
-        return min(self._failures, key=when, default=None)
+        first = min(self._failures, key=when, default=None)
+        if first is None:
+            return None
+        told = [rank for rank in self._ranks.values() if rank.code and _is_traceback(self.output.last_error(rank.rank))]
+        return min([first, *(rank for rank in told if 0 < when(first) - when(rank) <= _SLOW_EXIT_S)], key=when)
 
     def _explain(self, rank: Rank) -> None:
         how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"

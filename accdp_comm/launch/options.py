@@ -31,7 +31,10 @@ _TUNED = {"batch_size": "ACCDP_TUNED_BATCH_SIZE", "workers": "ACCDP_TUNED_WORKER
 
 def add_parser(commands: Any) -> None:
     """Add `accdp run` to the commands."""
-    run = commands.add_parser("run", help="start a script on several ranks, per GPU or per node", usage=_USAGE)
+    # No abbreviations: argparse looks for ambiguous ones among the words of the script, too.
+    run = commands.add_parser(
+        "run", help="start a script on several ranks, per GPU or per node", usage=_USAGE, allow_abbrev=False
+    )
     add = run.add_argument
     add("-n", "--ranks", type=_count, metavar="N", help="number of ranks")
     add("--ranks-per-gpu", type=_count, metavar="K", help="ranks that share each GPU; the job has K per GPU or -n N")

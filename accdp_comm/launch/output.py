@@ -25,11 +25,12 @@ _TRACEBACK = b"Traceback (most recent call last)"
 # What Python writes between two tracebacks that belong together.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _WRITE = 4096  # select() promises that a pipe takes so much without blocking
+_HURRIED_S = 1.0  # how long a reader is waited for once the user wants the end
 OUT, ERR = "o", "e"
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has gone, as in ``accdp run ... | head``."""
+    """Whoever read our output has gone, as in ``accdp run ... | head``, or does not read while all waits for that."""
 
 
 class Sink:
@@ -45,18 +46,21 @@ class Sink:
         self.fd = fd
         self._wakeup = wakeup
         self._interrupted = interrupted
+        self.patience_s: float | None = None  # with which the reader is waited for; None: without end
 
     def write(self, data: bytes) -> None:
         """Write all of it.
 
         Raises:
-            OutputClosed: Nobody will ever read it.
+            OutputClosed: Nobody will ever read it, or nobody did for ``patience_s``.
         """
         view = memoryview(data)
         while view:
-            ready, writable, _ = select.select([self._wakeup], [self.fd], [])
+            ready, writable, _ = select.select([self._wakeup], [self.fd], [], self.patience_s)
             if ready:
                 self._interrupted()
+            elif not writable:
+                raise OutputClosed
             if writable:
                 try:
                     view = view[os.write(self.fd, view[:_WRITE]) :]
@@ -110,7 +114,17 @@ class Output:
         self._open: dict[str, tuple[int, str] | None] = dict.fromkeys(sinks)
         self._is_one_place = is_one_place
         self._last_writer, self._since = -1, 0.0  # where errors go: whose lines stand last there, and since when
-        self.is_closed = False
+        self._closed: set[str] = set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether somebody has left who read one of the streams."""
+        return bool(self._closed)
+
+    def hurry(self) -> None:
+        """From now on do not wait long for readers: what ranks say would hold up their end."""
+        for sink in self._sinks.values():
+            sink.patience_s = _HURRIED_S
 
     def label_width(self) -> int:
         """Return how many columns of the terminal the labels take."""
@@ -203,9 +217,9 @@ class Output:
         self._open[kind] = None if data.endswith(b"\n") else me
         if (kind == ERR or self._is_one_place) and self._last_writer != me[0]:
             self._last_writer, self._since = me[0], at
-        if self.is_closed:
+        if kind in self._closed:
             return
         try:
             self._sinks[kind].write(b"".join(parts))
         except OutputClosed:
-            self.is_closed = True
+            self._closed.add(kind)

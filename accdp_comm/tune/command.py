@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> None:
         help="find ranks, batch size and loader workers that are fastest",
         usage="accdp tune [--ranks LIST] [--global-batch LIST] [--workers LIST] ... [--] SCRIPT ...",
         epilog=_EPILOG,
+        allow_abbrev=False,  # as for accdp run
     )
     ranks = tune.add_mutually_exclusive_group()
     ranks.add_argument("--ranks-per-gpu", type=_numbers, metavar="LIST", help="ranks per GPU to try, such as 1,2,4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import statistics
 import threading
 from types import ModuleType
 
@@ -21,8 +22,7 @@ class Sampler:
     def __init__(self) -> None:
         self._busy_at_begin: tuple[int, int] | None = None
         self._nvml = nvml()
-        self._sums: dict[str, float] = {}
-        self._count = 0
+        self._seen: dict[str, list[int]] = {}  # by GPU
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -39,19 +39,20 @@ class Sampler:
             return {}
         busy, total = (now - then for now, then in zip(_jiffies(), self._busy_at_begin, strict=True))
         found = {"cpu": 100.0 * busy / total} if total else {}
-        if self._count:
-            found |= {name: value / self._count for name, value in self._sums.items()}
+        found |= {name: statistics.fmean(values) for name, values in dict(self._seen).items()}
         return {name: round(value, 1) for name, value in found.items()}
 
     def _follow(self) -> None:
         assert self._nvml
-        devices = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(self._nvml.nvmlDeviceGetCount())]
+        devices = range(self._nvml.nvmlDeviceGetCount())
         while not self._ended.wait(_EVERY_S):
-            for index, device in enumerate(devices):
-                name = f"gpu{index}"
-                value = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
-                self._sums[name] = self._sums.get(name, 0.0) + value
-            self._count += 1
+            for index in devices:
+                try:
+                    device = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                    value = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
+                except self._nvml.NVMLError:
+                    continue  # one that MIG divides does not tell, one of others may not be asked
+                self._seen.setdefault(f"gpu{index}", []).append(value)
 
     def end(self) -> None:
         """Stop looking. Once."""

@@ -25,7 +25,7 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10;
+constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10, kLeastFrame = 1 << 10;
 constexpr std::size_t kWorthMeasuring = 1 << 20;  // bytes: what measuring the link costs is soon made up for
 constexpr int kFramesPerLane = 4;                 // at least, where the message is long enough: so that stages overlap
 
@@ -179,11 +179,13 @@ double share_of_sum(Datatype type, double bound, int contributions, double divis
   return best;
 }
 
-/// Short enough that every lane has several frames, long enough to be worth a message.
+/// Short enough that every lane has several frames, long enough to be worth a message. Where there are lanes a segment,
+/// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
   const std::size_t shares = std::size_t(c.topology().nodes()) * lanes;
   const std::size_t even = bytes / (shares * kFramesPerLane) / kChunkStep * kChunkStep;
-  const std::size_t fits = std::max(c.slot_bytes() / shares / 16 * 16, std::size_t{1} << 10);
+  const std::size_t slot_share = c.slot_bytes() / shares / 16 * 16;
+  const std::size_t fits = lanes > 1 ? slot_share : std::max(slot_share, kLeastFrame);
   return std::min({asked, std::max(even, kLeastChunk), fits});
 }
 

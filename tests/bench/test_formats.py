@@ -259,8 +259,3 @@ def test_mistakes_are_one_line(words, said, capsys, monkeypatch):
     with pytest.raises(SystemExit) as leaving:
         parse(*words)
     assert leaving.value.code == 0 and capsys.readouterr().err == ""
-
-
-def test_ranks_are_taken_out_of_a_command_line():
-    words = ["bcast", "-n", "4", "-m", "8", "--ranks=4", "-n4", "--ranks", "2", "-f"]
-    assert options.without_ranks(words) == ["bcast", "-m", "8", "-f"]

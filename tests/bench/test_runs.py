@@ -107,9 +107,33 @@ def test_codecs_in_one_run(tmp_path):
     assert last["backend"] == "accdp+qpk" and last["ratio"] > 2.5 and last["errors"] == 0
 
 
+@pytest.mark.parametrize("words", [("-cfn2",), ("--ran", "2"), ("--ranks=2",)])
+def test_it_starts_its_ranks_however_their_number_is_written(words):
+    result = jobs.run([sys.executable, *module("allreduce", *TINY, "-m", "4:4", *words)], timeout=60.0)
+    assert result.returncode == 0 and len(omb.parse(result.stdout)[0].rows) == 1, str(result)
+
+
+def test_the_number_of_ranks_that_were_started_may_be_said():
+    result = start(2, *module("barrier", *TINY, "--ranks", "2"))
+    assert result.returncode == 0 and result.stderr == "", str(result)
+
+
+def test_sizes_that_hold_no_elements_are_said_to_be_left_out():
+    result = start(1, *module("bcast", *TINY, "--sizes", "6,8", "-T", "mpi_float"))
+    assert [row["Size"] for row in omb.parse(result.stdout)[0].rows] == [8], str(result)
+    assert result.stderr.endswith("--sizes: 6 bytes hold no whole mpi_floats and are left out\n"), str(result)
+
+
 @pytest.mark.parametrize(
     ("ranks", "words", "said"),
     [
+        (2, ("bcast", "--ranks", "3"), "--ranks 3: this is one of 2 ranks already"),
+        (
+            1,
+            ("bcast", "--sizes", "3,6", "-T", "mpi_int"),
+            "expected multiples of 4 bytes, since -T is mpi_int, got 3, 6",
+        ),
+        (1, ("bcast", "-m", "8M:"), "-m: no size from 8388608 to 1048576 holds mpi_char"),
         (3, ("latency",), "osu_latency takes exactly 2 ranks, not 3"),
         (2, ("bcast", "-k", "fixed:2"), "-k fixed:2: expected a rank from 0 to 1"),
         (2, ("alltoall", "-m", "1M:1M", "-M", "1M"), "1048576 bytes of alltoall take 4194304 bytes a rank"),

@@ -120,6 +120,7 @@ int main() {
     run_nodes({0, 0, 1, 1}, sums);
     run_nodes({0, 1, 0}, sums);
     run_nodes({0, 1, 2, 3}, sums);
+    run_nodes({0, 0, 1, 1, 2, 2}, sums);
   }
   set_setting("ACCDP_CHUNK_BYTES", "256k");
   run_nodes({0, 1}, changing_data);

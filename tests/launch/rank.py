@@ -1,4 +1,4 @@
-"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT [FILE]]``; says a JSON line once under way."""
+"""A rank without torch or MPI: ``python rank.py BEHAVIOUR [ARGUMENT ...]``; says a JSON line when under way."""
 
 import json
 import os
@@ -26,19 +26,22 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
     if behaviour == "fail_slowly":
         # The others notice and fail before the first has ended.
         if rank == int(argument):
-            print(f"{label}Traceback (most recent call last):
-{label}the cause", file=sys.stderr)
+            print(f"{label}Traceback (most recent call last):\n{label}the cause", file=sys.stderr)
             Path(mark).touch()
             time.sleep(float(seconds))
         else:
             while not Path(mark).exists():
                 time.sleep(0.01)
-            print(f"{label}Traceback (most recent call last):
-{label}a consequence", file=sys.stderr)
+            print(f"{label}Traceback (most recent call last):\n{label}a consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up
-        time.sleep(0 if rank == 1 else 1)
-        sys.exit(0 if rank == 1 else "rank 1 did not come")
+        if rank == 1:
+            Path(argument).touch()
+            sys.exit()
+        while not Path(argument).exists():
+            time.sleep(0.01)
+        time.sleep(1)
+        sys.exit("rank 1 did not come")
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)
     if behaviour == "lines":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -110,9 +111,13 @@ def test_a_rank_killed_by_a_signal_is_named():
     assert "was killed by SIGSEGV" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("label", ["", "[rank7]: "], ids=["of Python", "with torch's label"])
-def test_the_first_error_is_shown_last_and_by_itself(label, tmp_path):
-    result = run("-n", "3", RANK, "fail_slowly", "2", str(tmp_path / "said"), "0.7", label)
+@pytest.mark.parametrize(
+    ("seconds", "label"),
+    [("0.7", ""), ("0.7", "[rank7]: "), ("30", "")],
+    ids=["the-first-leaves-last", "with-the-label-of-torch", "the-first-has-to-be-ended"],
+)
+def test_the_first_error_is_shown_last_and_by_itself(seconds, label, tmp_path):
+    result = run("-n", "3", RANK, "fail_slowly", "2", str(tmp_path / "said"), seconds, label)
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)
@@ -127,8 +132,8 @@ def test_an_error_that_already_stands_last_is_not_repeated():
     assert result.stderr.splitlines()[-1].endswith("ended with status 1; its error stands above"), str(result)
 
 
-def test_ranks_that_left_before_the_first_failure_are_named():
-    result = run("-n", "3", RANK, "missed")
+def test_ranks_that_left_before_the_first_failure_are_named(tmp_path):
+    result = run("-n", "3", RANK, "missed", str(tmp_path / "left"))
     assert result.returncode == 1, str(result)
     assert "ended with status 1, after rank 1 with status 0; " in result.stderr, str(result)
     assert ", after rank" not in run("-n", "2", RANK, "fail", "1").stderr
@@ -185,6 +190,28 @@ def test_a_reader_that_leaves_ends_the_job():
     command = " ".join([*ACCDP, "run", "-n", "2", "yes", "|", "head", "-1"])
     result = jobs.run(["sh", "-c", command])
     assert result.stdout == "y\n" and result.seconds < 20, str(result)
+
+
+def test_a_reader_that_does_not_read_does_not_keep_the_job_from_ending():
+    """Ranks write more than all pipes take: guards wait for `accdp run`, and it for its reader."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [*ACCDP, "run", "--grace", "1", "-n", "2", "yes"],
+        env=jobs.environment(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert not jobs.until_empty(lambda: select.select([], [writing], [], 0)[1], 30.0), "the pipe never filled up"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 128 + signal.SIGTERM
+        assert "ended by SIGTERM" in process.stderr.read()
+    finally:
+        os.close(reading)
+        os.close(writing)
+        process.wait(60.0)
+        process.stderr.close()
 
 
 LEAVES = """

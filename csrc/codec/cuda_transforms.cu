@@ -109,6 +109,19 @@ __global__ void check_runs(const std::byte* data, std::size_t bytes, Nibbles nib
   });
 }
 
+constexpr std::size_t kShort = 64;  // bytes that one thread copies
+struct ShortTransfers {
+  static constexpr std::uint32_t kMost = 128;  // arguments of a kernel are of 4 KiB
+  Transfer each[kMost];
+  std::uint32_t count = 0;
+};
+__global__ void fetch_short(ShortTransfers transfers) {
+  each_index(transfers.count, [&](std::size_t i) {
+    const Transfer& one = transfers.each[i];
+    for (std::size_t at = 0; at < one.bytes; ++at) one.to[at] = one.from[at];
+  });
+}
+
 template <class Float>
 __global__ void add_up_spread(const typename Float::T* data, std::size_t count, std::size_t parts, SpreadSums* sums) {
   constexpr double kMost = 1e300;
@@ -156,6 +169,23 @@ void crc32c_async(const std::byte* data, std::size_t bytes, std::uint32_t* runs,
   const auto table = crc32c_nibbles();
   std::copy(table.begin(), table.end(), nibbles.of);
   launch(check_runs, (bytes + kCrcRun - 1) / kCrcRun, stream, data, bytes, nibbles, runs);
+}
+
+void fetch_async(std::span<const Transfer> transfers, cudaStream_t stream) {
+  ShortTransfers together;
+  const auto flush = [&] {
+    if (together.count > 0) launch(fetch_short, together.count, stream, together);
+    together.count = 0;
+  };
+  for (const Transfer& one : transfers) {
+    if (one.bytes > kShort) {
+      copy_async(one.to, one.from, one.bytes, stream);
+      continue;
+    }
+    together.each[together.count++] = one;
+    if (together.count == ShortTransfers::kMost) flush();
+  }
+  flush();
 }
 
 std::size_t spread_parts(Datatype type, std::size_t bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/types.hpp"
 #include "device/cuda.hpp"
@@ -22,6 +23,14 @@ void residual_async(Datatype type, const std::byte* exact, const std::byte* kept
 
 /// crc32c() of codec/crc32c.hpp, of each run of kCrcRun bytes: as many words as there are runs.
 void crc32c_async(const std::byte* data, std::size_t bytes, std::uint32_t* runs, cudaStream_t stream);
+
+/// Bytes from a device to pinned memory. Many short ones take a launch, not a copy each.
+struct Transfer {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t bytes;
+};
+void fetch_async(std::span<const Transfer> transfers, cudaStream_t stream);
 
 /// Sums over every spread_parts()-th element, less the first element of all: what a standard deviation is made of.
 struct SpreadSums {

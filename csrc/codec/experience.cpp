@@ -175,7 +175,7 @@ void Experiences::link_is(double bytes_per_s) {
   if (is_like) return;
   link_bytes_per_s_ = bytes_per_s;
   kept_.clear();
-  usual_ = {};
+  usual_.clear();
 }
 
 }  // namespace accdp

@@ -90,20 +90,23 @@ class Experiences {
  public:
   Experiences() = default;
   Experiences(const Experiences&) = delete;  // what it keeps knows where usual_ is
-  /// Of a key; where there is none yet, of the codecs that candidates() says. Stays valid until the next call.
+  /// Of a key; where there is none yet, of the codecs that candidates() says. Stays valid until the next call. place:
+  /// where codecs work, of which each has a usual bias of its own.
   template <class Candidates>
-  Experience& at(std::uint64_t key, Candidates candidates) {
-    if (const auto found = kept_.find(key); found != kept_.end()) return found->second;
+  Experience& at(std::uint64_t key, unsigned place, Candidates candidates) {
+    const Key whole{place, key};
+    if (const auto found = kept_.find(whole); found != kept_.end()) return found->second;
     if (kept_.size() >= kMost) kept_.clear();
-    return kept_.emplace(key, Experience(candidates(), &usual_)).first->second;
+    return kept_.emplace(whole, Experience(candidates(), &usual_[place])).first->second;
   }
   /// What was seen over a link of quite another speed says nothing.
   void link_is(double bytes_per_s);
 
  private:
   static constexpr std::size_t kMost = 256;
-  std::map<std::uint64_t, Experience> kept_;
-  UsualBias usual_;
+  using Key = std::pair<unsigned, std::uint64_t>;
+  std::map<Key, Experience> kept_;
+  std::map<unsigned, UsualBias> usual_;
   double link_bytes_per_s_ = 0;
 };
 

@@ -10,7 +10,9 @@ namespace accdp {
 struct CodecCost {
   double ratio;  ///< bytes before / bytes after
   double encode_bytes_per_s, decode_bytes_per_s;
-  double encode_call_s = 0, decode_call_s = 0;  ///< per chunk, on top
+  double encode_call_s = 0, decode_call_s = 0;  ///< per chunk, or per run of a device, on top
+  /// What a device encodes, or decodes, at once, beside the rank's thread; 0: the thread does it, chunk by chunk.
+  double encode_run_bytes = 0, decode_run_bytes = 0;
 };
 
 /// A stream that is about to go: how much, in what pieces, over how many links of what speed. A broadcast, or a node's
@@ -24,7 +26,7 @@ struct Journey {
   double message_s_per_byte = 0.4e-9;
   /// Cores for each node's thread; below 1 where nodes are containers that share a machine.
   double cores = 1;
-  /// What encoding and decoding take besides the codec: differences to a reference.
+  /// What encoding and decoding in the host take besides the codec: differences to a reference.
   double transform_s_per_byte = 0;
   /// Of an allreduce: how often its thread encodes, and decodes, for each byte that it sends; it receives as many. 0: a
   /// broadcast, in which one thread encodes and each of the others decodes.

@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <mutex>
 #include <random>
-#include <sstream>
 #include <tuple>
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "base/settings.hpp"
 #include "codec/crc32c.hpp"
+#include "codec/speed_table.hpp"
 
 namespace accdp {
 namespace {
@@ -81,90 +76,25 @@ std::pair<double, double> time_both(const CodecRow& codec, const Encoding& how, 
 }
 
 CodecTimes measure(const CodecRow& codec, Datatype type) {
-  std::vector<std::byte> data = noise(type);
+  const std::vector<std::byte> data = speed_data(codec, type);
   std::vector<std::byte> stored(data.size()), back(data.size());
-  const Encoding how{type, 2e-4};
-  // One that gives noise up at once is not fast.
-  if (codec.encode(how, data, stored) == 0) repeat_elements(data, element_bytes(type));
   CodecTimes times;
   for (std::size_t i = 0; i < CodecTimes::kSizes; ++i)
     std::tie(times.encode[i], times.decode[i]) =
-        time_both(codec, how, ConstBytes(data).first(CodecTimes::bytes_at(i)), stored, back);
+        time_both(codec, speed_encoding(type), ConstBytes(data).first(CodecTimes::bytes_at(i)), stored, back);
   return times;
 }
 
-/// The file: one line per codec and datatype, "fpk.1 bfloat16" and eight numbers, after a line that names the
-/// processor.
-class SpeedTable {
- public:
-  CodecTimes get(const CodecRow& codec, Datatype type) {
-    std::lock_guard lock(mutex_);
-    if (!read_) load();
-    const Key key{std::string(codec.name) + "." + std::to_string(codec.format), name_of(type)};
-    if (auto found = times_.find(key); found != times_.end()) return found->second;
-    const CodecTimes times = measure(codec, type);
-    times_[key] = times;
-    save();
-    return times;
-  }
-
- private:
-  using Key = std::pair<std::string, std::string>;
-
-  void load() {
-    read_ = true;
-    path_ = cache_directory();
-    if (path_.empty()) return;
-    path_ += "/codec_speeds.txt";
-    std::ifstream file(path_);
-    std::string line;
-    if (!std::getline(file, line) || line != processor()) return;
-    Key key;
-    CodecTimes times;
-    while (file >> key.first >> key.second) {
-      bool is_whole = true;
-      for (double* seconds : {times.encode, times.decode})
-        for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) is_whole &= file >> seconds[i] && seconds[i] > 0;
-      if (!is_whole) return;
-      times_[key] = times;
-    }
-  }
-
-  /// Whole file under another name first: many ranks may do this at once. A cache that cannot be written is none.
-  void save() const {
-    if (path_.empty()) return;
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    std::ostringstream unique;
-    unique << path_ << "." << std::hex << std::random_device{}();
-    {
-      std::ofstream file(unique.str());
-      file << processor() << "\n";
-      for (const auto& [key, times] : times_) {
-        file << key.first << " " << key.second;
-        for (const double* seconds : {times.encode, times.decode})
-          for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) file << " " << seconds[i];
-        file << "\n";
-      }
-    }
-    std::filesystem::rename(unique.str(), path_, ignored);
-    if (ignored) std::filesystem::remove(unique.str(), ignored);
-  }
-
-  static std::string processor() {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);)
-      if (line.starts_with("model name")) return "5 " + line;
-    return "5 unknown processor";
-  }
-
-  std::mutex mutex_;
-  bool read_ = false;
-  std::string path_;
-  std::map<Key, CodecTimes> times_;
-};
-
 }  // namespace
+
+Encoding speed_encoding(Datatype type) { return {type, 2e-4}; }
+
+std::vector<std::byte> speed_data(const CodecRow& codec, Datatype type) {
+  std::vector<std::byte> data = noise(type), stored(data.size());
+  // One that gives noise up at once is not fast.
+  if (codec.encode(speed_encoding(type), data, stored) == 0) repeat_elements(data, element_bytes(type));
+  return data;
+}
 
 double CodecTimes::at(const double* seconds, std::size_t bytes) {
   std::size_t i = 1;  // between i - 1 and i, or beyond in a straight line
@@ -175,17 +105,18 @@ double CodecTimes::at(const double* seconds, std::size_t bytes) {
 }
 
 CodecTimes codec_times(const CodecRow& codec, Datatype type) {
-  static SpeedTable table;
+  static SpeedTable table("codec_speeds.txt", host_processor(), measure);
   return table.get(codec, type);
 }
 
-CodecCost codec_speed(const CodecRow& codec, Datatype type) {
-  const CodecTimes times = codec_times(codec, type);
-  constexpr std::size_t kLast = CodecTimes::kSizes - 1;
-  constexpr double kShare = static_cast<double>(CodecTimes::kLeast) / CodecTimes::kMost;
-  return {1, CodecTimes::kMost / times.encode[kLast], CodecTimes::kMost / times.decode[kLast],
-          std::max(0.0, times.encode[0] - times.encode[kLast] * kShare),
-          std::max(0.0, times.decode[0] - times.decode[kLast] * kShare)};
+CodecCost CodecTimes::cost(std::size_t chunks) const {
+  constexpr std::size_t kLast = kSizes - 1;
+  constexpr double kShare = static_cast<double>(kLeast) / kMost;
+  const auto most = static_cast<double>(chunks * kMost);
+  return {1, most / encode[kLast], most / decode[kLast], std::max(0.0, encode[0] - encode[kLast] * kShare),
+          std::max(0.0, decode[0] - decode[kLast] * kShare)};
 }
+
+CodecCost codec_speed(const CodecRow& codec, Datatype type) { return codec_times(codec, type).cost(); }
 
 }  // namespace accdp

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <vector>
 
 #include "codec/codec.hpp"
 #include "codec/policy.hpp"
@@ -15,6 +16,8 @@ class CodecTimes {
 
   double encode_s(std::size_t bytes) const { return at(encode, bytes); }
   double decode_s(std::size_t bytes) const { return at(decode, bytes); }
+  /// As speed and cost of a call, its ratio left at 1; of times that so many chunks took together.
+  CodecCost cost(std::size_t chunks = 1) const;
 
   double encode[kSizes]{}, decode[kSizes]{};  ///< for bytes_at()
 
@@ -22,10 +25,13 @@ class CodecTimes {
   static double at(const double* seconds, std::size_t bytes);
 };
 
+/// What is encoded and decoded for that, CodecTimes::kMost bytes, and how.
+std::vector<std::byte> speed_data(const CodecRow& codec, Datatype type);
+Encoding speed_encoding(Datatype type);
+
 /// Measured at first use, some milliseconds, and kept in a file in the user's cache folder for processes to come.
 CodecTimes codec_times(const CodecRow& codec, Datatype type);
 
-/// The same as speed and cost of a call, its ratio left at 1.
 CodecCost codec_speed(const CodecRow& codec, Datatype type);
 
 }  // namespace accdp

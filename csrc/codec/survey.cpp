@@ -29,23 +29,25 @@ double adjusted_speed(double usual, std::vector<double>& slowness) {
 
 }  // namespace
 
-std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace) {
+std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace, const Placement& placed) {
   std::vector<Candidate> found;
   for (const CodecRow* codec : codec_rows()) {
     if (!codec->takes(how.type) || (codec->lossy && !(how.bound > 0)) || is_in(lacking, codec->id)) continue;
     if (!why_not_here(*codec).empty()) continue;
-    const CodecCost cost = codec_speed(*codec, how.type);
+    const CodecCost in_host = codec_speed(*codec, how.type), cost = placed(*codec, in_host);
     if (kFasterOnSomeData * std::min(cost.encode_bytes_per_s, cost.decode_bytes_per_s) < pace) continue;
-    found.push_back({codec, cost});
+    found.push_back({codec, cost, in_host});
   }
   constexpr double kTypicalSample = 16 << 10;
   std::stable_sort(found.begin(), found.end(), [&](const Candidate& a, const Candidate& b) {
-    return sampling_seconds(a.cost, kTypicalSample) < sampling_seconds(b.cost, kTypicalSample);
+    return sampling_seconds(a.in_host, kTypicalSample) < sampling_seconds(b.in_host, kTypicalSample);
   });
   return found;
 }
 
-bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const ConstBytes> samples, CodecCost& cost) {
+bool try_codec(Candidate& candidate, const Encoding& how, std::span<const ConstBytes> samples,
+               const Placement& placed) {
+  const CodecRow& codec = *candidate.codec;
   std::size_t before = 0, after = 0, longest = 0;
   for (const ConstBytes sample : samples) longest = std::max(longest, (sample.size() + 63) / 64 * 64);
   thread_local Scratch scratch;
@@ -67,10 +69,12 @@ bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const Const
     decoding.push_back(between(encoded, processor_seconds()) / usual.decode_s(sample.size()));
   }
   if (after >= before) return false;
-  cost = codec_speed(codec, how.type);
-  cost.ratio = static_cast<double>(before) / static_cast<double>(after);
-  cost.encode_bytes_per_s = adjusted_speed(cost.encode_bytes_per_s, encoding);
-  cost.decode_bytes_per_s = adjusted_speed(cost.decode_bytes_per_s, decoding);
+  CodecCost found = codec_speed(codec, how.type);
+  found.ratio = static_cast<double>(before) / static_cast<double>(after);
+  found.encode_bytes_per_s = adjusted_speed(found.encode_bytes_per_s, encoding);
+  found.decode_bytes_per_s = adjusted_speed(found.decode_bytes_per_s, decoding);
+  candidate.in_host = found;
+  candidate.cost = placed(codec, found);
   return true;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -10,16 +11,20 @@ namespace accdp {
 /// A codec that could be used for some data, with what is known about it there.
 struct Candidate {
   const CodecRow* codec;
-  CodecCost cost;
+  CodecCost cost;       ///< of the stream, wherever it is encoded and decoded
+  CodecCost in_host{};  ///< of samples
 };
+
+/// From what a codec takes in the host, what it takes where a stream is encoded and decoded.
+using Placement = std::function<CodecCost(const CodecRow&, const CodecCost& in_host)>;
 
 /// The codecs that take the datatype, lossy ones only for a bound > 0, and that all ranks have (`lacking`: a bit per
 /// CodecId that somebody has not), with this machine's usual speeds, the one that is cheapest to try first. Those that
 /// are slower than `pace` (bytes per second of the link), on any data, are left out: they could only slow it down.
-std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace);
+std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace, const Placement& placed);
 
-/// Encodes and decodes all samples once. True where they become smaller: `cost` is then the codec's ratio and speed
-/// there. Samples should be in the cache already, or the first candidate looks slow.
-bool try_codec(const CodecRow& codec, const Encoding& how, std::span<const ConstBytes> samples, CodecCost& cost);
+/// Encodes and decodes all samples once, in the host. True where they become smaller: the candidate then has the
+/// codec's ratio and speed there. Samples should be in the cache already, or the first candidate looks slow.
+bool try_codec(Candidate& candidate, const Encoding& how, std::span<const ConstBytes> samples, const Placement& placed);
 
 }  // namespace accdp

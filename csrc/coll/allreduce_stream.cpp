@@ -62,10 +62,7 @@ class StreamFrames : public FrameCodec {
   }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
-  /// Whether this rank could encode, decode and reduce on its device.
-  bool may_be_far() const {
-    return contribution_.is_for_device() && contribution_.far()->holds(std::as_bytes(residual_));
-  }
+  bool is_for_device() const { return contribution_.is_for_device(); }
   /// All is encoded, decoded and reduced there; else in the host, which has the tensors then. contributions: the frames
   /// that this rank encodes for others, in that order.
   void settle(bool is_far, std::vector<std::size_t> contributions) {
@@ -205,6 +202,7 @@ class OverNodes {
             std::span<float> residual, StreamReport& report)
       : c_(c),
         how_(how),
+        residual_(residual),
         options_(options),
         nodes_(c.topology().nodes()),
         divisor_(how.op == ReduceOp::kAvg ? how.divisor : 1),
@@ -214,7 +212,7 @@ class OverNodes {
         lanes_(lanes_for(data_.size(), c.shape())),
         plan_(contributions_, chunk_for(c, data_.size(), options.chunk_bytes, lanes_)),
         grid_(frames_of(plan_), nodes_, lanes_),
-        codec_(c, contributions_, sums_, plan_, options, divisor_, residual, report),
+        codec_(c, contributions_, sums_, plan_, options_, divisor_, residual, report),
         report_(report) {}
 
   void run() {
@@ -267,11 +265,21 @@ class OverNodes {
     if (!is_alone) far.share_on_node(c_, data_, lots());
   }
 
+  /// Whether this rank could reduce on its device.
+  bool may_be_far() const {
+    return options_.far && options_.far->holds(data_) && options_.far->holds(std::as_bytes(residual_)) &&
+           nodes_ <= static_cast<int>(FarMemory::kMostSources);
+  }
+
   /// All ranks of a node work on their devices, or none.
   bool works_far() {
-    bool good = options_.far && options_.far->holds(data_) && nodes_ <= static_cast<int>(FarMemory::kMostSources) &&
-                (!speaks() || codec_.may_be_far());
-    if (c_.local_size() == 1) return good;
+    const bool mine = may_be_far() && (!speaks() || codec_.is_for_device());
+    if (c_.local_size() == 1) return mine;
+    const bool good = work_far_together(mine);
+    if (mine) c_.note_node(good);
+    return good;
+  }
+  bool work_far_together(bool good) {
     std::memcpy(c_.open(), &good, sizeof good);
     c_.publish();
     c_.await_all();
@@ -314,6 +322,8 @@ class OverNodes {
     if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
     std::vector<double> told = variances_of(contributions_, options_.bound, options_.far);
     if (decides()) {
+      // As if all ranks had their tensors where this one has.
+      options_.encodes_far = options_.decodes_far = may_be_far() && c_.node_sums_far();
       std::vector<double> guessed = told;  // as if all ranks had data like this one's
       for (double& variance : guessed) variance *= c_.topology().size();
       set_bounds(guessed);
@@ -373,7 +383,8 @@ class OverNodes {
 
   Context& c_;
   const Reduction& how_;
-  const StreamOptions& options_;
+  const std::span<float> residual_;
+  StreamOptions options_;
   const int nodes_;
   const double divisor_;
   std::vector<Piece> contributions_, sums_;

@@ -30,6 +30,10 @@ struct Passage {
   std::vector<Wire::Request> sends;
 };
 
+/// What ranks tell each other with their signatures: the root how the stream goes, and who decodes it that it does so
+/// in the host.
+enum Notice : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kTime = 4, kDecodesInHost = 8 };
+
 class BetweenNodes {
  public:
   /// codec: null where the frames go as they are, and everybody knows that.
@@ -59,7 +63,6 @@ class BetweenNodes {
     codec_->choose(0, journey, &c_.experiences());
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
-    if (direct) codec_->fetch();
     const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
     // The model takes "none" to be direct.
     const bool wants_time = codec_->chooser().wants_time() && direct != codec_->encodes();
@@ -68,16 +71,18 @@ class BetweenNodes {
 
   /// After all have met.
   void run(const Journey& journey) {
-    const double began = processor_seconds();
     double handing_over = 0;
     const auto set_out = Clock::now();
+    if (leads_ && codec_) {
+      direct_ = c_.told() & kDirect;
+      wants_receipts_ = c_.told() & kReceipts;
+      wants_time_ = c_.told() & kTime;
+      if (place_ == 0 && direct_) codec_->fetch();
+      if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
+    }
+    const double began = processor_seconds();
+    const auto under_way = Clock::now();
     try {
-      if (leads_ && codec_) {
-        direct_ = c_.told() & kDirect;
-        wants_receipts_ = c_.told() & kReceipts;
-        wants_time_ = c_.told() & kTime;
-        if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
-      }
       for (std::size_t i = 0; i < hops_.size(); ++i) {
         const Hop& hop = hops_[i];
         if (leads_ && place_ == 0)
@@ -96,7 +101,7 @@ class BetweenNodes {
       if (wants_time_ && place_ == nodes_ - 1) tell_end();
       if (wants_time_ && place_ == 0) await_end(set_out);
       if (leads_ && direct_)
-        c_.message_cost().note(processor_seconds() - began - handing_over, Seconds(Clock::now() - set_out).count(),
+        c_.message_cost().note(processor_seconds() - began - handing_over, Seconds(Clock::now() - under_way).count(),
                                static_cast<double>(moved_bytes_), c_.cores_per_node());
     } catch (...) {
       for (Passage& passage : passages_) {
@@ -292,7 +297,6 @@ class BetweenNodes {
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
-  enum Decision : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kTime = 4 };
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
   static constexpr std::size_t kEachReceipt = 16, kReceiptEvery = 8;
 
@@ -377,16 +381,21 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;
   StreamOptions options = asked;
   if (options.far && (plain || !goes_encoded_from_root(options, t))) {
-    if (t.rank() == root)
-      fetch_all(*options.far, pieces);
-    else
-      for (const Piece& piece : pieces) options.far->fetch(piece.reference);
+    std::vector<ConstBytes> wanted;
+    for (const Piece& piece : pieces) {
+      wanted.push_back(piece.reference);
+      if (t.rank() == root) wanted.push_back(piece.data);
+    }
+    options.far->fetch(wanted);
     options.far = nullptr;
   }
+  options.encodes_far = true;
+  options.decodes_far = c.receivers_decode_far();
   StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
                     report);
   // Ranks that share what their leader decodes want it in the host.
-  codec.decode_far(t.nodes() == 1 || c.local_size() == 1);
+  const bool decodes_far = t.nodes() == 1 || c.local_size() == 1;
+  codec.decode_far(decodes_far);
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(options.algorithm);
     c.note({name_of(options.algorithm), 1, plan.bytes()});
@@ -410,8 +419,10 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const bool by_message = algorithm == BcastAlgorithm::kP2pCompressed;
     BetweenNodes stream(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report);
     if (t.rank() == root && !by_message) c.tell(stream.decide(journey));
+    if (!t.is_near(root) && !(asked.far && decodes_far)) c.tell(kDecodesInHost);
     const auto meeting = Clock::now();
     c.meet();
+    if (t.rank() == root && t.is_leader()) c.note_receivers(!(c.told() & kDecodesInHost));
     if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(t.nodes()));
     if (by_message)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);

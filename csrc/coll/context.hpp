@@ -72,10 +72,9 @@ class Context : public Lookout {
   void publish_ahead();  ///< of a rank that then awaits only those that it needs something from, if any
   const std::byte* short_slot(int local_rank) const { return steps_.short_slot(local_rank); }
 
-  /// Of a bcast_compressed, before the first step: what all leaders shall know after it, from the one rank that has
-  /// something to tell.
+  /// Of a bcast_compressed, before the first step: what all leaders shall know after it, of all ranks together.
   void tell(std::uint64_t notice) { signature_.notice = notice; }
-  std::uint64_t told() const { return told_; }  ///< leaders, and that rank's node
+  std::uint64_t told() const { return told_; }  ///< of all on leaders, elsewhere of this rank's node
 
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }
@@ -91,6 +90,12 @@ class Context : public Lookout {
   MessageCost& message_cost() { return fabric_.message_cost; }
   KindsOfSums& sums() { return fabric_.sums; }
   Experiences& experiences() { return fabric_.experiences; }
+  /// Whether all who decode a broadcast from this rank do it on devices, as the last one showed.
+  bool receivers_decode_far() const { return fabric_.receivers_decode_far; }
+  void note_receivers(bool decode_far) { fabric_.receivers_decode_far = decode_far; }
+  /// Whether the node's ranks add up on their devices what they have there, as the last compressed allreduce showed.
+  bool node_sums_far() const { return local_size() == 1 || fabric_.node_sums_far; }
+  void note_node(bool sums_far) { fabric_.node_sums_far = sums_far; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request) {

@@ -65,6 +65,8 @@ class Fabric {
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
   Experiences experiences;              ///< of broadcasts from this rank
+  bool receivers_decode_far;            ///< on devices, in the last of them
+  bool node_sums_far = true;            ///< whether its ranks did in the last compressed allreduce from devices
   KindsOfSums sums;                     ///< rank 0: of compressed allreduces
   Patience wire_patience;               ///< of collectives that wait for other nodes
   Way way;                              ///< of the last collective

@@ -11,7 +11,6 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kRunBytes = 4 << 20;  // enough to keep a GPU busy, little enough to be under way soon
 constexpr std::size_t kNoTurn = static_cast<std::size_t>(-1);
 
 /// Spans that touch become one where the device has them in one, too.
@@ -44,10 +43,12 @@ std::optional<FarMemory::Place> place_of(const FarMemory& far, const std::vector
 }
 
 void fetch_all(FarMemory& far, const std::vector<Piece>& pieces) {
+  std::vector<ConstBytes> all;
   for (const Piece& piece : pieces) {
-    far.fetch(piece.data);
-    far.fetch(piece.reference);
+    all.push_back(piece.data);
+    all.push_back(piece.reference);
   }
+  far.fetch(all);
 }
 
 std::vector<double> deviations_of(const std::vector<Piece>& pieces, FarMemory* far) {
@@ -130,7 +131,7 @@ void FarFrames::begin(Run& run, std::size_t frame) {
     for (run.end = turn + 1; run.end < turns_.size(); ++run.end) {
       const StreamPlan::Frame& next = plan_.frames()[turns_[run.end]];
       bytes += next.bytes;
-      if (bytes > kRunBytes || chunks.size() + next.chunks > FarMemory::kMostChunks) break;
+      if (bytes > FarMemory::kRunBytes || chunks.size() + next.chunks > FarMemory::kMostChunks) break;
       add(run, turns_[run.end], chunks);
     }
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codec/codec.hpp"
+#include "codec/policy.hpp"
 #include "coll/stream.hpp"
 #include "device/reduce.hpp"
 
@@ -18,14 +19,18 @@ class Context;
 class FarMemory {
  public:
   static constexpr std::size_t kMostChunks = 32, kMostSources = 32;
+  /// Of tensors that are encoded ahead at once: enough to keep a GPU busy, little enough to be under way soon.
+  static constexpr std::size_t kRunBytes = 4 << 20;
 
   virtual ~FarMemory() = default;
   /// Whether all of a span stands for memory of the device.
   virtual bool holds(ConstBytes host) const = 0;
   /// Whether the device encodes and decodes so.
   virtual bool has(const CodecRow& codec, Datatype type) const = 0;
+  /// As codec_speed() of codec/speeds.hpp, in runs of kRunBytes; of what it has. Measured at first use, as that is.
+  virtual CodecCost speed(const CodecRow& codec, Datatype type) const = 0;
   /// Host memory gets what the device has; waits. What does not stand for memory of a device is there already.
-  virtual void fetch(ConstBytes host) = 0;
+  virtual void fetch(const std::vector<ConstBytes>& host) = 0;
 
   /// A chunk of a stream: its memory, in several spans where it runs over several tensors, and what it is a difference
   /// to: as many spans of the same sizes, or none.

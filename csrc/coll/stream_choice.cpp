@@ -27,7 +27,7 @@ double seconds_since(Clock::time_point began) { return std::chrono::duration<dou
 double cost_of(std::span<const Experience::Option* const> options, std::size_t slices, std::size_t bytes) {
   double seconds = 0;
   for (const Experience::Option* option : options)
-    seconds += sampling_seconds(option->candidate.cost, static_cast<double>(bytes));
+    seconds += sampling_seconds(option->candidate.in_host, static_cast<double>(bytes));
   return seconds * static_cast<double>(slices);
 }
 
@@ -106,31 +106,57 @@ const CodecRow* StreamChooser::choose_for(const Data& data, Journey journey, Exp
     if (const auto found = own_.find(data.which); found != own_.end()) return found->second.predict(journey);
     return main_ && data.which == main_class_ ? main_->predict(journey) : nullptr;
   }
-  const auto candidates = [&] { return codecs_to_try(how, options_.lacking, journey.link_bytes_per_s); };
+  const Placement placed = placement(data);
+  const auto candidates = [&] { return codecs_to_try(how, options_.lacking, journey.link_bytes_per_s, placed); };
   Experience* experience;
   if (known && static_cast<double>(data.bytes) > kNearlyAll * static_cast<double>(plan_.bytes())) {
-    main_ = experience = &known->at(key_of(data, journey), candidates);
+    main_ = experience = &known->at(key_of(data, journey), where(data), candidates);
     main_class_ = data.which;
     main_bytes_ = journey.bytes;
   } else {
     experience = &own_.insert_or_assign(data.which, Experience(candidates())).first->second;
   }
-  sample(data, journey, *experience);
+  sample(data, journey, placed, *experience);
   journey.transform_s_per_byte = experience->transform_s_per_byte;
   return experience->choose(journey);
+}
+
+unsigned StreamChooser::where(const Data& data) const {
+  if (!options_.far) return kInHost;
+  const auto is_far = [&](const Stretch& stretch) {
+    return options_.far->holds(stretch.piece->data) && options_.far->holds(stretch.piece->reference);
+  };
+  const bool encodes = options_.encodes_far && std::all_of(data.stretches.begin(), data.stretches.end(), is_far);
+  return (encodes ? kEncodedFar : kInHost) | (options_.decodes_far ? kDecodedFar : kInHost);
+}
+
+/// Other ranks' devices are taken to be as fast as this one's, as their hosts are.
+Placement StreamChooser::placement(const Data& data) const {
+  return [this, place = where(data), type = data.how().type](const CodecRow& codec, CodecCost cost) {
+    if (place == kInHost || !options_.far->has(codec, type)) return cost;
+    const CodecCost there = options_.far->speed(codec, type);
+    const double run =
+        static_cast<double>(std::min(FarMemory::kRunBytes, FarMemory::kMostChunks * plan_.chunk_bytes()));
+    if (place & kEncodedFar) {
+      cost.encode_bytes_per_s = there.encode_bytes_per_s;
+      cost.encode_call_s = there.encode_call_s;
+      cost.encode_run_bytes = run;
+    }
+    if (place & kDecodedFar) {
+      cost.decode_bytes_per_s = there.decode_bytes_per_s;
+      cost.decode_call_s = there.decode_call_s;
+      cost.decode_run_bytes = run;
+    }
+    return cost;
+  };
 }
 
 /// What makes streams alike, from a look at few of their bytes: it must cost next to nothing. (Data that only looks
 /// alike is told by its ratios.)
 std::uint64_t StreamChooser::key_of(const Data& data, const Journey& journey) const {
   VaryingBits varying(data.which.type);
-  for (std::size_t k = 0; k < kLooks; ++k) {
-    const auto [piece, offset] = place_of(data, k * (data.bytes / kLooks));
-    if (offset + 8 > piece->data.size()) continue;
-    if (options_.far) options_.far->fetch(piece->data.subspan(offset, 8));
-    if (options_.far && data.which.delta) options_.far->fetch(piece->reference.subspan(offset, 8));
-    varying.look_at(piece->data.data() + offset, data.which.delta ? piece->reference.data() + offset : nullptr);
-  }
+  for (const Look& look : look_at(data, kLooks, 8))
+    if (look.data.size() == 8) varying.look_at(look.data.data(), look.reference.data());
   std::uint64_t key = static_cast<std::uint64_t>(data.which.type) << 2 | data.which.lossy << 1 | data.which.delta;
   key = key << 4 | static_cast<std::uint64_t>((varying.count() + 7) / 8);
   for (double number : {journey.bytes, journey.chunk_bytes}) key = key << 8 | bucket(number);
@@ -138,15 +164,32 @@ std::uint64_t StreamChooser::key_of(const Data& data, const Journey& journey) co
 }
 
 /// The place of a byte of the class, or a little before it, where an element begins.
-std::pair<const Piece*, std::size_t> StreamChooser::place_of(const Data& data, std::size_t at) const {
+std::pair<const Piece*, std::size_t> StreamChooser::find(const Data& data, std::size_t at) const {
   const auto after = [](std::size_t place, const Stretch& stretch) { return place < stretch.before; };
   const Stretch& stretch = *std::prev(std::upper_bound(data.stretches.begin(), data.stretches.end(), at, after));
   return {stretch.piece, stretch.begin + (at - stretch.before) / kWholeElements * kWholeElements};
 }
 
+/// At even distances. What is on a device comes in one transfer: waiting for it takes longer than the bytes do.
+std::vector<StreamChooser::Look> StreamChooser::look_at(const Data& data, std::size_t places, std::size_t bytes) const {
+  std::vector<Look> looks;
+  std::vector<ConstBytes> wanted;
+  for (std::size_t k = 0; k < places; ++k) {
+    const auto [piece, offset] = find(data, k * (data.bytes / places));
+    const std::size_t n = std::min(bytes, piece->data.size() - offset);
+    looks.push_back({piece, piece->data.subspan(offset, n), {}});
+    if (!piece->reference.empty()) looks.back().reference = piece->reference.subspan(offset, n);
+    wanted.push_back(looks.back().data);
+    wanted.push_back(looks.back().reference);
+  }
+  if (options_.far) options_.far->fetch(wanted);
+  return looks;
+}
+
 /// The first time each codec for itself, afterwards all that may still be the best or none, so that what is compared
 /// was seen at the same length. What one operation has no time for, the next one like it may have.
-void StreamChooser::sample(const Data& data, const Journey& journey, Experience& experience) const {
+void StreamChooser::sample(const Data& data, const Journey& journey, const Placement& placed,
+                           Experience& experience) const {
   const double share = static_cast<double>(data.bytes) / journey.bytes;
   Journey with_transform = journey;
   const Encoding how = data.how();
@@ -171,7 +214,7 @@ void StreamChooser::sample(const Data& data, const Journey& journey, Experience&
       const auto began = Clock::now();
       if (samples.empty()) samples = slices_of(data, slices, bytes, experience.transform_s_per_byte);
       const std::vector<ConstBytes> views(samples.begin(), samples.end());
-      option->helps = try_codec(*option->candidate.codec, how, views, option->candidate.cost);
+      option->helps = try_codec(option->candidate, how, views, placed);
       option->slice_bytes = bytes;
       budget.spend(seconds_since(began));
       with_transform.transform_s_per_byte = experience.transform_s_per_byte;
@@ -183,25 +226,18 @@ void StreamChooser::sample(const Data& data, const Journey& journey, Experience&
   experience.saved_s = std::min(budget.left(), is_second ? 0 : kMostSaved * budget.usual());
 }
 
-/// At even distances; copied, so that the codec that comes first does not pay for bringing them into the cache.
+/// Copied, so that the codec that comes first does not pay for bringing them into the cache.
 std::vector<std::vector<std::byte>> StreamChooser::slices_of(const Data& data, std::size_t slices, std::size_t bytes,
                                                              double& transform_s_per_byte) const {
   std::vector<std::vector<std::byte>> found;
   double seconds = 0;
   std::size_t sampled = 0;
-  for (std::size_t k = 0; k < slices; ++k) {
-    const auto [piece_of, offset] = place_of(data, k * (data.bytes / slices));
-    const Piece& piece = *piece_of;
-    const Bytes place = piece.data.subspan(offset, std::min(bytes, piece.data.size() - offset));
-    if (options_.far) options_.far->fetch(place);
-    const ConstBytes slice = place;
-    found.emplace_back(slice.begin(), slice.end());
-    sampled += slice.size();
-    if (piece.reference.empty()) continue;
-    const ConstBytes reference = piece.reference.subspan(offset, slice.size());
-    if (options_.far) options_.far->fetch(reference);
+  for (const Look& look : look_at(data, slices, bytes)) {
+    found.emplace_back(look.data.begin(), look.data.end());
+    sampled += look.data.size();
+    if (look.reference.empty()) continue;
     const auto began = Clock::now();
-    delta_encode(piece.type, slice, reference, found.back());
+    delta_encode(look.piece->type, look.data, look.reference, found.back());
     seconds += seconds_since(began);
   }
   transform_s_per_byte = seconds / static_cast<double>(std::max<std::size_t>(sampled, 1));

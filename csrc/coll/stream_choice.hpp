@@ -49,11 +49,21 @@ class StreamChooser {
     double bound = 0;
     Encoding how() const;
   };
+  /// Where codecs that a device has work for a class.
+  enum Where : unsigned { kInHost = 0, kEncodedFar = 1, kDecodedFar = 2 };
+  /// Some bytes of a tensor, and of what it is a difference to, or none; in the host.
+  struct Look {
+    const Piece* piece;
+    ConstBytes data, reference;
+  };
   Data data_of(const PieceClass& which, std::size_t first_frame) const;
-  std::pair<const Piece*, std::size_t> place_of(const Data& data, std::size_t at) const;
+  std::pair<const Piece*, std::size_t> find(const Data& data, std::size_t at) const;
+  std::vector<Look> look_at(const Data& data, std::size_t places, std::size_t bytes) const;
+  unsigned where(const Data& data) const;
+  Placement placement(const Data& data) const;
   std::uint64_t key_of(const Data& data, const Journey& journey) const;
   const CodecRow* choose_for(const Data& data, Journey journey, Experiences* known, bool is_first);
-  void sample(const Data& data, const Journey& journey, Experience& experience) const;
+  void sample(const Data& data, const Journey& journey, const Placement& placed, Experience& experience) const;
   std::vector<std::vector<std::byte>> slices_of(const Data& data, std::size_t slices, std::size_t bytes,
                                                 double& transform_s_per_byte) const;
 

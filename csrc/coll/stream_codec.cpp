@@ -62,9 +62,11 @@ void StreamCodec::stay_near() {
 
 void StreamCodec::fetch(const StreamPlan::Chunk& chunk) {
   if (!far_) return;
-  for (const Bytes& span : spans_of(pieces_, chunk)) far_->fetch(span);
-  if (pieces_[chunk.piece].reference.empty()) return;
-  for (const ConstBytes& span : references_of(pieces_, chunk)) far_->fetch(span);
+  const std::vector<Bytes> spans = spans_of(pieces_, chunk);
+  std::vector<ConstBytes> wanted(spans.begin(), spans.end());
+  if (!pieces_[chunk.piece].reference.empty())
+    for (const ConstBytes& span : references_of(pieces_, chunk)) wanted.push_back(span);
+  far_->fetch(wanted);
 }
 
 void StreamCodec::fetch() {
@@ -253,8 +255,7 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
       reader.decode(index, type, gathered_);
       return far_->decode(nullptr, type, gathered_, *to);
     }
-  if (is_delta && far_)
-    for (const ConstBytes& span : references_of(pieces_, chunk)) far_->fetch(span);
+  if (is_delta && far_) far_->fetch(references_of(pieces_, chunk));
   if (!is_delta && spans.size() == 1) return reader.decode(index, piece.type, spans[0]);
   gathered_.resize(chunk.bytes);
   reader.decode(index, is_delta ? delta_type(piece.type) : piece.type, gathered_);

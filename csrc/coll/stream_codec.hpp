@@ -23,6 +23,8 @@ struct StreamOptions {
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
   FarMemory* far = nullptr;         ///< tensors that are on a device; the caller's own matter, ranks may differ in it
+  /// For the model of auto: whether codecs work on the device of this rank, and on those of all that decode.
+  bool encodes_far = false, decodes_far = false;
 };
 
 /// From names; chunk_bytes 0 and algorithm "" mean the settings'. Throws UsageError.
@@ -69,7 +71,6 @@ class StreamCodec {
   void round_far(std::size_t frame, Bytes residual, double factor, bool replaces);
   /// Whether the device has all codecs that were chosen, and all tensors.
   bool is_for_device() const;
-  const FarMemory* far() const { return far_; }  ///< null where all tensors are in the host
   /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
   void decode_far(bool on) { decodes_far_ = on; }
   /// The order in which frames will be encoded; else that of their numbers. Of others nothing is encoded ahead.

@@ -124,4 +124,6 @@ struct GpuId {
   bool operator==(const GpuId&) const = default;
 };
 GpuId gpu_id(int device);
+std::string gpu_model(int device);  ///< "NVIDIA H100 80GB HBM3", with the slice where it is one of MIG's
+
 }  // namespace accdp

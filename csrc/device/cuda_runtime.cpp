@@ -128,6 +128,12 @@ GpuId gpu_id(int device) {
   return id;
 }
 
+std::string gpu_model(int device) {
+  cudaDeviceProp properties;
+  ACCDP_CUDA(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+
 int device_of(std::uintptr_t address, const char* name) {
   int device;
   ACCDP_CUDA(cudaGetDevice(&device));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/cuda_reduce.hpp"
+#include "gpu/device_speeds.hpp"
 #include "gpu/node_lots.hpp"
 
 namespace accdp {
@@ -61,18 +62,28 @@ void FarCopies::is_written(ConstBytes host) {
   written_.add(host);
 }
 
-void FarCopies::fetch(ConstBytes host) {
-  if (host.empty() || !far(host)) return;
+CodecCost FarCopies::speed(const CodecRow& codec, Datatype type) const {
   const DeviceGuard guard(device_);
-  bool waits = false;
-  fetched_.gaps(host, [&](ConstBytes part) {
-    const Bytes to(const_cast<std::byte*>(part.data()), part.size());
-    if (written_.has_any(part)) return workshop().fetch(to, far(part));
-    copy_async(to.data(), far(part), part.size(), stream_);
-    waits = true;
-  });
-  if (waits) synchronize(stream_);
-  fetched_.add(host);
+  return device_codec_speed(device_, codec, type);
+}
+
+/// What was not written here needs not wait for what was.
+void FarCopies::fetch(const std::vector<ConstBytes>& host) {
+  const DeviceGuard guard(device_);
+  std::vector<Transfer> unchanged, written;
+  for (const ConstBytes& span : host) {
+    if (span.empty() || !far(span)) continue;
+    fetched_.gaps(span, [&](ConstBytes part) {
+      auto& transfers = written_.has_any(part) ? written : unchanged;
+      transfers.push_back({const_cast<std::byte*>(part.data()), far(part), part.size()});
+    });
+    fetched_.add(span);
+  }
+  if (!unchanged.empty()) {
+    fetch_async(unchanged, stream_);
+    synchronize(stream_);
+  }
+  if (!written.empty()) workshop().fetch(written);
 }
 
 std::size_t FarCopies::begin_encode(const std::vector<Chunk>& chunks) {

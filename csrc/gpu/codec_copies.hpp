@@ -26,7 +26,8 @@ class FarCopies final : public FarMemory {
 
   bool holds(ConstBytes host) const override { return host.empty() || far(host); }
   bool has(const CodecRow& codec, Datatype type) const override { return encodes_on_device(codec.id, type); }
-  void fetch(ConstBytes host) override;
+  CodecCost speed(const CodecRow& codec, Datatype type) const override;
+  void fetch(const std::vector<ConstBytes>& host) override;
   std::size_t begin_encode(const std::vector<Chunk>& chunks) override;
   const std::vector<ConstBytes>& encoded(std::size_t beginning) override;
   void end_encode(std::size_t beginning) override { workshop_->end_encode(beginning); }

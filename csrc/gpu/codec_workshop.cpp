@@ -6,7 +6,6 @@
 
 #include "base/error.hpp"
 #include "codec/crc32c.hpp"
-#include "codec/cuda_transforms.hpp"
 #include "device/cuda_reduce.hpp"
 
 namespace accdp {
@@ -327,9 +326,9 @@ std::uint32_t CodecWorkshop::crc32c(ConstBytes data, std::uint32_t seed) {
   return crc32c_joined({words(near_results_), runs}, data.size(), seed);
 }
 
-void CodecWorkshop::fetch(Bytes host, const std::byte* from) {
+void CodecWorkshop::fetch(std::span<const Transfer> transfers) {
   decode_batch();
-  copy_async(host.data(), from, host.size(), kernels_.get());
+  fetch_async(transfers, kernels_.get());
   synchronize(kernels_.get());
 }
 

@@ -2,9 +2,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "codec/cuda_codec.hpp"
+#include "codec/cuda_transforms.hpp"
 #include "device/cuda.hpp"
 #include "device/reduce.hpp"
 
@@ -67,8 +69,8 @@ class CodecWorkshop {
   };
   std::vector<double> deviations(const std::vector<Tensor>& tensors);
   std::uint32_t crc32c(ConstBytes data, std::uint32_t seed);
-  /// Copies to the host after all work so far, and waits.
-  void fetch(Bytes host, const std::byte* from);
+  /// After all work so far; waits.
+  void fetch(std::span<const Transfer> transfers);
 
  private:
   /// Chunks that are encoded together.

@@ -128,6 +128,7 @@ class MovePipeline : GpuSegments {
     requests.clear();
     deliver(segment, apart_);
     deliver(segment, far_);
+    mark(segment);  // of whoever uses the room next, perhaps another call
   }
 
   const Topology& t_;

@@ -137,11 +137,13 @@ void finds_the_best_in_noise() {
   CHECK(spent < 1.03 && wrong_at_end < kPrograms / 10);
 }
 
+constexpr unsigned kHere = 0, kElsewhere = 1;
+
 /// Other data that only looked alike: what was seen is forgotten. Over another link, too.
 void forgets() {
   Experiences all;
   all.link_is(1e9);
-  Experience& one = all.at(7, candidates);
+  Experience& one = all.at(7, kHere, candidates);
   make_tried(one);
   one.choose(kJourney);
   one.note(kZhuff, 0.2, kJourney.bytes, 1.2);
@@ -150,21 +152,27 @@ void forgets() {
   one.note(kFpk, 0.2, kJourney.bytes, 9);
   CHECK(!one.has_seen(kZhuff) && one.has_seen(kFpk));
   all.link_is(1.5e9);
-  CHECK(all.at(7, candidates).has_seen(kFpk));
+  CHECK(all.at(7, kHere, candidates).has_seen(kFpk));
   all.link_is(0.4e9);
-  CHECK(!all.at(7, candidates).has_seen(kFpk));
+  CHECK(!all.at(7, kHere, candidates).has_seen(kFpk));
 }
 
-/// What data of one kind showed about the machine holds for other data from the start.
+/// What data of one kind showed about the machine holds for other data from the start, but not for other places.
 void transfers() {
   Experiences all;
   all.link_is(0.5e9);
-  Experience& weights = all.at(1, candidates);
+  Experience& weights = all.at(1, kHere, candidates);
   make_tried(weights);
   play(weights, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 16);
-  Experience& gradients = all.at(2, candidates);
+  Experience& gradients = all.at(2, kHere, candidates);
   make_tried(gradients);
   CHECK(gradients.predict(kJourney) == kZhuff && gradients.choose(kJourney) == nullptr);
+  for (const std::uint64_t key : {1, 2}) {
+    Experience& elsewhere = all.at(key, kElsewhere, candidates);
+    CHECK(!elsewhere.has_seen(nullptr));
+    make_tried(elsewhere);
+    CHECK(elsewhere.choose(kJourney) == kZhuff);
+  }
 }
 
 }  // namespace

@@ -230,6 +230,33 @@ void finer_points() {
   CHECK(encoded_seconds(journey, delta) > 1.5 * fast);
 }
 
+/// A device works beside the thread that sends; what a call costs it, it pays once for a run of chunks.
+void devices() {
+  Journey journey{64 << 20, 256 << 10, 1, 1.19e9, 100e-6, 0.4e-9};
+  const CodecCost host{1.17, 1.5e9, 3e9, 100e-6, 100e-6};
+  CodecCost device = host;
+  device.encode_run_bytes = device.decode_run_bytes = 4 << 20;
+  CHECK(choose_codec(journey, std::span(&host, 1)) == -1 && choose_codec(journey, std::span(&device, 1)) == 0);
+  device.decode_run_bytes = 0;  // receivers that decode in their hosts
+  CHECK(choose_codec(journey, std::span(&device, 1)) == -1);
+  device.decode_run_bytes = 4 << 20;
+  device.encode_call_s = 1e-3;
+  CHECK(choose_codec(journey, std::span(&device, 1)) == -1);
+  // It has cores of its own: what hosts that share a machine's cannot do.
+  const CodecCost fast{4, 4e9, 6e9};
+  CodecCost beside = fast;
+  beside.encode_run_bytes = beside.decode_run_bytes = 4 << 20;
+  journey.message_s_per_byte = 0.05e-9;
+  journey.cores = 0.25;
+  CHECK(encoded_seconds(journey, beside) < 0.5 * encoded_seconds(journey, fast));
+  // Every sum of an allreduce is a run by itself.
+  const Journey sum = allreduce_journey({64 << 20, 256 << 10, 1, 1.19e9, 100e-6, 0.05e-9}, 2, 1);
+  CodecCost called = beside;
+  called.encode_call_s = 200e-6;
+  CHECK(encoded_seconds(journey, called) < 1.3 * encoded_seconds(journey, beside));
+  CHECK(encoded_seconds(sum, called) > 2 * encoded_seconds(sum, beside));
+}
+
 /// Token ids as int64, measured on 64 MiB: zhuff is faster than lz4, with the smaller ratio, because both encode slower
 /// than they send.
 void token_ids() {
@@ -413,6 +440,7 @@ int main() {
   bounded_codecs();
   allreduces();
   finer_points();
+  devices();
   token_ids();
   times_of_codecs();
   sampling();

@@ -97,6 +97,25 @@ void few_pairs(const Gpu& gpu) {
   CHECK(received.values() == own.values());
 }
 
+/// Where what came for one call has not left its room for the device yet when messages of the next call come.
+void one_right_after_another(const Gpu& gpu) {
+  Group& group = gpu.group;
+  const int rank = group.rank();
+  const std::size_t count = 2'600, many = 16 << 10;  // a piece of a block; a segment
+  cudasim::set_jitter(group.topology().is_near(0) ? 0 : 20'000);
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::vector<Array> outgoing = arrays(gpu, [&](int q) { return input(10 * rank + q, count); });
+    const std::vector<Array> incoming = arrays(gpu, [&](int) { return Ints(count); });
+    const Array data(gpu, rank == 0 ? input(turn, many) : Ints(many));
+    DeviceCollectives via = gpu.via();
+    group.alltoall(readable(outgoing), writable(incoming), kType, -1, via);
+    group.bcast(data.bytes(), kType, 0, -1, via);
+    for (int q = 0; q < group.size(); ++q) CHECK(incoming[q].values() == input(10 * q + rank, count));
+    CHECK(data.values() == input(turn, many));
+  }
+  cudasim::set_jitter(20);
+}
+
 /// A rank that sends another number of bytes than is expected is named, before anything is written there.
 void unequal_sizes() {
   CHECK(run_processes_on_nodes({0, 0, 1, 1}, [](Group& group) {
@@ -228,6 +247,7 @@ int main() {
   auto alike = [](int) {};
   run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined through host memory", alike);
   run({0, 1, 0, 1, 2, 2}, "shared GPU on each of 3 nodes", alike, both);
+  run({0, 1, 0, 1, 2, 2}, "shared GPU on each of 3 nodes", alike, one_right_after_another);
   run({0, 0, 1, 1}, "peer GPUs on each of 2 nodes", [](int rank) { cudasim::set_devices(1, rank); }, both);
   run(
       {0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by the host",

@@ -1,0 +1,187 @@
+// codec="auto" for tensors on a device: it counts with the device's speeds where the device encodes or decodes, with
+// the host's where the host does. Speeds are made up in the files that processes keep them in.
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "base/settings.hpp"
+#include "codec/speeds.hpp"
+#include "codec_data.hpp"
+#include "coll/stream_choice.hpp"
+#include "coll/stream_codec.hpp"
+#include "device_checks.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const CodecRow& kCodec = codec_named("fpk");
+constexpr Datatype kFloat = Datatype::kF32;
+const char* const kHost = "codec_speeds.txt";
+const char* const kGpu = "codec_speeds.simulated.txt";
+
+/// Bytes per second.
+struct Speed {
+  double encode, decode;
+};
+
+/// A tensor that is on a device, and the memory of the host that stands for it.
+class FarTensor {
+ public:
+  explicit FarTensor(Buffer values)
+      : stream_(make_stream()),
+        values_(std::move(values)),
+        memory_(values_.size()),
+        path_(std::make_shared<DevicePath>()) {
+    copy_async(memory_.data(), values_.data(), values_.size(), stream_.get());
+    const auto stream = reinterpret_cast<std::uintptr_t>(stream_.get());
+    path_->admit(kDevice, stream);
+    copies_ = path_->fetch(kDevice, stream, {{{memory_.data(), memory_.bytes()}, false, false, true}});
+  }
+  Bytes bytes() const { return copies_->blocks()[0]; }
+  FarMemory& far() const { return copies_->far(); }
+
+ private:
+  Stream stream_;
+  Buffer values_;
+  DeviceBuffer memory_;
+  std::shared_ptr<DevicePath> path_;
+  std::unique_ptr<HostCopies> copies_;
+};
+
+Buffer weights(std::size_t bytes) { return make(Kind::kBell, kFloat, bytes / sizeof(float), 3); }
+
+/// Runs in a process of its own, which knows no speeds yet.
+void in_process(const std::function<void()>& body) {
+  CHECK(fork_ranks(1, [&](int) { body(); }));
+}
+
+fs::path file(const char* name) { return fs::path(cache_directory()) / name; }
+
+/// As if that had been measured, for chunks, or runs of 16 of them, in proportion to their bytes.
+void make_up(const char* name, Speed speed, int chunks) {
+  std::ifstream before(file(name));
+  std::string processor;
+  CHECK(std::getline(before, processor));
+  std::ofstream now(file(name));
+  now << processor << "\n" << kCodec.name << "." << int{kCodec.format} << " " << name_of(kFloat);
+  for (const double bytes_per_s : {speed.encode, speed.decode})
+    for (std::size_t i = 0; i < CodecTimes::kSizes; ++i)
+      now << " " << static_cast<double>(chunks * CodecTimes::bytes_at(i)) / bytes_per_s;
+  now << "\n";
+}
+void make_up(Speed host, Speed device) {
+  make_up(kHost, host, 1);
+  make_up(kGpu, device, FarMemory::kRunBytes / CodecTimes::kMost);
+}
+
+/// Where a stream is encoded and decoded.
+struct Places {
+  bool encodes_far, decodes_far;
+};
+
+/// What is chosen for a tensor; far: null where it is in the host.
+const CodecRow* choice(Bytes data, FarMemory* far, Places places, double link_bytes_per_s, Experiences& known) {
+  StreamOptions options = stream_options("auto", 0, "");
+  options.far = far;
+  options.encodes_far = places.encodes_far;
+  options.decodes_far = places.decodes_far;
+  const std::vector<Piece> pieces{{data, kFloat}};
+  const StreamPlan plan(pieces, options.chunk_bytes);
+  StreamChooser chooser(pieces, plan, options);
+  const Journey journey{
+      static_cast<double>(data.size()), static_cast<double>(plan.chunk_bytes()), 1, link_bytes_per_s, 50e-6, 0.01e-9};
+  return chooser.choose(0, journey, &known).at(class_of(pieces[0]));
+}
+
+/// Chooses for a tensor on the device, or for one in the host.
+using Choose = std::function<const CodecRow*(bool is_far, Places)>;
+
+void with_speeds(Speed host, Speed device, double link_bytes_per_s, const std::function<void(const Choose&)>& test) {
+  constexpr std::size_t kBytes = 32 << 20;
+  make_up(host, device);
+  in_process([&] {
+    const FarTensor tensor(weights(kBytes));
+    Buffer near = weights(kBytes);
+    Experiences known;
+    const Choose choose = [&](bool is_far, Places places) {
+      return choice(is_far ? tensor.bytes() : Bytes(near), is_far ? &tensor.far() : nullptr, places, link_bytes_per_s,
+                    known);
+    };
+    // Twice: what is known from the first time must not change it, nor what was chosen for others meanwhile.
+    for (int turn = 0; turn < 2; ++turn) test(choose);
+  });
+}
+
+void choices() {
+  // Too fast a link for any processor, whatever samples say of it.
+  with_speeds({0.3e9, 0.3e9}, {50e9, 50e9}, 4e9, [](const Choose& choose) {
+    CHECK(choose(true, {true, true}) == &kCodec);
+    CHECK(choose(false, {true, true}) == nullptr);
+    // Those that decode, or the root itself, do it in the host.
+    CHECK(choose(true, {true, false}) == nullptr);
+    CHECK(choose(true, {false, true}) == nullptr);
+    CHECK(choose(true, {false, false}) == nullptr);
+  });
+  with_speeds({50e9, 50e9}, {20e6, 20e6}, 0.1e9, [](const Choose& choose) {
+    CHECK(choose(true, {true, true}) == nullptr);
+    CHECK(choose(false, {true, true}) == &kCodec);
+    CHECK(choose(true, {true, false}) == nullptr);
+    CHECK(choose(true, {false, true}) == nullptr);
+    CHECK(choose(true, {false, false}) == &kCodec);
+  });
+}
+
+/// A device whose every call takes long is found to be slow; the host's speeds are the host's.
+void measured() {
+  set_setting("ACCDP_CACHE_DIR", "-");
+  in_process([] {
+    const FarTensor tensor(weights(1 << 20));
+    cudasim::set_jitter(20'000);
+    const CodecCost device = tensor.far().speed(kCodec, kFloat), host = codec_speed(kCodec, kFloat);
+    CHECK(device.encode_bytes_per_s < 0.5e9 && device.decode_bytes_per_s < 0.5e9);
+    CHECK(device.encode_call_s > 1e-3 && host.encode_call_s < 1e-3);
+    cudasim::set_jitter(0);
+    const auto began = Clock::now();
+    CHECK(tensor.far().speed(kCodec, kFloat).encode_bytes_per_s == device.encode_bytes_per_s);
+    CHECK(Clock::now() - began < std::chrono::milliseconds(5));  // not measured again
+  });
+}
+
+/// One stream from root 0 over two nodes, whose tensor is on a device there; what was chosen for it.
+std::string sent(Group& group, bool receives_far) {
+  const bool is_root = group.rank() == 0;
+  std::optional<FarTensor> tensor;
+  Buffer near(128 << 10);
+  StreamOptions options = stream_options("auto", 16384, "chain");
+  if (is_root || receives_far) {
+    tensor.emplace(is_root ? weights(near.size()) : near);
+    options.far = &tensor->far();
+  }
+  return group.bcast_stream({{tensor ? tensor->bytes() : Bytes(near), kFloat}}, 0, options).codec;
+}
+
+}  // namespace
+
+int main() {
+  const std::string folder = (fs::temp_directory_path() / ("accdp-test-auto-" + std::to_string(getpid()))).string();
+  set_setting("ACCDP_CACHE_DIR", folder);
+  set_setting("ACCDP_CODECS_OFF", "bitcomp,lz4,zhuff,zstd");
+  in_process([] {  // makes the files
+    const FarTensor tensor(weights(1 << 20));
+    tensor.far().speed(kCodec, kFloat);
+    codec_speed(kCodec, kFloat);
+  });
+  choices();
+  // A device that encodes fast and decodes slowly: a root learns from the first stream that others decode in the host.
+  make_up({50e9, 50e9}, {50e9, 20e6});
+  in_process([] {
+    for (const bool receives_far : {true, false})
+      run_nodes({0, 1}, [&](Group& group) {
+        for (const bool is_first : {true, false})
+          CHECK(sent(group, receives_far) == (is_first || receives_far ? "none" : "fpk"));
+      });
+  });
+  fs::remove_all(folder);
+  measured();
+}

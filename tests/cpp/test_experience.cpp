@@ -67,7 +67,7 @@ void learns_that_the_link_is_faster() {
   Experiences all;
   all.link_is(kJourney.link_bytes_per_s);
   const auto shorter = [] { return std::vector<Candidate>{{kZhuff, {8, 2e9, 2.6e9}}}; };
-  Experience& ids = all.at(1, 0, shorter);
+  Experience& ids = all.at(1, kHere, shorter);
   make_tried(ids);
   const double plain_ms = 1e3 * plain_seconds(kJourney);
   const double zhuff_ms = 1e3 * encoded_seconds(kJourney, ids.codecs()[0].candidate.cost);
@@ -75,7 +75,7 @@ void learns_that_the_link_is_faster() {
   const std::map<const CodecRow*, double> truth{{nullptr, 0.7 * zhuff_ms}, {kZhuff, zhuff_ms}};
   play(ids, truth, 300);
   CHECK(ids.choose(kJourney) == nullptr);
-  Experience& zeros = all.at(2, 0, shorter);
+  Experience& zeros = all.at(2, kHere, shorter);
   make_tried(zeros);
   CHECK(zeros.predict(kJourney) == kZhuff && zeros.choose(kJourney) == nullptr);
 }

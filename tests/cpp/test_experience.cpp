@@ -12,6 +12,7 @@ namespace {
 
 const CodecRow *const kFpk = find_codec(CodecId::kFpk), *const kZhuff = find_codec(CodecId::kZhuff);
 const Journey kJourney{64 << 20, 256 << 10, 1, 0.5e9, 50e-6};
+constexpr unsigned kHere = 0, kElsewhere = 1;
 
 /// As samples say: both gain, zhuff a little more.
 std::vector<Candidate> candidates() { return {{kFpk, {1.17, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; }
@@ -136,8 +137,6 @@ void finds_the_best_in_noise() {
                kPrograms);
   CHECK(spent < 1.03 && wrong_at_end < kPrograms / 10);
 }
-
-constexpr unsigned kHere = 0, kElsewhere = 1;
 
 /// Other data that only looked alike: what was seen is forgotten. Over another link, too.
 void forgets() {

@@ -55,6 +55,12 @@ def missing_codecs() -> dict[str, str]:
     return {row["name"]: row["why_not"] for row in _core.codecs() if row["why_not"]}
 
 
+def check_works(codec: str) -> None:
+    """Raise UsageError: the codec does not work in this process; the message says how to install what is missing."""
+    if why_not := missing_codecs().get(codec):
+        raise _core.UsageError(f"codec={codec} does not work here: {why_not}")
+
+
 @functools.cache
 def find() -> None:
     """Tell the core, once; without the wheel the loader's own paths are tried."""

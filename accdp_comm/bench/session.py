@@ -238,14 +238,12 @@ def _missing_codec(codecs: list[str]) -> str | None:
         return None
     from .. import _core, nvcomp
 
-    lacking = nvcomp.missing_codecs()
-    for codec in codecs:
-        try:
+    try:
+        for codec in codecs:
             _core.check_stream(codec)
-        except _core.UsageError as error:
-            return f"--codec: {error}"
-        if codec in lacking:
-            return f"--codec {codec}: {lacking[codec]}"
+            nvcomp.check_works(codec)
+    except _core.UsageError as error:
+        return f"--codec: {error}"
     return None
 
 

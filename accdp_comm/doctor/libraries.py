@@ -63,6 +63,7 @@ nvcomp.find()
 wrong = ""
 try:
     bcast.check_codec(settings.value_of("codec"), None, bcast.bound_of(None))
+    nvcomp.check_works(settings.value_of("codec"))
 except UsageError as error:
     wrong = str(error)
 print(json.dumps({"rows": _core.codecs(), "wrong": wrong}))

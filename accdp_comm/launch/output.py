@@ -6,6 +6,7 @@ terminal; elsewhere standard output is data, which some program may parse, and s
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -24,6 +25,7 @@ _TORCHS_LABEL = re.compile(rb"^\[rank\d+\]: ")
 _TRACEBACK = b"Traceback (most recent call last)"
 # What Python writes between two tracebacks that belong together.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_NOBODY_READS = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal that was closed
 _WRITE = 4096  # select() promises that a pipe takes so much without blocking
 _HURRIED_S = 1.0  # how long a reader is waited for once the user wants the end
 OUT, ERR = "o", "e"
@@ -66,7 +68,9 @@ class Sink:
                     view = view[os.write(self.fd, view[:_WRITE]) :]
                 except BlockingIOError:
                     continue  # somebody made it non-blocking, and it was full after all
-                except BrokenPipeError as error:
+                except OSError as error:
+                    if error.errno not in _NOBODY_READS:
+                        raise
                     raise OutputClosed from error
 
 

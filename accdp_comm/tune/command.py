@@ -134,9 +134,9 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     from .space import Batches, points
     from .trial import Job, open_places
 
-    nvcomp.find()
-    for codec in options.codec or []:
-        check_codec(codec, None, bound_of(None))  # one that is not there would fail at every point
+    for codec in options.codec or []:  # one that is not there would fail at every point
+        check_codec(codec, None, bound_of(None))
+        nvcomp.check_works(codec)
     gpus = 0
     if not options.ranks:
         listing = devices.list_gpus()

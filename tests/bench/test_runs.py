@@ -165,7 +165,12 @@ sys.exit(main({words!r}, "bench"))
     [
         ("1", "mpi4py", ["--backend", "accdp,mpi"], "bench: rank 1 of 3: --backend mpi: mpi4py is needed"),
         ("2", "torch", ["--backend", "accdp,gloo"], "bench: rank 2 of 3: --backend gloo: torch is missing"),
-        ("2", "nvidia.libnvcomp", ["--codec", "zhuff,lz4"], "bench: rank 2 of 3: --codec lz4: "),
+        (
+            "2",
+            "nvidia.libnvcomp",
+            ["--codec", "zhuff,lz4"],
+            "bench: rank 2 of 3: --codec: codec=lz4 does not work here: ",
+        ),
         ("2", "ml_dtypes", ["-T", "mpi_int,bfloat16"], "bench: rank 2 of 3: -T bfloat16: NumPy has it from ml_dtypes"),
         ("0", "matplotlib", ["-G", "png"], "bench: rank 0 of 3: figures need matplotlib"),
     ],

@@ -1,11 +1,13 @@
 """`accdp run` with real processes: what ranks are told, what is shown, how jobs end."""
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 from collections import Counter
 
 import jobs
@@ -144,6 +146,24 @@ def test_signals_end_everything_quickly(number):
     result = act(["run", "-n", "3", RANK, "parent"], 3, lambda process, _: process.send_signal(number), {})
     assert result.returncode == 128 + number, str(result)
     assert f"ended by {signal.Signals(number).name}" in result.stderr and result.seconds < 10, str(result)
+
+
+def test_a_closed_terminal_ends_the_job():
+    """Nothing can be written to it any more; the job still ends in order, by SIGHUP."""
+    ours, theirs = os.openpty()
+    command = [*ACCDP, "run", "-n", "2", RANK, "wait"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_own_terminal)
+    os.close(theirs)
+    said = b""
+    while said.count(b'"pid"') < 2:
+        said += os.read(ours, 1 << 16)
+    os.close(ours)
+    assert process.wait(timeout=30) == 128 + signal.SIGHUP
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_ranks_that_ignore_sigterm_are_killed_after_the_grace_period():

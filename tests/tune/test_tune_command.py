@@ -2,7 +2,7 @@
 
 import pytest
 
-from accdp_comm import cli
+from accdp_comm import cli, settings
 from accdp_comm.launch import gpus as devices
 from accdp_comm.tune import command, load
 from accdp_comm.tune.space import Point
@@ -98,3 +98,8 @@ def test_what_follows_the_script_is_its_own(no_gpu):
     assert job.script == ("train.py", "--ranks", "7", "--measure", "x")
     assert job.plan.budgets_s == (1.0, 3.0, 9.0)
     assert plan("--exhaustive", "--ranks", "1", "--measure", "2", "train.py")[0].plan.budgets_s == (2.0,)
+
+
+def test_a_codec_that_does_not_work_here_is_refused(capsys, no_gpu):
+    with settings.override(codecs_off="fpk"):
+        assert "codec=fpk does not work here: it is switched off" in fails(capsys, "--codec", "none,fpk", "x.py")

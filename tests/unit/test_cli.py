@@ -120,6 +120,8 @@ def test_info_shows_the_same_as_text_and_json():
     ("words", "said"),
     [
         (["mps", "terminate", "x"], "accdp mps terminate: argument PID: invalid int value: 'x'"),
+        (["mps", "status", "x"], "accdp mps status: unrecognized arguments: x (see accdp mps status --help)"),
+        (["doctor", "x", "-y"], "accdp doctor: unrecognized arguments: x -y (see accdp doctor --help)"),
         (["mps", "nonsense"], "accdp mps: argument VERB: invalid choice: 'nonsense'"),
         (["doctor", "-n", "0"], "accdp doctor: argument -n/--ranks: expected a number of ranks >= 1, got '0'"),
     ],

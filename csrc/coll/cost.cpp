@@ -111,15 +111,19 @@ Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine&
   return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
 }
 
+std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes) {
+  constexpr std::size_t kLine = 64;
+  return slot_bytes / k / kLine * kLine * k;
+}
+
 Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& m) {
   if (k == 1) return {};
   const double all = static_cast<double>(bytes);
   if (bytes <= shape.flat_bytes) return {m.step_s + copy_s(all, m) + k * all / m.reduce_bytes_per_s, 1, 0, bytes};
-  const std::size_t steps = 2 * ceil_div(bytes, shape.slot_bytes);
+  const std::size_t chunk = reduce_chunk_bytes(k, shape.slot_bytes), steps = ceil_div(bytes, chunk) + 1;
   // The slices of the others in, the own one reduced and copied, the others' results out.
   const double copied = all * (k - 1) / k + all / k + all * (k - 1) / k;
-  return {steps * m.step_s + copy_s(copied, m) + all / m.reduce_bytes_per_s, steps, 0,
-          std::min(bytes, shape.slot_bytes)};
+  return {steps * m.step_s + copy_s(copied, m) + all / m.reduce_bytes_per_s, steps, 0, std::min(bytes, chunk)};
 }
 
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& m) {

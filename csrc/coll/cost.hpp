@@ -58,6 +58,8 @@ struct Estimate {
 /// ranks read while the source writes.
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
 Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
+/// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.
+std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes);
 Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
 
 // ---- between nodes ----------------------------------------------------------------------------------------------

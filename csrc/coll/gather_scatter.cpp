@@ -101,9 +101,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
       if (!t.is_near(rank)) others.send({rank, ins[rank]});
   };
   if (t.is_leader()) send_to_others();  // as in gather
-  // Small pieces of what is short, so that the others read while root writes.
-  const std::size_t most =
-      std::min(c.slot_bytes() / c.local_size() / 64 * 64, node_piece_bytes(out.size(), c.slot_bytes()));
+  const std::size_t most = c.slot_bytes() / c.local_size() / 64 * 64;
   std::size_t done = 0;
   do {
     const std::size_t n = part(out.size(), done, most);
@@ -120,7 +118,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     }
     done += n;
   } while (done < out.size());
-  if (deals) copy(out, ins[root]);  // last: the others need not wait for it
+  if (deals) copy(out, ins[root]);  // last, while the others read the last pieces: so these need not be small
   if (!t.is_leader()) send_to_others();
   others.await_all();
 }

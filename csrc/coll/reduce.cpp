@@ -1,11 +1,11 @@
 // Allreduce and reduce. Phases:
 //   1. on the node, up to `flat_bytes`: each rank writes its data into its slot and reduces all slots
-//      itself, in rank order (1 step); above: for each chunk, each rank hands every other rank the slice
-//      that the other one reduces, reduces its own slice, and hands the result round (2 steps);
+//      itself, in rank order (1 step); above, chunk by chunk: each rank hands every other rank the
+//      slice that the other one reduces, and in the next step its own, reduced;
 //   2. between nodes, as cost.hpp chooses: reduce_between_leaders.cpp, and a broadcast on each node; or
 //      reduce_over_nodes.cpp.
 // All ranks get the same bits: each element is reduced by one rank, or by all in the same order.
-// Cost: 2*ceil(S/c) steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
+// Cost: ceil(S/c) + 1 steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
 #include <cstring>
 #include <optional>
 
@@ -16,17 +16,16 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kLine = 64;
-
 struct Slice {
   std::size_t begin, bytes;
 };
 
-/// Slice i of k nearly equal ones of `bytes`, cut at multiples of a cache line.
+/// Slice i of k nearly equal ones of `bytes`, cut at multiples of a cache line; none is longer than the first.
 Slice slice(std::size_t bytes, int i, int k) {
-  const std::size_t each = (bytes / k + kLine - 1) / kLine * kLine;
+  constexpr std::size_t kLine = 64;
+  const std::size_t each = (bytes + k * kLine - 1) / (k * kLine) * kLine;
   const std::size_t begin = std::min(bytes, i * each);
-  return {begin, std::min(bytes - begin, i + 1 == k ? bytes : each)};
+  return {begin, std::min(bytes - begin, each)};
 }
 
 void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
@@ -51,30 +50,46 @@ void reduce_ahead(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
-void reduce_chunk(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, std::size_t total) {
+/// Longer ones, in chunks. In a step a rank shows the slices of a chunk that others reduce and, where its slot has room
+/// for its own, the result of that of the chunk before: one step for each chunk, and one for the last result.
+void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   const int k = c.local_size(), me = c.local_rank();
   const bool wanted = receiver < 0 || receiver == me;
-  std::byte* mine = c.open();
-  for (int rank = 0; rank < k; ++rank) {
-    if (rank == me) continue;
-    const Slice s = slice(in.size(), rank, k);
-    std::memcpy(mine + s.begin, in.data() + s.begin, s.bytes);
+  const std::size_t most = reduce_chunk_bytes(k, c.slot_bytes()), chunks = (in.size() + most - 1) / most;
+  const auto place = [&](int rank) { return rank * (most / k); };
+  const auto slice_of = [&](std::size_t chunk, int rank) {
+    const Slice s = slice(std::min(most, in.size() - chunk * most), rank, k);
+    return Slice{chunk * most + s.begin, s.bytes};
+  };
+  const auto for_others = [&](std::size_t chunk, auto copy_slice) {
+    for (int rank = 0; rank < k; ++rank)
+      if (rank != me) copy_slice(rank, slice_of(chunk, rank));
+  };
+  const auto show = [&](std::size_t chunk, std::byte* slot) {
+    for_others(chunk, [&](int rank, Slice s) { std::memcpy(slot + place(rank), in.data() + s.begin, s.bytes); });
+  };
+  const auto take = [&](std::size_t chunk) {
+    for_others(chunk, [&](int rank, Slice s) {
+      copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, in.size());
+    });
+  };
+  show(0, c.open());
+  c.publish();
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    c.await_all();
+    if (chunk > 0 && wanted) take(chunk - 1);
+    const Slice own = slice_of(chunk, me);
+    const std::span<const void*> sources = c.sources();
+    for (int rank = 0; rank < k; ++rank) sources[rank] = rank == me ? in.data() + own.begin : c.slot(rank) + place(me);
+    std::byte* mine = c.open();
+    reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
+    if (chunk + 1 < chunks) show(chunk + 1, mine);
+    c.publish();
+    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, in.size());  // while others read it
   }
-  c.publish();
-  c.await_all();
-  const Slice s = slice(in.size(), me, k);
-  const std::span<const void*> sources = c.sources();
-  for (int rank = 0; rank < k; ++rank) sources[rank] = (rank == me ? in.data() : c.slot(rank)) + s.begin;
-  mine = c.open();
-  reduce(mine + s.begin, sources, s.bytes / element_bytes(how.type), how);
-  c.publish();
   if (!wanted) return;
-  copy_out(out.data() + s.begin, mine + s.begin, s.bytes, total);  // while others read it
   c.await_all();
-  for (int rank = 0; rank < k; ++rank) {
-    const Slice other = slice(in.size(), rank, k);
-    if (rank != me) copy_out(out.data() + other.begin, c.slot(rank) + other.begin, other.bytes, total);
-  }
+  take(chunks - 1);
 }
 
 }  // namespace
@@ -91,11 +106,8 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
     if (receiver >= 0 && c.may_go_ahead(in.size())) return reduce_ahead(c, in, out, how, receiver);
     return reduce_flat(c, in, out, how, receiver);
   }
-  c.note({"slices", 1, std::min(in.size(), c.slot_bytes())});
-  for (std::size_t at = 0; at < in.size(); at += c.slot_bytes()) {
-    const std::size_t n = std::min(c.slot_bytes(), in.size() - at);
-    reduce_chunk(c, in.subspan(at, n), out.empty() ? out : out.subspan(at, n), how, receiver, in.size());
-  }
+  c.note({"slices", 1, std::min(in.size(), reduce_chunk_bytes(c.local_size(), c.slot_bytes()))});
+  reduce_in_slices(c, in, out, how, receiver);
 }
 
 namespace {

@@ -62,6 +62,16 @@ def test_reduce_scatter(world, datatype):
         assert_same(plain_of(got), wanted, f"reduce_scatter of a list, {case}")
 
 
+def test_last_chunk_of_any_length(world):
+    """Messages of one to three chunks of 4 KiB, line by line: slices of a short one lie where a full one's do."""
+    for count in [*range(1024, 3072, 16), 1025, 2047, 2050]:
+        x = np.arange(count, dtype=np.int32) * (world.rank + 1)
+        wanted = np.arange(count, dtype=np.int32) * (world.size * (world.size + 1) // 2)
+        assert_same(world.allreduce(x, out=np.zeros_like(x)), wanted, f"allreduce of {count}")
+        got = world.reduce(x, root=count // 16 % world.size)
+        assert got is None or (got == wanted).all()
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (1, 5), (0, 3), ()], ids=str)
 def test_shapes(world, shape):
     """Results keep the shape of what was given."""

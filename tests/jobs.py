@@ -150,7 +150,7 @@ def free_port() -> int:
         return port
 
 
-def until_empty(find: Callable[[], Collection], seconds: float = 3.0) -> Collection:
+def until_empty(find: Callable[[], Collection], seconds: float = SOON_S) -> Collection:
     """What ``find`` still finds after it had ``seconds`` to become empty."""
     deadline = time.monotonic() + seconds
     while (found := find()) and time.monotonic() < deadline:

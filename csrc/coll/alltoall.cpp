@@ -1,6 +1,7 @@
 // All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends to
 // the node's ranks, from which all know the number of steps and each receiver checks its own sizes
-// before anything is written; in each step every rank hands every other its next piece. Ranks of other
+// before anything is written; in each step every rank hands every other its next piece, and writes what came in it
+// when it has read as much of all its own blocks, which may therefore lie where the results go. Ranks of other
 // nodes exchange sizes and then blocks directly, in pieces (piecewise_exchange.hpp), so each byte crosses the wire
 // once. Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
 #include <algorithm>

@@ -22,12 +22,12 @@ ConstBytes extent(std::span<const Block> blocks) {
 
 }  // namespace
 
-bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, int own_in, int own_out) {
+bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, const MayMeet& may_meet) {
   if (!overlap(extent(ins), extent(outs))) return false;  // as usual: not every pair needs a look
   for (int i = 0; i < static_cast<int>(ins.size()); ++i)
     for (int o = 0; o < static_cast<int>(outs.size()); ++o) {
       if (ins[i].empty() || outs[o].empty()) continue;
-      const bool is_in_place = i == own_in && o == own_out && ins[i].data() == outs[o].data();
+      const bool is_in_place = ins[i].data() == outs[o].data() && may_meet(i, o);
       if (!is_in_place && overlap(ins[i], outs[o])) return true;
     }
   return false;

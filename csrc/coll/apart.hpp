@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -6,9 +7,12 @@
 
 namespace accdp {
 
-/// What a call on host memory reads, apart from what it writes: algorithms write results while they still read. They
-/// may do so where input and result are one memory, block `own_in` of `ins` and `own_out` of `outs`.
-bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, int own_in, int own_out);
+/// Which block of the results may begin where a block of what is read does, by their numbers.
+using MayMeet = std::function<bool(int in, int out)>;
+
+/// Whether a call on host memory writes to what it still reads: results are written while others are read. Blocks that
+/// the call's algorithm keeps apart in time may be one memory.
+bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, const MayMeet& may_meet);
 
 /// Copies of blocks.
 class Copies {

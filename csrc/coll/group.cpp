@@ -24,15 +24,20 @@ std::uint64_t layout_of(const Blocks& blocks) {
 
 /// Does `work` with what it may read whatever it writes (apart.hpp). Memory of devices is taken as it is.
 template <class Work>
-void apart(const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs, int own_in,
-           int own_out, Work work) {
-  if (&via != &host_collectives() || !is_overwritten(ins, outs, own_in, own_out)) return work(ins);
+void apart(const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs,
+           const MayMeet& may_meet, Work work) {
+  if (&via != &host_collectives() || !is_overwritten(ins, outs, may_meet)) return work(ins);
   work(Copies(ins).blocks());
 }
 template <class Work>
-void apart(const Collectives& via, ConstBytes in, std::span<const Bytes> outs, int own_out, Work work) {
-  if (&via != &host_collectives() || !is_overwritten({&in, 1}, outs, 0, own_out)) return work(in);
+void apart(const Collectives& via, ConstBytes in, std::span<const Bytes> outs, const MayMeet& may_meet, Work work) {
+  if (&via != &host_collectives() || !is_overwritten({&in, 1}, outs, may_meet)) return work(in);
   work(Copies({&in, 1}).blocks()[0]);
+}
+
+/// The one block that a rank reads, or writes, of its own.
+MayMeet own(int block_in, int block_out) {
+  return [=](int in, int out) { return in == block_in && out == block_out; };
 }
 
 template <class Blocks>
@@ -209,7 +214,7 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
   collective(OpKind::kAllreduce,
              {.layout = deterministic_, .type = type, .op = static_cast<std::uint8_t>(op), .memory = via.memory()},
              in.size(), timeout_s, [&](Context& c) {
-               apart(via, in, {&out, 1}, 0,
+               apart(via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, -1); });
              });
 }
@@ -254,7 +259,7 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory()},
              in.size(), timeout_s, [&](Context& c) {
-               apart(via, in, {&out, 1}, 0,
+               apart(via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, root); });
              });
 }
@@ -280,7 +285,7 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory()},
              total_bytes(ins), timeout_s, [&](Context& c) {
-               apart(via, ins, {&out, 1}, rank(), 0,
+               apart(via, ins, {&out, 1}, own(rank(), 0),
                      [&](const auto& from) { reducing.reduce_scatter(c, from, out, {type, op, size()}); });
              });
 }
@@ -294,9 +299,10 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
       if (block.size() != in.size())
         usage("outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
-  collective(
-      OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
-      [&](Context& c) { apart(via, in, outs, root, [&](ConstBytes from) { via.gather(c, from, outs, root); }); });
+  collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
+             [&](Context& c) {
+               apart(via, in, outs, own(0, root), [&](ConstBytes from) { via.gather(c, from, outs, root); });
+             });
 }
 
 void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, int root, double timeout_s,
@@ -310,7 +316,7 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
   }
   collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory()}, out.size(), timeout_s,
              [&](Context& c) {
-               apart(via, ins, {&out, 1}, root, 0, [&](const auto& from) { via.scatter(c, from, out, root); });
+               apart(via, ins, {&out, 1}, own(root, 0), [&](const auto& from) { via.scatter(c, from, out, root); });
              });
 }
 
@@ -323,7 +329,10 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
           std::to_string(outs[rank()].size()) + " out");
   Collectives& carrier = or_baseline(OpKind::kAlltoall, via);
   collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s, [&](Context& c) {
-    apart(via, ins, outs, rank(), rank(), [&](const auto& from) { carrier.alltoall(c, from, outs); });
+    // On the node what is written to a block has been read there before; what goes to other nodes is read when it goes.
+    const bool is_one_node = c.topology().nodes() == 1;
+    const auto may_meet = [=, me = rank()](int in, int out) { return in == out && (is_one_node || in == me); };
+    apart(via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
   });
 }
 

@@ -113,7 +113,7 @@ class Slurm:
 
         result = jobs.finish(start, self._of_steps, timeout)
         # A step's own daemon takes some seconds to report its end.
-        stayed = jobs.until_empty(self._of_steps, 15.0)
+        stayed = jobs.until_empty(self._of_steps)
         assert not stayed, f"processes stayed: {jobs.describe(stayed)}\n{result}"
         return result
 

@@ -76,7 +76,7 @@ def act(
         seconds = time.monotonic() - began
     finally:
         process.kill()
-        stayed = jobs.until_empty(lambda: _carrying(token), 10.0)
+        stayed = jobs.until_empty(lambda: _carrying(token))
         who = jobs.describe(stayed)
         jobs.kill(stayed)
         for reader in readers:

@@ -96,6 +96,8 @@ def test_uneven_alltoall(world, datatype):
         out = case.blank(sum(sent))  # and equal to those to send, since r * q is q * r
         assert world.alltoall(x, out, sent, sent) is out
         assert_same(plain_of(out), wanted, f"alltoall of {sent}, {case}, out and counts given")
+        assert world.alltoall(x, x, sent, sent) is x
+        assert_same(plain_of(x), wanted, f"alltoall of {sent}, {case}, in place")
 
 
 def test_rows(world):

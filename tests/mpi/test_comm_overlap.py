@@ -45,3 +45,13 @@ def test_overlapping_input_and_result(world, count, shift):
         world.reduce(x, root=root, out=out)
         if rank == root:
             np.testing.assert_array_equal(out, expected)
+
+
+def test_alltoall_in_place_in_many_steps(world):
+    """What comes in one step lies where what goes in the same step was read."""
+    count = 700_001
+    every = [(np.arange(count * world.size) % 131 + other).astype(np.float32) for other in range(world.size)]
+    x = every[world.rank].copy()
+    world.alltoall(x, x)
+    mine = slice(world.rank * count, (world.rank + 1) * count)
+    np.testing.assert_array_equal(x, np.concatenate([other[mine] for other in every]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -20,9 +21,11 @@ def let_be_read() -> None:
     error that led to the abort may be lost.
     """
     deadline = time.monotonic() + _SECONDS
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        drain(stream.fileno(), deadline)
+    for stream in (sys.stderr, sys.stdout):  # errors first
+        # One that is closed, or no file (None, a buffer in its place), has no reader; the other one may have.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+            drain(stream.fileno(), deadline)
 
 
 def drain(pipe: int, deadline: float) -> bool:

@@ -21,27 +21,36 @@ from typing import Any
 
 import hosts_page
 import real_tensors
-from bcast_hosts import HERE, ROOT, machine, run_job, versions
+from bcast_hosts import HERE, ROOT, machine, need_hosts, run_job, versions
+from bcast_plan import PLACEMENTS
 from rich.console import Console
 from rich.table import Table
 
+from accdp_comm.bench import options
+
 PARTS = ("allreduce", "training")
-PLACEMENTS = ("2x2", "4x1")
-DTYPES = "float32,bfloat16"
+DEFAULT_PLACEMENTS = ["2x2", "4x1"]
+DTYPES = ["float32", "bfloat16"]
 LINK_MBIT = 1000
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", choices=PARTS, help="one part")
-    parser.add_argument("--placements", default=",".join(PLACEMENTS), help="hosts x ranks, of the part allreduce")
-    parser.add_argument("--dtypes", default=DTYPES, help="of the part allreduce")
-    parser.add_argument("--methods", default="", help="some of the part allreduce, comma separated")
-    parser.add_argument("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
-    parser.add_argument("--out", type=Path, help="JSON lines; those of other points stay there")
-    parser.add_argument("--page", type=Path, help="whose part about allreduce is written anew (docs/performance.md)")
-    parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
+    add = parser.add_argument
+    add("--only", choices=PARTS, help="one part")
+    add(
+        "--placements",
+        type=options.some_of(PLACEMENTS),
+        default=DEFAULT_PLACEMENTS,
+        help="hosts x ranks, of the part allreduce",
+    )
+    add("--dtypes", type=options.some_of(DTYPES), default=DTYPES, help="of the part allreduce")
+    add("--methods", default="", help="some of the part allreduce, comma separated")
+    add("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
+    add("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
+    add("--out", type=Path, help="JSON lines; those of other points stay there")
+    add("--page", type=Path, help="whose part about allreduce is written anew (docs/performance.md)")
+    add("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
     if args.methods and args.out is None:
         parser.error("--methods: expected --out as well, or lines of different runs would stand beside each other")
@@ -67,10 +76,10 @@ def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "out.jsonl")
         for part in [args.only] if args.only else PARTS:
-            for placement in args.placements.split(",") if part == "allreduce" else PLACEMENTS[:1]:
+            for placement in args.placements if part == "allreduce" else DEFAULT_PLACEMENTS[:1]:
                 console.print(f"{part}: {placement} (hosts x ranks), {LINK_MBIT} Mbit/s")
                 argv = [str(HERE / "allreduce_rank.py"), part, str(folder), "quick" if args.quick else "full"]
-                argv += [args.dtypes, args.methods or "all"]
+                argv += [",".join(args.dtypes), args.methods or "all"]
                 found = run_job(placement, LINK_MBIT, argv, out, cache)
                 rows += [{"part": part} | row | common for row in found]
     return rows
@@ -103,6 +112,7 @@ def main() -> None:
     console = Console(highlight=False, width=max(Console().width, 130))
     rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     if not args.report:
+        need_hosts("allreduce_hosts.py")
         found = measure(args, console)
         measured = {point_of(row) for row in found}
         rows = [row for row in rows if point_of(row) not in measured] + found

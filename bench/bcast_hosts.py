@@ -40,6 +40,8 @@ import testbed
 from bcast_plan import Job
 from rich.console import Console
 
+from accdp_comm.bench import options
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 DEFAULT_SIZES = "4k,64k,1M,16M,64M,256M"
@@ -63,30 +65,30 @@ def size_of(text: str) -> int:
 
 
 def links_of(text: str) -> list[int]:
-    known = {str(link): link for link in bcast_plan.LINKS}
-    if unknown := set(text.split(",")) - set(known):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
-    return [known[word] for word in text.split(",")]
+    return [int(word) for word in options.some_of(list(map(str, bcast_plan.LINKS)))(text)]
 
 
-def parts_of(text: str) -> list[str]:
-    if unknown := set(text.split(",")) - set(bcast_plan.PARTS):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(bcast_plan.PARTS)}")
-    return text.split(",")
+def need_hosts(prog: str) -> None:
+    """End this process with one line where there can be no hosts."""
+    if reason := testbed.why_not():
+        sys.exit(f"{prog}: {reason}")
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        sys.exit(f"{prog}: MPICH's mpiexec is needed, since Open MPI's cannot be told how to reach the hosts")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", type=parts_of, default=list(bcast_plan.PARTS), help="parts, comma separated")
-    parser.add_argument("--quick", action="store_true", help="few samples, small model, 16 MiB, 4 x 1 hosts, 1 Gbit/s")
-    parser.add_argument("--sizes", type=lambda text: [size_of(x) for x in text.split(",")], help=DEFAULT_SIZES)
-    parser.add_argument("--links", type=links_of, help="Mbit/s, 1000 and 10000 or one of them")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
-    parser.add_argument("--out", type=Path, help="JSON lines; those of other parts and links stay there")
-    parser.add_argument("--png", type=Path, help="the plot")
-    parser.add_argument("--page", type=Path, help="whose part about broadcasts is written anew (docs/performance.md)")
-    parser.add_argument("--resume", action="store_true", help="measure only what --out does not have yet")
-    parser.add_argument("--report", action="store_true", help="measure nothing, show what --out has")
+    add = parser.add_argument
+    add("--only", type=options.some_of(bcast_plan.PARTS), default=list(bcast_plan.PARTS), help="parts, comma separated")
+    add("--quick", action="store_true", help="few samples, small model, 16 MiB, 4 x 1 hosts, 1 Gbit/s")
+    add("--sizes", type=lambda text: [size_of(x) for x in text.split(",")], help=DEFAULT_SIZES)
+    add("--links", type=links_of, help="Mbit/s, 1000 and 10000 or one of them")
+    add("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
+    add("--out", type=Path, help="JSON lines; those of other parts and links stay there")
+    add("--png", type=Path, help="the plot")
+    add("--page", type=Path, help="whose part about broadcasts is written anew (docs/performance.md)")
+    add("--resume", action="store_true", help="measure only what --out does not have yet")
+    add("--report", action="store_true", help="measure nothing, show what --out has")
     args = parser.parse_args()
     args.sizes = args.sizes or [size_of(x) for x in DEFAULT_SIZES.split(",")]
     args.links = args.links or list(bcast_plan.LINKS)[: 1 if args.quick else None]
@@ -214,12 +216,7 @@ def main() -> None:
     if args.report:
         rows = kept
     else:
-        if reason := testbed.why_not():
-            sys.exit(f"bcast_hosts.py: {reason}")
-        if jobs.is_open_mpi(jobs.find_mpiexec()):
-            sys.exit(
-                "bcast_hosts.py: MPICH's mpiexec is needed, since Open MPI's cannot be told how to reach the hosts"
-            )
+        need_hosts("bcast_hosts.py")
         args.cache = args.cache.resolve()
         args.cache.mkdir(parents=True, exist_ok=True)
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ import numpy as np
 import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 
+from accdp_comm.bench import options
 from accdp_comm.bench.graph import size_name
 from accdp_comm.bench.operations import OPERATIONS, Refused
 from accdp_comm.bench.record import append_json
@@ -39,28 +39,22 @@ SIZES = "4,64,1k,4k,16k,64k,256k,1M,4M,16M,64M"
 QUICK_SIZES = "4,1k,64k,1M,16M"
 
 
-def some_of(known: Sequence[str], text: str) -> list[str]:
-    words = text.split(",")
-    if unknown := set(words) - set(known):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: expected some of {', '.join(known)}")
-    return words
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, metavar="OLD NEW", help="two files of JSON lines")
-    parser.add_argument("--peers", type=lambda text: some_of(PEERS, text), help="measure against some of these")
-    parser.add_argument("--quick", action="store_true", help="bcast and allreduce, few sizes, 2 ranks, one round")
-    parser.add_argument("-n", "--ranks", type=lambda text: [int(word) for word in text.split(",")], help="2,4")
-    parser.add_argument("--ops", type=lambda text: some_of(COLLECTIVES, text), help="collectives; default: all")
-    parser.add_argument("--sizes", help=SIZES)
-    parser.add_argument("--rounds", type=int, help="starts of each job, in turn with the other MPI's (3)")
-    parser.add_argument("--seconds", default="2", help="for each size and round (2)")
+    add = parser.add_argument
+    add("files", nargs="*", type=Path, metavar="OLD NEW", help="two files of JSON lines")
+    add("--peers", type=options.some_of(PEERS), help="measure against some of these")
+    add("--quick", action="store_true", help="bcast and allreduce, few sizes, 2 ranks, one round")
+    add("-n", "--ranks", type=options.numbers, help="2,4")
+    add("--ops", type=options.some_of(COLLECTIVES), help="collectives; default: all")
+    add("--sizes", help=SIZES)
+    add("--rounds", type=options.at_least(1), help="starts of each job, in turn with the other MPI's (3)")
+    add("--seconds", default="2", help="for each size and round (2)")
     for family in ("openmpi", "mpich"):
         known = os.environ.get(f"ACCDP_BENCH_{family.upper()}_ENV")
-        parser.add_argument(f"--{family}-env", type=Path, default=Path(known) if known else None, metavar="DIR")
-    parser.add_argument("--json", type=Path, default=ROOT / "bench" / "results" / "peers.jsonl")
-    parser.add_argument("--png", type=Path, default=ROOT / "build" / "bench" / "peers.png")
+        add(f"--{family}-env", type=Path, default=Path(known) if known else None, metavar="DIR")
+    add("--json", type=Path, default=ROOT / "bench" / "results" / "peers.jsonl")
+    add("--png", type=Path, default=ROOT / "build" / "bench" / "peers.png")
     args = parser.parse_args()
     if bool(args.peers) == bool(args.files) or len(args.files) not in (0, 2):
         parser.error("expected two files, or --peers")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accdp_comm import mpi_world
+from accdp_comm.bench.options import at_least
 from accdp_comm.launch import programs
 
 
@@ -34,8 +35,8 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=21)
+    parser.add_argument("--ranks", type=at_least(1), default=4)
+    parser.add_argument("--samples", type=at_least(1), default=21)
     parser.add_argument("--json", help="append the samples to this file instead of printing them")
     options = parser.parse_args()
 

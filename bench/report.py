@@ -31,9 +31,9 @@ import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 from rich.console import Console
 
+from accdp_comm.bench import options
 from accdp_comm.bench.measure import LEAST_ITERATIONS
 from accdp_comm.bench.operations import OPERATIONS, Refused
-from accdp_comm.bench.options import size_list
 from accdp_comm.bench.record import append_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,40 +60,31 @@ WINDOW_BYTES, CHECKED_WINDOW_BYTES = 16 << 20, 1 << 20
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="more sizes and iterations")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, comma separated")
-    parser.add_argument("--ranks", help="numbers of ranks, comma separated (2,4)")
-    parser.add_argument("--ops", help="operations of the grid, comma separated (all)")
-    parser.add_argument("--sizes", type=_checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
-    parser.add_argument("--seconds", type=float, help="for each size, over all starts")
-    parser.add_argument("--starts", type=int, default=STARTS, help=f"of the ranks, for each row ({STARTS})")
-    parser.add_argument("--repeat", type=int, metavar="N", help="compare N pairs of runs, measure nothing else")
-    parser.add_argument("--osu-dir", type=Path, metavar="DIR", help="run the OSU binaries below it, too")
-    parser.add_argument("--draw-only", action="store_true", help="measure nothing")
-    parser.add_argument("--out", type=Path, default=RESULTS / "osu.jsonl", help="rows")
-    parser.add_argument(
-        "--page", type=Path, default=ROOT / "docs" / "performance.md", help="its generated part is written"
-    )
+    add = parser.add_argument
+    add("--full", action="store_true", help="more sizes and iterations")
+    add("--only", dest="parts", type=options.some_of(PARTS), default=list(PARTS), help="parts, comma separated")
+    add("--ranks", type=options.numbers, help="numbers of ranks, comma separated (2,4)")
+    add("--ops", type=options.some_of(OPERATIONS), help="operations of the grid, comma separated (all)")
+    add("--sizes", type=_checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
+    add("--seconds", type=float, help="for each size, over all starts")
+    add("--starts", type=options.at_least(1), default=STARTS, help=f"of the ranks, for each row ({STARTS})")
+    add("--repeat", type=options.at_least(1), metavar="N", help="compare N pairs of runs, measure nothing else")
+    add("--osu-dir", type=Path, metavar="DIR", help="run the OSU binaries below it, too")
+    add("--draw-only", action="store_true", help="measure nothing")
+    add("--out", type=Path, default=RESULTS / "osu.jsonl", help="rows")
+    add("--page", type=Path, default=ROOT / "docs" / "performance.md", help="its generated part is written")
     args = parser.parse_args()
     chosen: dict[str, Any] = FULL if args.full else QUICK
-    args.parts = args.only.split(",")
-    if unknown := set(args.parts) - set(PARTS):
-        parser.error(f"argument --only: {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
     chosen = {"operations": list(OPERATIONS)} | chosen | (REPEATED if args.repeat else {})
-    args.operations = args.ops.split(",") if args.ops else chosen["operations"]
-    if unknown := set(args.operations) - set(OPERATIONS):
-        parser.error(f"argument --ops: {', '.join(sorted(unknown))}: expected some of {', '.join(OPERATIONS)}")
-    args.ranks = [int(word) for word in args.ranks.split(",")] if args.ranks else chosen["ranks"]
+    args.operations = args.ops or chosen["operations"]
+    args.ranks = args.ranks or chosen["ranks"]
     args.sizes, args.seconds = args.sizes or chosen["sizes"], args.seconds or chosen["seconds"]
     args.codec_bytes, args.steps = chosen["codec_bytes"], chosen["steps"]
-    for name in ("repeat", "starts"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            parser.error(f"argument --{name}: expected 1 or more, got {value}")
     return args
 
 
 def _checked_sizes(text: str) -> str:
-    size_list(text)
+    options.size_list(text)
     return text
 
 
@@ -109,7 +100,7 @@ def measure_grid(args: argparse.Namespace, mpi: Mpi, say: Say, start: int) -> li
         rows += jobs.measure(mpi, ranks, [line for op in possible for line in _lines(args, op, start == 0)])
         if args.osu_dir:
             say(f"OSU micro-benchmarks, {ranks} ranks")
-            rows += osu_binaries.run(mpi, args.osu_dir, ranks, args.operations, max(size_list(args.sizes)))
+            rows += osu_binaries.run(mpi, args.osu_dir, ranks, args.operations, max(options.size_list(args.sizes)))
     return rows
 
 
@@ -117,7 +108,7 @@ def _lines(args: argparse.Namespace, op: str, check: bool) -> list[list[str]]:
     """Return the command lines of an operation; those of bw and bibw without what takes seconds: see WINDOW_BYTES."""
     words = [op, "--backend", BACKENDS, "-x", "20", *_shared(args), *MANY]
     checked = ["-c", "-u", "0"] if check else []
-    sizes = size_list(args.sizes)
+    sizes = options.size_list(args.sizes)
     if OPERATIONS[op].kind == "barrier":
         return [words]
     if OPERATIONS[op].kind != "bandwidth":

@@ -18,34 +18,44 @@ from pathlib import Path
 from typing import Any
 
 import marked
-from bcast_hosts import machine, run_job, versions
+from bcast_hosts import machine, need_hosts, run_job, versions
 from bcast_plan import PLACEMENTS
 from rich.console import Console
 from rich.table import Table
 
-COLLECTIVES = "barrier,bcast,allreduce,reduce,allgather"
-PAIRS = "latency,bw"
+from accdp_comm.bench import options
+from accdp_comm.bench.operations import OPERATIONS
+
+COLLECTIVES = ["barrier", "bcast", "allreduce", "reduce", "allgather"]
+PAIRS = ["latency", "bw"]
+DEFAULT_PLACEMENTS = ["2x1", "2x2", "4x1"]
 SIZES = "4,64,1k,8k,64k"
 Row = dict[str, Any]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--placements", default="2x1,2x2,4x1", help=f"hosts x ranks, of {', '.join(PLACEMENTS)}")
-    parser.add_argument("--ops", default=f"{COLLECTIVES},{PAIRS}", help="of accdp bench")
-    parser.add_argument("--sizes", default=SIZES, help="bytes, k suffix")
-    parser.add_argument("--mbit", type=int, help="speed of each host's link; none: as fast as the cores move bytes")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for a size, both libraries together")
-    parser.add_argument("--out", type=Path, help="append JSON lines")
-    parser.add_argument("--page", type=Path, help="whose part about short operations is written anew")
+    add = parser.add_argument
+    add(
+        "--placements",
+        type=options.some_of(PLACEMENTS),
+        default=DEFAULT_PLACEMENTS,
+        help=f"hosts x ranks, of {', '.join(PLACEMENTS)}",
+    )
+    add("--ops", type=options.some_of(OPERATIONS), default=[*COLLECTIVES, *PAIRS], help="of accdp bench")
+    add("--sizes", default=SIZES, help="bytes, k suffix")
+    add("--mbit", type=options.at_least(1), help="speed of each host's link; none: as fast as the cores move bytes")
+    add("--seconds", type=float, default=0.5, help="for a size, both libraries together")
+    add("--out", type=Path, help="append JSON lines")
+    add("--page", type=Path, help="whose part about short operations is written anew")
     return parser.parse_args()
 
 
 def plan(args: argparse.Namespace, placement: str) -> list[list[str]]:
     """Return the command lines of `accdp bench` for a placement."""
     lines = []
-    for op in args.ops.split(","):
-        if op in PAIRS.split(",") and placement != "2x1":
+    for op in args.ops:
+        if OPERATIONS[op].is_pair and placement != "2x1":
             continue
         sizes = [] if op == "barrier" else ["--sizes", args.sizes]
         lines.append([op, "--backend", "accdp,mpi", "--seconds", str(args.seconds), "-i", "20000", "-x", "500", *sizes])
@@ -100,9 +110,10 @@ def write_page(page: Path, tables: dict[str, list[Row]]) -> None:
 
 def main() -> None:
     args = arguments()
+    need_hosts("small_hosts.py")
     console = Console(highlight=False, width=110)
     tables = {}
-    for placement in args.placements.split(","):
+    for placement in args.placements:
         rows = measure(args, placement)
         link = f"{args.mbit} Mbit/s" if args.mbit else "links without a limit"
         tables[title := f"{placement} (hosts x ranks), {link}"] = rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from . import torch_backends
@@ -54,11 +54,11 @@ def parse(arguments: Sequence[str], prog: str, operation: str | None) -> argpars
 def _add_theirs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of the OSU micro-benchmarks").add_argument
     add("-m", dest="sizes", type=_sizes, default=(None, None), metavar="[MIN:]MAX", help="message sizes in bytes")
-    add("-i", dest="iterations", type=_at_least(1), metavar="N", help="iterations per size")
-    add("-x", dest="warm_up", type=_at_least(0), metavar="N", help="iterations before those, not measured")
+    add("-i", dest="iterations", type=at_least(1), metavar="N", help="iterations per size")
+    add("-x", dest="warm_up", type=at_least(0), metavar="N", help="iterations before those, not measured")
     add("-f", dest="full", action="store_true", help="also minimum and maximum over ranks, and iterations")
     add("-c", dest="validate", action="store_true", help="check results before measuring")
-    add("-u", dest="validation_warm_up", type=_at_least(0), default=5, metavar="N", help="calls before each check (5)")
+    add("-u", dest="validation_warm_up", type=at_least(0), default=5, metavar="N", help="calls before each check (5)")
     add("-d", dest="device", choices=("cpu", "cuda"), default="cpu", help="where buffers are (cpu)")
     add("-T", dest="types", type=_types, metavar="TYPE,...", help=f"all (OMB's three), or of {', '.join(DATATYPES)}")
     add(
@@ -71,20 +71,20 @@ def _add_theirs(parser: argparse.ArgumentParser) -> None:
         metavar="P,...",
         help=f"percentiles of the iterations ({_DEFAULT_PERCENTILES})",
     )
-    add("-G", dest="graphs", type=_graphs, default=[], metavar="KIND,...", help="draw: tty, png, pdf")
+    add("-G", dest="graphs", type=some_of(_GRAPHS), default=[], metavar="KIND,...", help="draw: tty, png, pdf")
     add("-M", dest="limit_bytes", type=_bytes, default=512 << 20, metavar="BYTES", help="memory per rank (512M)")
     add("-k", dest="root", type=_root, default=0, metavar="ROOT", help="fixed:RANK or rotate (fixed:0)")
     add("-l", dest="in_place", action="store_true", help="allreduce in place")
-    add("-W", dest="window", type=_at_least(1), default=64, metavar="N", help="messages per iteration of bw, bibw (64)")
+    add("-W", dest="window", type=at_least(1), default=64, metavar="N", help="messages per iteration of bw, bibw (64)")
 
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of accdp").add_argument
-    add("-n", "--ranks", type=_at_least(1), metavar="N", help="start so many ranks by `accdp run`, then measure")
+    add("-n", "--ranks", type=at_least(1), metavar="N", help="start so many ranks by `accdp run`, then measure")
     add(
         "--backend",
         dest="backends",
-        type=_backends,
+        type=some_of(BACKENDS),
         default=["accdp"],
         metavar="NAME,...",
         help="in one interleaved run: accdp (Communicator), mpi (mpi4py), accdp-torch, gloo, nccl (torch)",
@@ -103,7 +103,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=_seconds, metavar="S", help="fewer calls where a size would take longer")
     add(
         "--at-least",
-        type=_at_least(1),
+        type=at_least(1),
         default=LEAST_ITERATIONS,
         metavar="N",
         help=f"with --seconds: so many iterations however long they take ({LEAST_ITERATIONS})",
@@ -168,7 +168,9 @@ def counts(args: argparse.Namespace, row: Operation, size: int) -> tuple[int, in
     return iterations, row.warm_up[is_large] if args.warm_up is None else args.warm_up
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers that are not smaller."""
+
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
             raise argparse.ArgumentTypeError(f"expected a whole number >= {least}, got {text!r}")
@@ -194,23 +196,27 @@ def _sizes(text: str) -> tuple[int | None, int | None]:
     return _bytes(low) if low else None, _bytes(high) if high else None
 
 
-def _some_of(known: Sequence[str], text: str) -> list[str]:
-    words = text.split(",")
-    if unknown := [word for word in words if word not in known]:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got {', '.join(map(repr, unknown))}")
-    return list(dict.fromkeys(words))
+def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a reader of words of a list, with commas between them; each counts once."""
+
+    def read(text: str) -> list[str]:
+        words = text.split(",")
+        if unknown := [word for word in words if word not in known]:
+            raise argparse.ArgumentTypeError(
+                f"expected some of {', '.join(known)}, got {', '.join(map(repr, unknown))}"
+            )
+        return list(dict.fromkeys(words))
+
+    return read
 
 
-def _backends(text: str) -> list[str]:
-    return _some_of(BACKENDS, text)
-
-
-def _graphs(text: str) -> list[str]:
-    return _some_of(_GRAPHS, text)
+def numbers(text: str) -> list[int]:
+    """Read whole numbers >= 1 with commas between them."""
+    return [at_least(1)(word) for word in text.split(",")]
 
 
 def _types(text: str) -> list[str]:
-    return list(_ALL_TYPES) if text == "all" else _some_of(tuple(DATATYPES), text)
+    return list(_ALL_TYPES) if text == "all" else some_of(DATATYPES)(text)
 
 
 def _percentiles(text: str) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ def read_hosts(path: str) -> list[Host]:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
         raise _core.UsageError(f"--hosts {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _core.UsageError(f"--hosts {path}: expected a text of hosts: {error}") from error
     hosts = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -42,21 +42,21 @@ class Record:
             file.write(json.dumps(asdict(outcome)) + "\n")
 
     def _read(self, question: dict[str, object]) -> None:
-        text = self.path.read_text()
-        lines = text.split("\n")
-        if lines[-1]:  # the last write was cut short: that trial is made again
-            self.path.write_text(text[: len(text) - len(lines[-1])])
         try:
+            text = self.path.read_text()
+            lines = text.split("\n")
             head, *rows = [json.loads(line) for line in lines[:-1]]
             is_ours = head.pop("accdp_tune") == 1
             outcomes = [Outcome(**{**row, "point": Point(**row["point"])}) for row in rows]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _core.UsageError(f"{self.path}: not a file of outcomes of accdp tune ({error})") from error
         if not is_ours or head != json.loads(json.dumps(question)):
             others = ", ".join(sorted(key for key in {*head, *question} if head.get(key) != _plain(question.get(key))))
             raise _core.UsageError(
                 f"{self.path} has outcomes of another search ({others} differ): use another --output, or --fresh"
             )
+        if lines[-1]:  # the last write was cut short: that trial is made again
+            self.path.write_text(text[: len(text) - len(lines[-1])])
         self.outcomes = outcomes
 
 

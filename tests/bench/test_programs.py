@@ -13,6 +13,26 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["small_hosts.py", "--placements", "2x1,x"], "--placements: expected some of"),
+        (["small_hosts.py", "--ops", "sum"], "--ops: expected some of"),
+        (["allreduce_hosts.py", "--placements", "x"], "--placements: expected some of"),
+        (["allreduce_hosts.py", "--dtypes", "int8"], "--dtypes: expected some of float32, bfloat16, got 'int8'"),
+        (["bcast_hosts.py", "--links", "10"], "--links: expected some of 1000, 10000, got '10'"),
+        (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
+        (["report.py", "--ranks", "2,x"], "--ranks: expected a whole number >= 1, got 'x'"),
+        (["launch_overhead.py", "--samples", "0"], "--samples: expected a whole number >= 1, got '0'"),
+        (["tune_digits.py", "--ranks", "x"], "--ranks: expected numbers >= 1 with commas between them, got 'x'"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(words, said):
+    result = jobs.run([sys.executable, str(BENCH / words[0]), *words[1:]])
+    assert result.returncode == 2 and said in result.stderr.splitlines()[-1].replace("argument ", ""), str(result)
+    assert "Traceback" not in result.stderr
+
+
 def test_launch_overhead(tmp_path):
     out = tmp_path / "o.jsonl"
     words = ["--ranks", "2", "--samples", "2", "--json", str(out)]

@@ -43,12 +43,15 @@ def test_another_search_is_refused_and_can_be_forgotten(path):
     assert Record(path, {**QUESTION, "script": ["other.py"]}, fresh=True).outcomes == []
 
 
-@pytest.mark.parametrize("text", ["hello\n", "[]\n", "{}\n", '{"accdp_tune": 1}\n{"point": 3}\n', ""])
-def test_a_file_that_is_none_of_ours(path, text):
+@pytest.mark.parametrize(
+    "data", [b"hello\n", b"[]\n", b"{}\n", b'{"accdp_tune": 1}\n{"point": 3}\n', b"", b"a\nb", b"\xd0"]
+)
+def test_a_file_that_is_none_of_ours_stays_as_it_is(path, data):
     path.parent.mkdir()
-    path.write_text(text)
+    path.write_bytes(data)
     with pytest.raises(UsageError, match="not a file of outcomes"):
         Record(path, {})
+    assert path.read_bytes() == data
 
 
 def test_profile(tmp_path):

@@ -1,8 +1,12 @@
 """A rank that ends the job waits until its error has been read, but not for ever."""
 
+import io
 import os
+import sys
 import threading
 import time
+
+import pytest
 
 from accdp_comm import last_words
 
@@ -26,3 +30,17 @@ def test_what_is_no_pipe(tmp_path):
         file.write("something")
         file.flush()
         assert last_words.drain(file.fileno(), time.monotonic())
+
+
+@pytest.mark.parametrize("stdout", [None, io.StringIO()], ids=["closed", "buffer"])
+def test_errors_are_waited_for_whatever_became_of_standard_output(monkeypatch, stdout):
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as stderr:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        stderr.write("ValueError: enough\n")
+        waiting = threading.Thread(target=last_words.let_be_read)
+        waiting.start()
+        assert os.read(read_end, 99) == b"ValueError: enough\n"  # flushed, too
+        waiting.join(30)
+    os.close(read_end)

@@ -119,11 +119,12 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
         ("a b c\n", "line 1: expected HOST"),
         ("a:0\n", "line 1: expected HOST.*, got 'a:0'"),
         ("a:1\na:2\n", "named twice"),
+        ("\xd0", "expected a text of hosts"),
     ],
 )
 def test_wrong_host_files_are_refused(tmp_path, text, message):
     path = tmp_path / "hosts"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(_core.UsageError, match=message):
         hosts.read_hosts(str(path))
 

@@ -9,6 +9,8 @@
 
 namespace accdp {
 
+class PostOffice;
+
 /// Device memory that is worked on in the host.
 struct DeviceBlock {
   Bytes data;
@@ -39,6 +41,9 @@ class DeviceRoute {
   /// Waits until the blocks that are read have come. The device memory is used until deliver()'s work is done.
   virtual std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream,
                                             const std::vector<DeviceBlock>& blocks) = 0;
+  /// Before the wire gets memory of the device (PostOffice::takes_device_memory): waits until what `stream` holds is
+  /// done. Throws as admit() does.
+  virtual void await(PostOffice& office, int device, std::uintptr_t stream) = 0;
   virtual std::string describe() const = 0;
 };
 

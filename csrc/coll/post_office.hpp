@@ -76,6 +76,8 @@ class PostOffice {
     return peer >= 0 && peer < fabric_.topology().size() && !is_near(peer) && bytes > fabric_.eager_bytes &&
            fabric_.wire_takes_device_memory();
   }
+  /// What the background thread does from now on before it drives: MPI wants the device of messages to be current.
+  void prepare_attendant(std::function<void()> prepare);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
 
  private:
@@ -158,7 +160,8 @@ class PostOffice {
   bool driving_ = false;
   std::shared_ptr<Watcher> looker_;  // of test()
   Clock::time_point next_look_{};
-  bool attended_ = false;   // it is the background thread that drives
+  bool attended_ = false;  // it is the background thread that drives
+  std::function<void()> prepare_attendant_;
   bool resting_ = false;    // the background thread sleeps until told
   Habit spin_;              // of receive_at_once()
   Patience wire_patience_;  // of who drives messages of other nodes

@@ -170,6 +170,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
   try {
+    if (attended_ && prepare_attendant_) prepare_attendant_();
     std::vector<std::uint64_t> taken(t.local_size());
     bool naps = attended_;  // the background thread had better leave the cores to others
     while (!enough() && !(is_limited && Clock::now() >= until)) {
@@ -298,6 +299,11 @@ bool PostOffice::test(const MessageHandle& m) {
   done_.notify_all();
   run_callbacks(lock);
   return m->done;
+}
+
+void PostOffice::prepare_attendant(std::function<void()> prepare) {
+  const std::unique_lock lock = enter();
+  prepare_attendant_ = std::move(prepare);
 }
 
 bool PostOffice::is_done(const MessageHandle& m) { return m->done; }

@@ -90,6 +90,9 @@ class PinnedBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// Makes a device current for all that this thread does.
+void use_device(int device);
+
 /// Makes a device current for a scope.
 class DeviceGuard {
  public:

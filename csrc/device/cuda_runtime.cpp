@@ -77,6 +77,8 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
   memory_ = Handle<PinnedMemoryTraits>(memory);
 }
 
+void use_device(int device) { ACCDP_CUDA(cudaSetDevice(device)); }
+
 DeviceGuard::DeviceGuard(int device) {
   int before;
   ACCDP_CUDA(cudaGetDevice(&before));

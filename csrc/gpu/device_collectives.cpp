@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "device/cuda_reduce.hpp"
+#include "gpu/device_messages.hpp"
 #include "gpu/gpu_pipeline.hpp"
 #include "gpu/host_copies.hpp"
 #include "gpu/shared_gpu.hpp"
@@ -175,10 +176,9 @@ std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                         reinterpret_cast<cudaStream_t>(stream), blocks);
 }
 
-void DevicePath::await(int device, std::uintptr_t stream) {
+void DevicePath::await(PostOffice& office, int device, std::uintptr_t stream) {
   admit(device, stream);
-  const DeviceGuard guard(device);
-  synchronize(reinterpret_cast<cudaStream_t>(stream));
+  await_for_wire(office, device, stream);
 }
 
 DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)

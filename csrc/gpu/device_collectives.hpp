@@ -19,9 +19,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
-  /// Waits until what `stream` holds is done: before memory is handed to the wire
-  /// (PostOffice::takes_device_memory). Throws as admit() does.
-  void await(int device, std::uintptr_t stream);
+  void await(PostOffice& office, int device, std::uintptr_t stream) override;
   /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host", "staged: why".
   std::string describe() const override;
 

@@ -4,6 +4,13 @@
 
 namespace accdp {
 
+/// Callers have a device of their own that is current; the background thread, which may have to go on, has none.
+void await_for_wire(PostOffice& office, int device, std::uintptr_t stream) {
+  const DeviceGuard guard(device);  // a stream may be the current device's default
+  synchronize(reinterpret_cast<cudaStream_t>(stream));
+  office.prepare_attendant([device] { use_device(device); });
+}
+
 void send_from_device(Group& group, int device, std::uintptr_t stream, ConstBytes data, int to, std::int64_t tag,
                       double timeout_s) {
   const DeviceGuard guard(device);
@@ -11,7 +18,7 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
   refuse_capture(callers);
   PostOffice& office = group.post_office();
   if (office.takes_device_memory(data.size(), to)) {
-    synchronize(callers);  // what writes the data
+    await_for_wire(office, device, stream);  // what writes the data
     return office.wait(group.send(data, to, tag, timeout_s));
   }
   const PinnedBuffer host(data.size());
@@ -27,7 +34,7 @@ int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes dat
   refuse_capture(callers);
   PostOffice& office = group.post_office();
   if (office.takes_device_memory(data.size(), from)) {
-    synchronize(callers);  // what still uses the memory
+    await_for_wire(office, device, stream);  // what still uses the memory
     office.wait(group.receive(data, from, tag, timeout_s));
     return from;
   }

@@ -16,4 +16,7 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
 int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
                       double timeout_s);
 
+/// Of messages that the wire gets as they are: waits until what the stream holds is done.
+void await_for_wire(PostOffice& office, int device, std::uintptr_t stream);
+
 }  // namespace accdp

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -51,18 +52,27 @@ class Gate {
 struct Spare {
   int device;
   DeviceBuffer memory;
+  std::vector<int> readers;  // processes whose streams may still read it
 };
-std::mutex g_spares_mutex;
-/// Never destroyed: no CUDA call after main().
+std::mutex g_mutex;
+/// Never destroyed, as the next: no CUDA call after main().
 std::vector<Spare>& spares() {
   static auto* const list = new std::vector<Spare>;
   return *list;
 }
+/// Of all pools of this process.
+std::set<cudaStream_t>& streams() {
+  static auto* const all = new std::set<cudaStream_t>;
+  return *all;
+}
 
-DeviceBuffer take_memory(int device, std::size_t bytes) {
-  std::lock_guard lock(g_spares_mutex);
+/// Memory that no process can still read once `readers` have done what is on their pools' streams.
+DeviceBuffer take_memory(int device, std::size_t bytes, const std::vector<int>& readers) {
+  std::lock_guard lock(g_mutex);
+  const auto is_reader = [&](int pid) { return std::find(readers.begin(), readers.end(), pid) != readers.end(); };
   for (Spare& spare : spares())
-    if (spare.device == device && spare.memory.bytes() == bytes) {
+    if (spare.device == device && spare.memory.bytes() == bytes &&
+        std::all_of(spare.readers.begin(), spare.readers.end(), is_reader)) {
       DeviceBuffer found = std::move(spare.memory);
       std::swap(spare, spares().back());
       spares().pop_back();
@@ -71,9 +81,14 @@ DeviceBuffer take_memory(int device, std::size_t bytes) {
   return DeviceBuffer(bytes);
 }
 
-void give_back_memory(int device, DeviceBuffer memory) {
-  std::lock_guard lock(g_spares_mutex);
-  spares().push_back({device, std::move(memory)});
+void give_back_memory(int device, DeviceBuffer memory, std::vector<int> readers) {
+  std::lock_guard lock(g_mutex);
+  spares().push_back({device, std::move(memory), std::move(readers)});
+}
+
+void drain_pools() {
+  std::lock_guard lock(g_mutex);
+  for (cudaStream_t stream : streams()) drain(stream);
 }
 
 }  // namespace
@@ -81,12 +96,19 @@ void give_back_memory(int device, DeviceBuffer memory) {
 Pool::Pool(Context& c, int device, std::size_t slot_bytes)
     : me_(c.local_rank()), device_(device), slot_bytes_(slot_bytes) {
   const DeviceGuard guard(device);
+  for (int rank : c.topology().neighbours()) readers_.push_back(c.pid_of(rank));
+  // The others' memory may be what they had in a pool before, and this process may still be about to read there.
+  drain_pools();
   stream_ = make_stream();
+  {
+    std::lock_guard lock(g_mutex);
+    streams().insert(stream());
+  }
   Card mine;
   mine.gpu = gpu_id(device);
   std::string trouble;
   try {
-    memory_ = take_memory(device, 2 * slot_bytes);
+    memory_ = take_memory(device, 2 * slot_bytes, readers_);
     mine.memory = memory_.share();
     mine.has_memory = true;
   } catch (const CudaError& error) {
@@ -158,8 +180,12 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
 }
 
 Pool::~Pool() {
-  if (stream_) drain(stream());
-  if (memory_.data()) give_back_memory(device_, std::move(memory_));
+  drain(stream());
+  {
+    std::lock_guard lock(g_mutex);
+    streams().erase(stream());
+  }
+  if (memory_.data()) give_back_memory(device_, std::move(memory_), std::move(readers_));
 }
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {

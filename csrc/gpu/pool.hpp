@@ -26,7 +26,8 @@ class Pool {
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
   /// Waits for the work on the stream. The memory stays allocated, for this process's later groups: other ranks may
-  /// still have it open, and to free it before they close it is undefined.
+  /// still have it open, and to free it before they close it is undefined. They may even have yet to read it, when
+  /// their streams come to that: so it goes to groups of the same ranks, or of more, whose pools wait for that first.
   ~Pool();
 
   bool is_usable() const { return is_usable_; }
@@ -63,6 +64,7 @@ class Pool {
   static std::size_t half(std::uint64_t step) { return step % 2; }
 
   int me_, device_;
+  std::vector<int> readers_;  // processes of the node's ranks
   std::size_t slot_bytes_;
   std::string why_not_;
   DeviceBuffer memory_;

@@ -18,12 +18,6 @@ DeviceCall::DeviceCall(c10::Device device, std::optional<c10::Stream> own)
   if (own) start_.record(callers_);
 }
 
-void DeviceCall::await_caller() const {
-  c10::Event before(device().type());
-  before.record(callers_);
-  before.synchronize();
-}
-
 void DeviceCall::carry(std::function<void()> operation) { operation_ = std::move(operation); }
 
 void DeviceCall::run() {

@@ -23,8 +23,6 @@ class DeviceCall {
   DeviceCall(c10::Device device, std::optional<c10::Stream> own);
   DeviceCall(const DeviceCall&) = delete;
 
-  /// Blocks the host until the device has done what the stream held that the call was made on.
-  void await_caller() const;
   /// What it does. Tensors in it are kept until the device has done the operation, or, where the caller waits on the
   /// stream that the call was made on, until that stream is made to wait: their memory is used again in its order.
   void carry(std::function<void()> operation);
@@ -38,6 +36,8 @@ class DeviceCall {
   c10::Device device() const { return stream_.device(); }
   c10::Stream stream() const { return stream_; }
   std::uintptr_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_.native_handle()); }
+  /// Of the stream that the call was made on.
+  std::uintptr_t callers_handle() const { return reinterpret_cast<std::uintptr_t>(callers_.native_handle()); }
 
  private:
   c10::Stream callers_, stream_;

@@ -202,7 +202,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
     }
     const auto call = devices_.begin(tensors[0].device(), false);
     if (group_->post_office().takes_device_memory(reads.bytes().size(), to)) {
-      call->await_caller();
+      devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
       return follow(work, group_->send(reads.bytes(), to, tag), [reads] {});
     }
     std::shared_ptr<HostCopies> copies =
@@ -232,7 +232,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
     if (group_->post_office().takes_device_memory(writes.bytes().size(), from)) {
       call->carry([writes] { writes.give_back(); });
       work->set_call(call);
-      call->await_caller();
+      devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
       return follow(work, group_->receive(writes.bytes(), from, tag), [call] { call->run(); });
     }
     std::shared_ptr<HostCopies> copies =

@@ -164,7 +164,8 @@ class ProcessWire : public accdp::Wire {
 };
 
 /// Runs `body` in processes that form one group over several nodes: nodes[r] is rank r's. True if all ended well.
-inline bool run_processes_on_nodes(const std::vector<int>& nodes, const Body& body) {
+template <class AnyWire = ProcessWire>
+bool run_processes_on_nodes(const std::vector<int>& nodes, const Body& body) {
   const int size = static_cast<int>(nodes.size());
   struct Meeting {
     std::atomic<int> arrived{0};
@@ -192,7 +193,7 @@ inline bool run_processes_on_nodes(const std::vector<int>& nodes, const Body& bo
     for (int r = 0; r < size; ++r) peers.push_back({"host" + std::to_string(nodes[r]), meeting->pids[r], 0, nodes[r]});
     const auto segment = segments.find(nodes[rank]);
     const int fd = segment == segments.end() ? -1 : segment->second.fd();
-    accdp::Group group("test", rank, peers, fd, 30, std::make_shared<ProcessWire>(sockets[rank]));
+    accdp::Group group("test", rank, peers, fd, 30, std::make_shared<AnyWire>(sockets[rank]));
     body(group);
   });
   for (const std::vector<int>& row : sockets)

@@ -38,7 +38,8 @@ class Recorder(messages.Messages):
     def _path(self):
         return self
 
-    def await_stream(self, device, stream):
+    def await_stream(self, group, device, stream):
+        assert group is self._core
         self.asked.append(("await", device, stream))
 
 

@@ -1,0 +1,52 @@
+// Messages whose device memory the wire gets as it is, where no caller waits for them: the background thread moves
+// them.
+#include "device_checks.hpp"
+#include "process_wire.hpp"
+
+namespace {
+
+constexpr int kSecond = 1;  // not the device that a new thread begins with
+
+/// A wire that takes device memory from threads whose current device it lies on.
+class DeviceWire : public ProcessWire {
+ public:
+  using ProcessWire::ProcessWire;
+  bool takes_device_memory() const override { return true; }
+  Request isend(ConstBytes data, int to, Tag tag) override {
+    check(data);
+    return ProcessWire::isend(data, to, tag);
+  }
+  Request irecv(Bytes data, int from, Tag tag, bool exact) override {
+    check(data);
+    return ProcessWire::irecv(data, from, tag, exact);
+  }
+
+ private:
+  static void check(ConstBytes data) {
+    cudaPointerAttributes attributes;
+    ACCDP_CUDA(cudaPointerGetAttributes(&attributes, data.data()));
+    if (attributes.type != cudaMemoryTypeDevice) return;
+    int current;
+    ACCDP_CUDA(cudaGetDevice(&current));
+    CHECK(current == attributes.device);
+  }
+};
+
+}  // namespace
+
+int main() {
+  CHECK(run_processes_on_nodes<DeviceWire>({0, 1}, [](Group& group) {
+    cudasim::set_devices(2);
+    const DeviceGuard guard(kSecond);
+    Gpu gpu(group);
+    const std::size_t count = 300'000;
+    const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
+    CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
+    gpu.path->await(group.post_office(), kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
+    const MessageHandle message =
+        group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
+    while (!group.post_office().is_done(message)) usleep(1000);
+    CHECK(!message->error && data.values() == input(0, count));
+    group.barrier();
+  }));
+}

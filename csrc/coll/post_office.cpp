@@ -9,6 +9,24 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kWirePieceBytes = 64 << 20;
+// What a rank may hold of each rank of other nodes because it was sent before anybody asked.
+constexpr std::size_t kAllowanceBytes = 1 << 20;
+// Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
+constexpr std::size_t kMostAheadBytes = 256 << 10;
+
+/// What counts towards the allowance: empty messages take memory, too.
+std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
+
+/// Calls piece(bytes, is_last) for what goes over the wire at once; of an empty message one piece.
+template <class Piece>
+void for_wire_pieces(const Message& m, Piece piece) {
+  std::size_t at = 0;
+  do {
+    const std::size_t n = std::min(kWirePieceBytes, m.bytes - at);
+    piece(Bytes(m.data + at, n), at + n == m.bytes);
+    at += n;
+  } while (at < m.bytes);
+}
 
 }  // namespace
 
@@ -58,10 +76,17 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
       if (m->bytes) std::memcpy(place, m->data, m->bytes);
     });
     finish(m);
-  } else if (m->bytes <= fabric_.eager_bytes) {
+  } else if (may_go_ahead(*m)) {
     m->matched = true;
-    routes_[m->peer].outbox.push_back(
-        {{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
+    Route& route = routes_[m->peer];
+    if (!is_near(m->peer)) route.sent_ahead += held_bytes(m->bytes);
+    if (m->bytes <= fabric_.eager_bytes) {
+      route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
+    } else {
+      m->id = next_id_++;
+      route.outbox.push_back({{MessageHead::kAhead, 0, m->tag, m->id, m->bytes}, nullptr});
+      route.streaming.push_back(m);
+    }
   } else {
     m->id = next_id_++;
     routes_[m->peer].asked[m->id] = m;
@@ -87,7 +112,25 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   run_callbacks(lock);
 }
 
+/// Whether a message leaves before the receiver asks for it. On a node the ring bounds what then lies at the receiver
+/// unless it looks; between nodes the allowance does.
+bool PostOffice::may_go_ahead(const Message& m) const {
+  if (is_near(m.peer)) return m.bytes <= fabric_.eager_bytes;
+  const Route& route = routes_[m.peer];
+  return m.bytes <= kMostAheadBytes && route.sent_ahead - route.matched_there + held_bytes(m.bytes) <= kAllowanceBytes;
+}
+
 // ---- matching -----------------------------------------------------------------------------------
+
+/// What came ahead has found its receive. The peer hears of it with the next letter, and of much at once.
+void PostOffice::count_matched(int from, const MessageHead& head) {
+  if (is_near(from) || head.kind == MessageHead::kAsk) return;
+  Route& route = routes_[from];
+  route.matched += held_bytes(head.bytes);
+  if (route.matched - route.told_matched < kAllowanceBytes / 2) return;
+  route.told_matched = route.matched;
+  route.outbox.push_back({{MessageHead::kCount, 0, head.tag, 0, 0}, nullptr});
+}
 
 void PostOffice::check_size(const Message& m, int from, const MessageHead& head) {
   if (m.bytes == head.bytes) return;
@@ -102,17 +145,19 @@ void PostOffice::check_size(const Message& m, int from, const MessageHead& head)
 void PostOffice::accept(const MessageHandle& m, int from, const MessageHead& head) {
   m->peer = from;
   m->matched = true;
+  count_matched(from, head);
   try {
     check_size(*m, from, head);
   } catch (...) {
     finish(m, std::current_exception());
     return;
   }
-  if (head.kind == MessageHead::kAsk) grant(m, from, head);
+  if (head.kind != MessageHead::kEager) grant(m, from, head);
 }
 
 void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head) {
   m->id = head.id;
+  if (head.kind == MessageHead::kAhead) return make_place(m, from);
   if (fabric_.can_read(from)) {
     m->address = head.address;
     routes_[from].taking.push_back(m);  // or it gets a place after all, when its turn comes
@@ -121,21 +166,24 @@ void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head
   grant_place(m, from);
 }
 
-void PostOffice::grant_place(const MessageHandle& m, int from) {
+void PostOffice::make_place(const MessageHandle& m, int from) {
   if (is_near(from)) {
     routes_[from].arriving[m->id] = m;
-  } else {
-    for (std::size_t at = 0; at < m->bytes; at += kWirePieceBytes) {
-      const std::size_t n = std::min(kWirePieceBytes, m->bytes - at);
-      parcels_.push_back(
-          {fabric_.wire()->irecv({m->data + at, n}, from, Wire::data_tag(m->id)), {}, m, at + n == m->bytes});
-    }
+    return;
   }
+  for_wire_pieces(*m, [&](Bytes piece, bool is_last) {
+    parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id)), {}, m, is_last});
+  });
+}
+
+void PostOffice::grant_place(const MessageHandle& m, int from) {
+  make_place(m, from);
   routes_[from].outbox.push_back({{MessageHead::kGrant, 0, m->tag, m->id, m->bytes}, nullptr});
 }
 
 /// A head has come in; `take` removes it from where it came, copying its payload.
 void PostOffice::arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take) {
+  if (head.kind == MessageHead::kCount) return take(nullptr);
   Route& route = routes_[from];
   if (head.kind == MessageHead::kGrant || head.kind == MessageHead::kTaken) {
     take(nullptr);
@@ -257,10 +305,12 @@ bool PostOffice::flush_ring(int peer) {
 }
 
 void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message) {
+  const LetterHead start{routes_[peer].matched, head};
+  routes_[peer].told_matched = start.matched;
   Parcel parcel;
-  parcel.mail.resize(sizeof head + head.piece);
-  std::memcpy(parcel.mail.data(), &head, sizeof head);
-  if (head.piece) std::memcpy(parcel.mail.data() + sizeof head, payload, head.piece);
+  parcel.mail.resize(sizeof start + head.piece);
+  std::memcpy(parcel.mail.data(), &start, sizeof start);
+  if (head.piece) std::memcpy(parcel.mail.data() + sizeof start, payload, head.piece);
   parcel.request = fabric_.wire()->isend(parcel.mail, peer, Wire::kMail);
   if (!fabric_.wire()->test(parcel.request)) parcels_.push_back(std::move(parcel));  // short ones have mostly left
   if (message) finish(message);                                                      // its payload was copied
@@ -274,11 +324,9 @@ void PostOffice::flush_wire(int peer) {
   }
   for (; !route.streaming.empty(); route.streaming.pop_front()) {
     const MessageHandle m = route.streaming.front();
-    for (std::size_t at = 0; at < m->bytes; at += kWirePieceBytes) {
-      const std::size_t n = std::min(kWirePieceBytes, m->bytes - at);
-      parcels_.push_back(
-          {fabric_.wire()->isend({m->data + at, n}, peer, Wire::data_tag(m->id)), {}, m, at + n == m->bytes});
-    }
+    for_wire_pieces(*m, [&](Bytes piece, bool is_last) {
+      parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id)), {}, m, is_last});
+    });
   }
 }
 
@@ -287,10 +335,12 @@ bool PostOffice::progress_wire() {
   int from;
   std::vector<std::byte> letter;
   while (fabric_.wire()->take(Wire::kMail, from, letter)) {
-    MessageHead head;
-    std::memcpy(&head, letter.data(), sizeof head);
+    LetterHead start;
+    std::memcpy(&start, letter.data(), sizeof start);
+    routes_[from].matched_there = start.matched;
+    const MessageHead& head = start.message;
     arrived(from, head, [&](std::byte* place) {
-      if (head.piece) std::memcpy(place, letter.data() + sizeof head, head.piece);
+      if (head.piece) std::memcpy(place, letter.data() + sizeof start, head.piece);
     });
     moved = true;
   }

@@ -42,10 +42,11 @@ using MessageHandle = std::shared_ptr<Message>;
 /// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
 ///
 /// Short messages travel at once and wait at the receiver if nobody asked for them yet. Long ones ask
-/// first (kAsk). Where the receiver can read the sender's memory it may copy them out of there, and says so (kTaken);
-/// else it grants them a place, and they come in pieces (kGrant, kData).
-/// Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records.
-/// Whoever waits drives all messages of the group; a background thread does where nobody waits, or looks, for a while.
+/// first (kAsk), but for those to other nodes that go ahead (kAhead): as long as the receiver holds no more than
+/// kAllowanceBytes of one rank's messages that it has not asked for. Where the receiver can read the sender's memory it
+/// may copy them out of there, and says so (kTaken); else it grants them a place, and they come in pieces (kGrant,
+/// kData). Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records. Whoever
+/// waits drives all messages of the group; a background thread does where nobody waits, or looks, for a while.
 class PostOffice {
  public:
   explicit PostOffice(Fabric& fabric);
@@ -89,11 +90,19 @@ class PostOffice {
     MessageHandle message;  // finished by this parcel, if any
     bool last = false;
   };
+  /// Starts every mail between nodes.
+  struct LetterHead {
+    std::uint64_t matched;  ///< of the bytes that were sent ahead to this letter's sender
+    MessageHead message;
+  };
   struct Route {
     std::deque<std::pair<MessageHead, MessageHandle>> outbox;  // heads in order; with the message whose payload follows
     std::deque<MessageHandle> streaming;                       // granted sends
     std::map<std::uint64_t, MessageHandle> asked, arriving;
     std::deque<MessageHandle> taking;  // receives that copy out of the sender's memory
+    // Bytes since the group was formed. The peer holds what was sent ahead and has not found its receives; this rank
+    // has heard of those that have, and tells of its own.
+    std::uint64_t sent_ahead = 0, matched_there = 0, matched = 0, told_matched = 0;
   };
   class Watcher;
   friend class Watcher;
@@ -110,6 +119,9 @@ class PostOffice {
   bool flush_ring(int peer);
   bool take_piece(int peer);
   bool two_cores_copy(const Message& message, int from) const;
+  bool may_go_ahead(const Message& message) const;
+  void count_matched(int from, const MessageHead& head);
+  void make_place(const MessageHandle& receive, int from);
   void grant_place(const MessageHandle& receive, int from);
   void flush_wire(int peer);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);

@@ -252,6 +252,51 @@ void long_both_ways(Group& group) {
   group.barrier();
 }
 
+/// What nobody asks for goes ahead to another node as long as no more than 1 MiB of it lies there; the rest waits, and
+/// all of it arrives. Once it has, as much may go ahead again.
+void ahead(Group& group) {
+  constexpr std::size_t kBytes = 1000, kAhead = (1 << 20) / (sizeof(MessageHead) + kBytes), kMessages = 3 * kAhead;
+  const Data shorts = content(0, 1, 1, kBytes);
+  for (int round = 0; round < 2; ++round) {
+    if (group.rank() == 1) {
+      group.barrier();  // by now all are on their way
+      for (std::size_t i = 0; i < kMessages; ++i) {
+        Data in(kBytes);
+        group.receive_now(in, 0, 1);
+        CHECK(in == shorts);
+      }
+      group.send_now({}, 0, 2);
+      continue;
+    }
+    std::vector<MessageHandle> sent;
+    for (std::size_t i = 0; i < kMessages; ++i) sent.push_back(group.send(shorts, 1, 1));
+    CHECK(std::all_of(sent.begin(), sent.begin() + kAhead, [](const MessageHandle& m) { return m->done.load(); }));
+    CHECK(std::none_of(sent.begin() + kAhead, sent.end(), [](const MessageHandle& m) { return m->done.load(); }));
+    group.barrier();
+    for (const MessageHandle& message : sent) group.post_office().wait(message);
+    group.receive_now({}, 1, 2);
+  }
+  // Of all lengths, empty ones, too, asked for in the other order.
+  const std::size_t lengths[] = {0, 900, 60'000, 250'000, 300'000, 0, 250'000, 250'000, 250'000, 250'000, 900, 0};
+  const int count = std::size(lengths);
+  std::vector<Data> data;
+  for (int i = 0; i < count; ++i) data.push_back(content(0, 1, i, lengths[i]));
+  if (group.rank() == 1) {
+    group.barrier();
+    for (int i = count - 1; i >= 0; --i) {
+      Data in(lengths[i]);
+      group.receive_now(in, 0, i);
+      CHECK(in == data[i]);
+    }
+  } else {
+    std::vector<MessageHandle> sent;
+    for (int i = 0; i < count; ++i) sent.push_back(group.send(data[i], 1, i));
+    group.barrier();
+    for (const MessageHandle& message : sent) group.post_office().wait(message);
+  }
+  group.barrier();
+}
+
 /// The sender ends before its message was copied.
 void dead_sender(Group& group) {
   Data data(100000);
@@ -331,6 +376,8 @@ int main() {
   }
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
     run_nodes(nodes, everything);
+  run_nodes({0, 1}, ahead);
+  run_nodes({0, 1}, long_both_ways);
   CHECK(run_ranks(2, callbacks));
   run_nodes({0, 1}, callbacks);
   for (std::size_t bytes : {10, 5000}) {

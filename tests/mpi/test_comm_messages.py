@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator, MismatchError, settings
+from accdp_comm import Communicator, MismatchError, settings, waitall
 
 pytestmark = pytest.mark.mpi
 
@@ -87,6 +87,25 @@ def test_tags_out_of_order(world):
             for number in range(3):
                 assert world.recv(got, other, tag) == other
                 assert (got == letter(other, world.rank, 64, 10 * tag + number)).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_unasked(world):
+    """More than may go ahead to another node: the rest waits until it is asked for, and all of it arrives."""
+    lengths = [60_000] * 30 + [900] * 30 + [0, 300_000, 0]
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    works = [
+        world.isend(letter(world.rank, other, length, tag), other, tag)
+        for other in others
+        for tag, length in enumerate(lengths)
+    ]
+    world.barrier()
+    for tag, length in reversed(list(enumerate(lengths))):
+        for other in others:
+            got = np.empty(length, np.uint8)
+            assert world.recv(got, other, tag) == other
+            assert (got == letter(other, world.rank, length, tag)).all()
+    waitall(works)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -205,6 +205,14 @@ void Context::nap() {
   nanosleep(&time, nullptr);
 }
 
+void Context::wait_for_all(std::span<Wire::Request> requests) {
+  poll([&] {
+    wire().test_some(requests);
+    while (!requests.empty() && !requests.front().pending) requests = requests.subspan(1);
+    return requests.empty() ? -1 : requests.front().peer;
+  });
+}
+
 void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {
   Exchange all(*this);
   for (const Incoming& parcel : incoming) all.receive(parcel);
@@ -225,7 +233,9 @@ void Exchange::send(const Outgoing& parcel) {
 }
 
 void Exchange::await_first(std::size_t messages) {
-  for (; done_ < messages; ++done_) c_.wait(requests_[done_]);
+  if (messages <= done_) return;
+  c_.wait_for_all(std::span(requests_).subspan(done_, messages - done_));
+  done_ = messages;
 }
 
 }  // namespace accdp

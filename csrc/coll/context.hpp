@@ -96,6 +96,7 @@ class Context : public Lookout {
   void wait(Wire::Request& request) {
     poll([&] { return wire().test(request) ? -1 : request.peer; });
   }
+  void wait_for_all(std::span<Wire::Request> requests);
   /// Until missing() says -1; before, it tells which rank of another node is waited for. MPI offers nothing to sleep
   /// on: so after spinning and yielding, as on a node, naps.
   template <class Missing>

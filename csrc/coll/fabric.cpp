@@ -65,6 +65,11 @@ Patience patience_of_settings() {
   return {Habit(microseconds(settings().spin_us)), Habit(microseconds(settings().yield_us))};
 }
 
+Patience patience_in_a_crowd() {
+  return {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded),
+          Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
+}
+
 ReduceAlgorithm reduce_algorithm_named(const std::string& name) {
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows())
     if (name == row.name) return row.id;
@@ -116,11 +121,12 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   board_.ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
   wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
-  if (board_.usable_cores() < board_.local_size())
-    for (Patience& patience : patience_)
-      patience = {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded),
-                  Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
+  if (is_crowded()) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd();
   probe_neighbours();
+}
+
+bool Fabric::is_crowded() const {
+  return std::min<double>(board_.usable_cores(), peers_[topology_.rank()].cores) < board_.local_size();
 }
 
 /// What one rank finds need not hold for another, nor has it to: the receiver of a message decides.

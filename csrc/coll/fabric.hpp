@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,7 +27,7 @@ struct Peer {
   std::uint64_t start_time;  ///< ticks since boot, so that a reused pid is not mistaken for the peer
   int node;
   /// Of its machine's cores, those that its node's thread has for itself; nodes may be containers of one machine.
-  double cores = 1;
+  double cores = std::numeric_limits<double>::infinity();
   /// Codecs that do not work in it, with the reason.
   std::map<std::string, std::string> lacks = {};
 };
@@ -52,6 +53,8 @@ class Fabric {
   /// Whether there is a wire that takes device memory: as ACCDP_MPI_CUDA says, or the MPI library.
   bool wire_takes_device_memory() const;
   Patience& patience(Channel channel) { return patience_[channel]; }
+  /// Whether ranks outnumber the cores that this node has: of its machine's, if other nodes are there, too.
+  bool is_crowded() const;
 
   double timeout_s;  ///< of operations that give none
   // As set when the group was formed: ranks must not differ in them later.

@@ -81,7 +81,7 @@ bool PostOffice::two_cores_copy(const Message& m, int from) const {
     if (!route.asked.empty() || !route.streaming.empty()) return false;
     if (peer != from && (!route.taking.empty() || !route.arriving.empty())) return false;
   }
-  return fabric_.board().usable_cores() >= fabric_.topology().local_size();
+  return !fabric_.is_crowded();
 }
 
 /// Copies the next piece of the oldest message that is to come out of that rank's memory, or lets it come.

@@ -56,15 +56,27 @@ class MpiWire : public Wire {
     pack(request, raw);
     if (!done) return false;
     request.pending = false;
-    if (request.is_receive) {
-      int bytes = 0;
-      MPI_Get_count(&status, MPI_BYTE, &bytes);
-      if (request.exact && static_cast<std::size_t>(bytes) != request.bytes)
-        throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
-                            " bytes, expected " + std::to_string(request.bytes));
-      request.bytes = bytes;
-    }
+    check_received(request, status);
     return true;
+  }
+
+  void test_some(std::span<Request> requests) override {
+    constexpr std::size_t kAtOnce = 16;
+    for (std::size_t at = 0; at < requests.size(); at += kAtOnce) {
+      const std::span<Request> some = requests.subspan(at, std::min(kAtOnce, requests.size() - at));
+      MPI_Request raw[kAtOnce];
+      MPI_Status statuses[kAtOnce];
+      int done[kAtOnce], count = 0;
+      std::transform(some.begin(), some.end(), raw,
+                     [](const Request& request) { return request.pending ? unpack(request) : MPI_REQUEST_NULL; });
+      {
+        auto lock = turn();
+        ACCDP_MPI(MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses));
+      }
+      if (count == MPI_UNDEFINED) continue;  // none is pending
+      for (int i = 0; i < count; ++i) some[done[i]].pending = false;
+      for (int i = 0; i < count; ++i) check_received(some[done[i]], statuses[i]);
+    }
   }
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
@@ -101,6 +113,15 @@ class MpiWire : public Wire {
   Health health() const noexcept override { return mpi::health(); }
 
  private:
+  static void check_received(Request& request, const MPI_Status& status) {
+    if (!request.is_receive) return;
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (request.exact && static_cast<std::size_t>(bytes) != request.bytes)
+      throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
+                          " bytes, expected " + std::to_string(request.bytes));
+    request.bytes = bytes;
+  }
   static void pack(Request& request, MPI_Request raw) {
     static_assert(sizeof raw <= sizeof request.raw);
     std::memcpy(&request.raw, &raw, sizeof raw);

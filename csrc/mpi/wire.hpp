@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,10 @@ class Wire {
   virtual bool takes_device_memory() const { return false; }
   /// True once it is complete. Throws MismatchError when a message of another size came.
   virtual bool test(Request& request) = 0;
+  /// The same of several, for which MPI works once, not once for each.
+  virtual void test_some(std::span<Request> requests) {
+    for (Request& request : requests) test(request);
+  }
   /// Takes one whole message of unknown size and sender, if there is one.
   virtual bool take(Tag tag, int& from, std::vector<std::byte>& message) = 0;
   /// Lets go of a request whose peer will not answer. Its buffer must stay valid (the caller leaks it).

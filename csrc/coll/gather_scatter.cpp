@@ -50,6 +50,8 @@ void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, in
 void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const Topology& t = c.topology();
   if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
+  if (!c.has_met() && goes_with_signatures(in.size() * c.shape().node_ranks(), in.size() * t.size(), c.shape()))
+    return gather_with_signatures(c, in, outs, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Outgoing parcel{root, in};

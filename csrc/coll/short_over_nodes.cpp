@@ -1,8 +1,8 @@
 // Short operations over few nodes, in one round between them: what a leader has to tell goes along with the signature
 // by which the leaders compare calls. Phases:
 //   1. on the node the ranks show the leader what they have (1 step);
-//   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, and
-//      has the result: it reduces by itself, in node order;
+//   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, or to
+//      the one that wants it, and has the result: it reduces by itself, in node order;
 //   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
 // fabric.hpp. Cost: one message's way; S*(nodes-1) bytes out of each node that has something to tell; 2 steps, 1 with a
@@ -95,29 +95,63 @@ std::size_t bytes_of_node(const Topology& t, int node, const std::vector<Bytes>&
   return bytes;
 }
 
-void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
+namespace {
+
+/// Each leader tells a node, or all (-1), the blocks of its own, which have so many bytes together.
+template <class BytesOf>
+void publish_with_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_node, BytesOf bytes_of) {
   const Topology& t = c.topology();
-  c.note({kWithSignatures, 1, in.size()});
   if (c.local_size() > 1)
     copy_to(c.open(), in);
   else
     c.open_unwritten();
-  c.publish_with({bytes_of_node(t, t.node(), outs), -1, [&](std::byte* place) {
+  c.publish_with({bytes, to_node, [&](std::byte* place) {
                     for (int rank : t.neighbours()) {
-                      copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), outs[rank].size()));
-                      place += outs[rank].size();
+                      copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), bytes_of(rank)));
+                      place += bytes_of(rank);
                     }
                   }});
-  // Blocks lie node by node.
-  const auto take = [&](const std::byte* from, int node) {
-    for (int rank : t.members(node)) {
-      copy_to(outs[rank].data(), {from, outs[rank].size()});
-      from += outs[rank].size();
-    }
-    return from;
-  };
+}
+
+/// Blocks of a node's ranks that lie one after the other; where the next node's may begin.
+const std::byte* take_blocks(const Topology& t, int node, const std::byte* from, const std::vector<Bytes>& outs) {
+  for (int rank : t.members(node)) {
+    copy_to(outs[rank].data(), {from, outs[rank].size()});
+    from += outs[rank].size();
+  }
+  return from;
+}
+
+}  // namespace
+
+void gather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
+  const Topology& t = c.topology();
+  c.note({kWithSignatures, 1, in.size()});
+  const auto bytes_of_node = [&](int node) { return in.size() * t.members(node).size(); };
+  publish_with_blocks(c, in, bytes_of_node(t.node()), t.node_of(root), [&](int) { return in.size(); });
+  if (!t.is_near(root)) return;
+  const auto blocks_of = [&](int node) { return c.carried(node, bytes_of_node(node)); };
+  if (t.leader(t.node()) == root) {
+    for (int node = 0; t.rank() == root && node < t.nodes(); ++node) take_blocks(t, node, blocks_of(node).data(), outs);
+    return;
+  }
+  show_to_node(
+      c,
+      [&](std::byte* slot) {
+        for (int node = 0; node < t.nodes(); slot += bytes_of_node(node++)) copy_to(slot, blocks_of(node));
+      },
+      [&](const std::byte* slot) {
+        for (int node = 0; t.rank() == root && node < t.nodes(); ++node) slot = take_blocks(t, node, slot, outs);
+      });
+}
+
+void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
+  const Topology& t = c.topology();
+  c.note({kWithSignatures, 1, in.size()});
+  publish_with_blocks(c, in, bytes_of_node(t, t.node(), outs), -1, [&](int rank) { return outs[rank].size(); });
   if (t.is_leader())
-    for (int node = 0; node < t.nodes(); ++node) take(c.carried(node, bytes_of_node(t, node, outs)).data(), node);
+    for (int node = 0; node < t.nodes(); ++node)
+      take_blocks(t, node, c.carried(node, bytes_of_node(t, node, outs)).data(), outs);
   show_to_node(
       c,
       [&](std::byte* slot) {
@@ -128,7 +162,7 @@ void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Byte
         }
       },
       [&](const std::byte* slot) {
-        for (int node = 0; node < t.nodes(); ++node) slot = take(slot, node);
+        for (int node = 0; node < t.nodes(); ++node) slot = take_blocks(t, node, slot, outs);
       });
 }
 

@@ -36,6 +36,10 @@ void messages_sent(Group& group) {
   for (Ints& block : blocks) outs.push_back(bytes(block));
   group.allgather(bytes(data), outs, kType);
   CHECK(sent() == leads * others * kBytes * t.local_size());
+  for (int root = 0; root < group.size(); ++root) {
+    group.gather(bytes(data), group.rank() == root ? outs : std::vector<Bytes>{}, kType, root);
+    CHECK(sent() == (leads && !t.is_near(root) ? kBytes * t.local_size() : 0));
+  }
 }
 
 /// The sum over nodes is divided once, in float32.

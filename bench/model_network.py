@@ -22,8 +22,6 @@ from accdp_comm import _core
 Times = NDArray[np.float64]  # seconds, one per node
 Nodes = NDArray[np.int64]
 
-SIGNATURE_BYTES, MEETING_FAN_OUT = 48, 8
-MOST_CARRIED_BYTES = 32 << 10  # along with a signature
 AHEAD, MOST_IN_FLIGHT = 4, 16 << 20  # segments under way at once, and their bytes: csrc/coll/reduce_over_nodes.cpp
 
 
@@ -176,11 +174,9 @@ def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> Non
 def meet(network: Network) -> None:
     """Compare signatures, as every operation of accdp does first (csrc/coll/meeting.hpp)."""
     network.work(network.machine.step_s if network.shape.local_size > 1 else 0.0)
-    distance = 1
-    while distance < network.nodes:
-        messages = min((network.nodes - 1) // distance, MEETING_FAN_OUT - 1)
-        network.take(network.post_to([step * distance for step in range(1, messages + 1)], SIGNATURE_BYTES))
-        distance *= MEETING_FAN_OUT
+    for distance, messages in _core.meeting_rounds(network.nodes):
+        steps = [step * distance for step in range(1, messages + 1)]
+        network.take(network.post_to(steps, _core.SIGNATURE_BYTES))
 
 
 def between_leaders(algorithm: Callable[[Network, int], None]) -> Callable[[Network, int], None]:
@@ -194,19 +190,13 @@ def between_leaders(algorithm: Callable[[Network, int], None]) -> Callable[[Netw
     return whole
 
 
-def goes_with_signatures(nbytes: int, shape: _core.Shape) -> bool:
-    """Whether a reduction needs no message of its own (csrc/coll/short_over_nodes.cpp)."""
-    fits = shape.local_size == 1 or nbytes <= min(shape.slot_bytes, shape.flat_bytes)
-    return 1 < shape.nodes <= MEETING_FAN_OUT and nbytes <= MOST_CARRIED_BYTES and fits
-
-
 def direct_with_signatures(network: Network, nbytes: int) -> None:
     """The leader adds up its node, tells all others with its signature, reduces by itself and shows its node."""
     ranks = network.shape.local_size
     step_s = network.machine.step_s if ranks > 1 else 0.0
     network.work(step_s)
     network.fold(ranks * nbytes if ranks > 1 else 0)
-    network.take(network.post_to_all(SIGNATURE_BYTES + nbytes))
+    network.take(network.post_to_all(_core.SIGNATURE_BYTES + nbytes))
     network.fold(network.nodes * nbytes)
     network.work(step_s)
 
@@ -217,7 +207,7 @@ _LEADERS = {"direct": direct, "recursive_doubling": recursive_doubling, "ring": 
 def hierarchy(network: Network, nbytes: int) -> None:
     """Play what accdp's own plan says."""
     chosen = _core.plan("allreduce", nbytes, network.shape, network.machine)[0]
-    if chosen["algorithm"] == "direct" and goes_with_signatures(nbytes, network.shape):
+    if chosen["algorithm"] == "direct" and _core.reduces_with_signatures(nbytes, network.shape):
         return direct_with_signatures(network, nbytes)
     meet(network)
     if chosen["algorithm"] == "pipeline":

@@ -4,12 +4,12 @@
 #include <pybind11/stl.h>
 
 #include "base/error.hpp"
+#include "coll/meeting.hpp"
 #include "coll/plan.hpp"
 
 namespace py = pybind11;
 
 namespace accdp::bind {
-namespace {}  // namespace
 
 OpKind planned_op_named(const std::string& name) {
   std::string known;
@@ -88,6 +88,19 @@ void bind_plan(py::module_& m) {
         return names;
       },
       "Operations that plan() takes.");
+  m.attr("SIGNATURE_BYTES") = kSignatureBytes;
+  m.def(
+      "meeting_rounds",
+      [](int nodes) {
+        std::vector<std::pair<int, int>> rounds;
+        for_meeting_rounds(nodes, [&](int distance, int messages) { rounds.emplace_back(distance, messages); });
+        return rounds;
+      },
+      "nodes"_a,
+      "How leaders compare their calls. For each round: the distance, and how many leaders, 1, 2, ... times as far "
+      "away, each of them tells.");
+  m.def("reduces_with_signatures", &reduces_with_signatures, "nbytes"_a, "shape"_a,
+        "Whether a reduction over nodes is so short that it goes along with the signatures.");
 }
 
 }  // namespace accdp::bind

@@ -93,8 +93,9 @@ void drain_pools() {
 
 }  // namespace
 
-Pool::Pool(Context& c, int device, std::size_t slot_bytes)
-    : me_(c.local_rank()), device_(device), slot_bytes_(slot_bytes) {
+Pool::Pool(int me, int device, std::size_t slot_bytes) : me_(me), device_(device), slot_bytes_(slot_bytes) {}
+
+Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank(), device, slot_bytes) {
   const DeviceGuard guard(device);
   for (int rank : c.topology().neighbours()) readers_.push_back(c.pid_of(rank));
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
@@ -180,8 +181,8 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
 }
 
 Pool::~Pool() {
-  drain(stream());
-  {
+  if (stream_) {
+    drain(stream());
     std::lock_guard lock(g_mutex);
     streams().erase(stream());
   }

@@ -52,6 +52,8 @@ class Pool {
 
  private:
   struct Card;
+  /// So that a pool whose ranks do not all come is destroyed as any other: its memory may be open elsewhere.
+  Pool(int me, int device, std::size_t slot_bytes);
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
   bool agree(Context& context, bool mine);
   bool group_ranks(Context& context, const std::vector<Card>& cards);

@@ -78,7 +78,8 @@ for number in range(40):
     del comm
 world.barrier()
 accdp_comm.Communicator().close()
-print("failed", failed, "grew", *(now - then for now, then in zip(held(), before)), "\\n", end="", flush=True)
+grew = " ".join(str(now - then) for now, then in zip(held(), before))
+print(f"failed {failed} grew {grew}\\n", end="", flush=True)  # one write: ranks share a pipe
 """
 
 MISSING = """

@@ -48,14 +48,15 @@ class MpiWire : public Wire {
     if (!request.pending) return true;
     MPI_Request raw = unpack(request);
     MPI_Status status;
-    int done = 0;
+    int done = 0, code;
     {
       auto lock = turn();
-      ACCDP_MPI(MPI_Test(&raw, &done, &status));
+      code = MPI_Test(&raw, &done, &status);
     }
     pack(request, raw);
+    if (raw == MPI_REQUEST_NULL) request.pending = false;  // MPI has let go of it, after an error as well
+    if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
     if (!done) return false;
-    request.pending = false;
     if (request.is_receive) {
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);

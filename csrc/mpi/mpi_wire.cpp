@@ -55,12 +55,14 @@ class MpiWire : public Wire {
     if (!request.pending) return true;
     MPI_Request raw = unpack(request);
     MPI_Status status;
-    int done = 0;
+    int done = 0, code;
     {
       auto lock = turn();
-      ACCDP_MPI(MPI_Test(&raw, &done, &status));
+      code = MPI_Test(&raw, &done, &status);
     }
     pack(request, raw);
+    if (raw == MPI_REQUEST_NULL) request.pending = false;  // MPI has let go of it, after an error as well
+    if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
     if (!done) return false;
     request.pending = false;
     check_received(request, status);
@@ -76,13 +78,20 @@ class MpiWire : public Wire {
       int done[kAtOnce], count = 0;
       std::transform(some.begin(), some.end(), raw,
                      [](const Request& request) { return request.pending ? unpack(request) : MPI_REQUEST_NULL; });
+      int code;
       {
         auto lock = turn();
-        ACCDP_MPI(MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses));
+        code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
       }
+      const bool some_failed = code == MPI_ERR_IN_STATUS;
+      if (code != MPI_SUCCESS && !some_failed) throw_mpi(code, "MPI_Testsome", __FILE__, __LINE__);
       if (count == MPI_UNDEFINED) continue;  // none is pending
       for (int i = 0; i < count; ++i) some[done[i]].pending = false;
-      for (int i = 0; i < count; ++i) check_received(some[done[i]], statuses[i]);
+      for (int i = 0; i < count; ++i) {
+        if (some_failed && statuses[i].MPI_ERROR != MPI_SUCCESS)
+          throw_mpi(statuses[i].MPI_ERROR, "MPI_Testsome", __FILE__, __LINE__);
+        check_received(some[done[i]], statuses[i]);
+      }
     }
   }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -18,6 +21,7 @@ namespace {
 constexpr std::size_t kRunChunks = FarMemory::kRunBytes / CodecTimes::kMost;
 constexpr int kMostTimes = 3;
 constexpr double kEnoughSeconds = 5e-3;  // for one of a table's numbers
+constexpr double kNever = 1;             // byte per second: nobody chooses that
 
 /// The least of a few, or of fewer where each takes long.
 template <class Call>
@@ -87,9 +91,7 @@ CodecTimes measure(const CodecRow& codec, Datatype type) {
 }
 
 SpeedTable& table_of(int device) {
-  static std::mutex mutex;
   static std::map<int, SpeedTable> tables;
-  std::lock_guard lock(mutex);
   if (const auto found = tables.find(device); found != tables.end()) return found->second;
   const std::string model = gpu_model(device);
   std::string file = "codec_speeds." + model + ".txt";
@@ -100,7 +102,20 @@ SpeedTable& table_of(int device) {
 }  // namespace
 
 CodecCost device_codec_speed(int device, const CodecRow& codec, Datatype type) {
-  return table_of(device).get(codec, type).cost(kRunChunks);
+  static std::mutex mutex;
+  static std::set<std::tuple<int, CodecId, Datatype>> failed;
+  const std::tuple key{device, codec.id, type};
+  std::lock_guard lock(mutex);
+  if (!failed.contains(key)) {
+    try {
+      return table_of(device).get(codec, type).cost(kRunChunks);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "accdp: codec=auto leaves out %s of %s on this GPU, where it fails: %s\n", codec.name,
+                   name_of(type), error.what());
+      failed.insert(key);
+    }
+  }
+  return {1, kNever, kNever};
 }
 
 }  // namespace accdp

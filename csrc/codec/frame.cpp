@@ -95,35 +95,37 @@ FrameReader::FrameReader(ConstBytes message, const FrameExpectation& expected) :
   require("magic number", FrameHead::kMagic, head_.magic);
   require("format version", FrameHead::kVersion, head_.version);
   require("frame bytes", message.size(), head_.frame_bytes);
-  require("chunks", expected.raw_bytes.size(), head_.chunks);
-  const std::size_t first = sizeof head_ + expected.raw_bytes.size() * sizeof(ChunkRecord);
+  require("chunks", expected.chunks.size(), head_.chunks);
+  const std::size_t first = sizeof head_ + expected.chunks.size() * sizeof(ChunkRecord);
   if (message.size() < first) throw CodecError("a frame that ends before its records do");
-  require("head checksum", crc_of_head(message, expected.raw_bytes.size()), head_.crc);
+  require("head checksum", crc_of_head(message, expected.chunks.size()), head_.crc);
   require("collective", expected.collective, head_.collective);
   require("sequence number", expected.sequence, head_.sequence);
   require("stream bytes", expected.stream_bytes, head_.stream_bytes);
   require("reference checksum", expected.reference, head_.reference);
   require("first chunk", expected.first_chunk, head_.first_chunk);
   require("chunk bytes", expected.chunk_bytes, head_.chunk_bytes);
-  records_.resize(expected.raw_bytes.size());
+  records_.resize(expected.chunks.size());
   if (!records_.empty())
     std::memcpy(records_.data(), message.data() + sizeof head_, records_.size() * sizeof(ChunkRecord));
   std::size_t at = first;
   for (std::size_t i = 0; i < records_.size(); ++i) {
     const ChunkRecord& record = records_[i];
-    require("chunk size", expected.raw_bytes[i], record.raw);
+    const ChunkExpectation& chunk = expected.chunks[i];
+    require("chunk size", chunk.raw_bytes, record.raw);
     if (i) at = aligned(at);
     if (record.stored > record.raw || at > message.size() || record.stored > message.size() - at)
       throw CodecError("a chunk of " + std::to_string(record.stored) + " bytes, more than there is room for");
-    if (record.flags & ~ChunkRecord::kDelta || (record.flags && !expected.reference))
-      throw CodecError("a chunk with flags " + std::to_string(record.flags) + ", but there is no reference");
+    if (record.flags & ~ChunkRecord::kDelta || (record.flags && !chunk.may_be_difference))
+      throw CodecError("a chunk with flags " + std::to_string(record.flags) + ", but its tensor has no reference");
     if (record.codec == CodecId::kNone) {
       require("stored bytes of a plain chunk", record.raw, record.stored);
     } else {
       const CodecRow* codec = find_codec(record.codec);
       if (!codec) throw CodecError("a chunk of unknown codec " + std::to_string(static_cast<int>(record.codec)));
-      if (codec->lossy && !expected.may_be_lossy)
-        throw CodecError(std::string("a chunk of the lossy codec ") + codec->name + ", but no error bound was given");
+      if (codec->lossy && !chunk.may_be_lossy)
+        throw CodecError(std::string("a chunk of the lossy codec ") + codec->name +
+                         ", but its tensor must arrive as it is");
       require("codec format", codec->format, record.format);
       if (const std::string reason = why_not_here(*codec); !reason.empty())
         throw CodecError(std::string("a chunk of codec ") + codec->name + ", which does not work here: " + reason);

@@ -62,14 +62,17 @@ class FrameWriter {
   std::size_t chunks_, added_ = 0, used_;
 };
 
-/// What the receiver knows about the frame from its own call.
+/// What the receiver knows about a chunk from its own call, and about the frame.
+struct ChunkExpectation {
+  std::uint32_t raw_bytes;
+  bool may_be_lossy = false, may_be_difference = false;  ///< as its tensors allow
+};
 struct FrameExpectation {
   std::uint8_t collective;
   std::uint64_t sequence, stream_bytes, reference;
   std::uint64_t first_chunk;
   std::uint32_t chunk_bytes;
-  bool may_be_lossy;
-  std::span<const std::uint32_t> raw_bytes;  ///< of the frame's chunks
+  std::span<const ChunkExpectation> chunks;
 };
 
 /// A received frame that fits the expectation; its chunks' checksums are right. Refers to the message's bytes.

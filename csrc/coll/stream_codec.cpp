@@ -164,14 +164,14 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
 
 FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
   const StreamPlan::Frame& f = plan_.frames()[frame];
-  std::vector<std::uint32_t> sizes;
-  bool may_be_lossy = false;
+  std::vector<ChunkExpectation> chunks;
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
-    sizes.push_back(static_cast<std::uint32_t>(plan_.chunks()[i].bytes));
-    may_be_lossy |= pieces_[plan_.chunks()[i].piece].lossy;
+    const StreamPlan::Chunk& chunk = plan_.chunks()[i];
+    const Piece& piece = pieces_[chunk.piece];
+    chunks.push_back({static_cast<std::uint32_t>(chunk.bytes), piece.lossy, !piece.reference.empty()});
   }
   return FrameReader(message, {static_cast<std::uint8_t>(collective_), sequence_, plan_.bytes(), reference_, f.first,
-                               static_cast<std::uint32_t>(plan_.chunk_bytes()), may_be_lossy, sizes});
+                               static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks});
 }
 
 void StreamCodec::decode(std::size_t frame, ConstBytes message) {

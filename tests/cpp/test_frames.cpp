@@ -9,30 +9,49 @@ using namespace accdp;
 namespace {
 
 constexpr std::uint32_t kRaw = 4096;
-constexpr FrameExpectation kExpected{1, 7, kRaw, 0, 0, kRaw, false, std::span(&kRaw, 1)};
+constexpr ChunkExpectation kExact{kRaw}, kLossy{kRaw, true, false}, kDifference{kRaw, false, true};
 
-ConstBytes zeros_as(const CodecRow& codec, std::vector<std::byte>& room) {
+FrameExpectation expectation(const ChunkExpectation& chunk) { return {1, 7, kRaw, 5, 0, kRaw, std::span(&chunk, 1)}; }
+
+ConstBytes zeros_as(const CodecRow& codec, std::vector<std::byte>& room, std::uint8_t flags = 0) {
   const std::vector<std::byte> raw(kRaw);
   room.resize(frame_room(kRaw, 1));
   FrameWriter writer(room, 1);
-  CHECK(writer.add(&codec, {Datatype::kF32}, raw));
+  CHECK(writer.add(&codec, {Datatype::kF32, 1e-3}, raw, flags));
   FrameHead head;
   head.collective = 1;
   head.sequence = 7;
   head.stream_bytes = head.chunk_bytes = kRaw;
+  head.reference = 5;
   return writer.finish(head);
+}
+
+/// Other tensors of the stream may have a reference or a bound: what this one has counts.
+void what_the_tensor_does_not_allow() {
+  std::vector<std::byte> room;
+  const ConstBytes lossy = zeros_as(codec_named("qpk"), room);
+  CHECK(FrameReader(lossy, expectation(kLossy)).chunks() == 1);
+  for (const ChunkExpectation& chunk : {kExact, kDifference})
+    CHECK_THROWS(FrameReader(lossy, expectation(chunk)), CodecError, "its tensor must arrive as it is");
+  const ConstBytes difference = zeros_as(codec_named("fpk"), room, ChunkRecord::kDelta);
+  CHECK(FrameReader(difference, expectation(kDifference)).chunks() == 1);
+  for (const ChunkExpectation& chunk : {kExact, kLossy})
+    CHECK_THROWS(FrameReader(difference, expectation(chunk)), CodecError, "its tensor has no reference");
 }
 
 void a_codec_that_is_switched_off() {
   std::vector<std::byte> room;
   const ConstBytes message = zeros_as(codec_named("fpk"), room);
-  CHECK(FrameReader(message, kExpected).chunks() == 1);
+  CHECK(FrameReader(message, expectation(kExact)).chunks() == 1);
   set_setting("ACCDP_CODECS_OFF", "lz4");
-  CHECK(FrameReader(message, kExpected).chunks() == 1);
+  CHECK(FrameReader(message, expectation(kExact)).chunks() == 1);
   set_setting("ACCDP_CODECS_OFF", "fpk,lz4");
-  CHECK_THROWS(FrameReader(message, kExpected), CodecError, "switched off by ACCDP_CODECS_OFF=fpk,lz4");
+  CHECK_THROWS(FrameReader(message, expectation(kExact)), CodecError, "switched off by ACCDP_CODECS_OFF=fpk,lz4");
 }
 
 }  // namespace
 
-int main() { a_codec_that_is_switched_off(); }
+int main() {
+  what_the_tensor_does_not_allow();
+  a_codec_that_is_switched_off();
+}

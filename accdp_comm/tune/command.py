@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
@@ -153,6 +153,7 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
         batches = Batches("rank", tuple(options.batch_size))
     else:
         batches = Batches()
+    _check_run_options(options.run)
     run_options = [*(["--gpus", ",".join(options.gpus)] if options.gpus else []), *options.run]
     made = points(
         options.ranks_per_gpu or options.ranks, gpus, batches, options.workers or (None,), options.codec or (None,)
@@ -170,6 +171,23 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
         plan = replace(plan, budgets_s=plan.budgets_s[-1:])
     job = Job(script, options.output / "logs", tuple(run_options), plan, start_s=options.start_limit)
     return job, batches, made, gpus
+
+
+def _check_run_options(words: list[str]) -> None:
+    """Refuse what `accdp run` does not know, and what each trial sets itself: what comes last would win."""
+    from .. import _core
+    from ..launch import options
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise _core.UsageError(f"--run {shlex.join(words)}: {message}")
+
+    parser = Parser()
+    options.add_parser(parser.add_subparsers())
+    bare, given = (parser.parse_args(["run", *more, "--", "SCRIPT"]) for more in ([], words))
+    for name in ("ranks", "ranks_per_gpu", "gpus", "profile"):
+        if getattr(given, name) != getattr(bare, name):
+            parser.error(f"expected other options than --{name.replace('_', '-')}, which trials set")
 
 
 def _name(point: Any) -> str:

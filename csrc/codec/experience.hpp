@@ -48,8 +48,9 @@ class Experience {
   const CodecRow* predict(const Journey& journey) const;
   /// Seconds of the best way.
   double best_seconds(const Journey& journey) const;
-  /// Whether the operation that was chosen for should be timed: at first each one, later some.
-  bool wants_time() const { return operations_ <= kLearning || operations_ % kTimeEach == 0 || explores_; }
+  /// Whether the operation that was chosen for should be timed: each one at first, and after another way became the
+  /// best, which may be so only until buffers on the way are full; later some.
+  bool wants_time() const { return since_change_ <= kLearning || operations_ % kTimeEach == 0 || explores_; }
   /// An operation was done so.
   void note(const CodecRow* codec, double seconds, double bytes, double ratio);
   bool has_seen(const CodecRow* codec) const;
@@ -79,6 +80,8 @@ class Experience {
   std::map<const CodecRow*, double> ratios_;
   UsualBias* usual_;
   int operations_ = 0, next_try_ = kFirstTry;
+  std::size_t favourite_ = 0;        // among options_: the best as far as known
+  int since_change_ = 0;             // operations since it is
   double spent_s_ = 0;               // what operations so far took by the best way, as far as known
   double unlikely_s_ = 0;            // what tries of ways that nothing speaks for may have taken more
   double predicted_s_per_byte_ = 0;  // for the way that was chosen last

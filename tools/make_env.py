@@ -19,6 +19,8 @@ import sysconfig
 from pathlib import Path
 from typing import NoReturn
 
+import toolchain
+
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 
 
@@ -46,6 +48,14 @@ def marker_holds(marker: str) -> bool:
     return older == (parts.group(1) == "<")
 
 
+def check_machine() -> None:
+    """Stop where something is missing that no package brings, before large ones are fetched."""
+    if sys.version_info < (3, 10):  # noqa: UP036  (make calls this file with whatever PYTHON is)
+        stop(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run 'make PYTHON=python3.12'.")
+    toolchain.find_compiler()
+    toolchain.python_include()
+
+
 class Environment:
     """One virtual environment and where its packages come from."""
 
@@ -58,8 +68,6 @@ class Environment:
 
     def create(self) -> None:
         """Make the environment if it is not there."""
-        if sys.version_info < (3, 10):  # noqa: UP036  (make calls this file with whatever PYTHON is)
-            stop(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run 'make PYTHON=python3.12'.")
         if Path(self.python).exists():
             return
         if subprocess.run([sys.executable, "-m", "venv", *self.venv_flags, str(self.folder)], check=False).returncode:
@@ -122,6 +130,7 @@ def main() -> None:
     parser.add_argument("--wheels", help="install from this folder only")
     parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")
     options = parser.parse_args()
+    check_machine()
     env = Environment(options.folder, options.venv_flags.split(), options.wheels)
     env.create()
     print(f"accdp: into {env.folder}", flush=True)

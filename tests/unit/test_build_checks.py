@@ -58,6 +58,16 @@ def test_missing(bare, finder, missing, advice):
     assert advice in text
 
 
+def test_what_no_package_brings_is_missed_before_packages_are_fetched(bare, monkeypatch):
+    program(bare, "c++", "exit 0")
+    folder = bare / "environment"
+    monkeypatch.setattr(sys, "argv", ["make_env.py", str(folder), "run"])
+    assert "Python.h is not in" in sentence(make_env.main)
+    (bare / "c++").unlink()
+    assert "no C++ compiler was found" in sentence(make_env.main)
+    assert not folder.exists()
+
+
 def test_named_compiler_that_does_not_exist(bare, monkeypatch):
     monkeypatch.setenv("CXX", "c++-99")
     assert "CXX=c++-99 is no program" in sentence(toolchain.find_compiler)

@@ -126,9 +126,9 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     if (!nested_.empty()) type = c10::ListType::create(type);
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         type, call_ ? std::vector<c10::Device>{call_->device()} : std::vector<c10::Device>());
-    done = completed_;
+    done = looked_for_future_;
   }
-  // Else complete() does it: it sees the future, because both look under the lock.
+  // Else complete() does it, when it looks.
   if (done) settle(*future_, exception_);
   return future_;
 }
@@ -152,9 +152,10 @@ void Work::complete(std::exception_ptr error) {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard lock(mutex_);
+    looked_for_future_ = true;
     future = future_;
   }
-  if (future && !future->completed()) settle(*future, error);
+  if (future) settle(*future, error);
 }
 
 void Work::abort() {

@@ -55,6 +55,7 @@ class Work : public c10d::Work {
   const Birthplace birthplace_;
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
+  bool looked_for_future_ = false;  ///< by complete(), after which who makes the future gives it its value, too
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -94,6 +94,17 @@ def test_futures_of_every_collective(rank, size):
 
 
 @pytest.mark.on_ranks(2)
+def test_a_future_asked_for_just_when_the_work_is_done(rank, size):
+    """Either the worker gives it its value or who asks for it: never both."""
+    tensor = torch.zeros(1)
+    for _ in range(1000):
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed():
+            pass
+        assert work.get_future().wait()[0] is not None
+
+
+@pytest.mark.on_ranks(2)
 def test_result_is_the_outputs(rank, size):
     tensor = torch.ones(3)
     work = dist.all_reduce(tensor, async_op=True)

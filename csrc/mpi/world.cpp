@@ -69,6 +69,46 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
   }
 }
 
+/// Everybody's bytes on their way. MPI uses the members until all has come.
+class Exchange {
+ public:
+  Exchange(const std::string& mine, int size)
+      : mine_(mine), count_(static_cast<int>(mine.size())), counts_(size), offsets_(size) {}
+
+  void sizes(MPI_Comm comm, const Deadline& deadline) {
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Iallgather(&count_, 1, MPI_INT, counts_.data(), 1, MPI_INT, comm, &request_));
+    }
+    complete(request_, deadline, "exchange of sizes");
+  }
+  void data(MPI_Comm comm, const Deadline& deadline) {
+    long total = 0;
+    for (std::size_t i = 0; i < counts_.size(); total += counts_[i++]) offsets_[i] = static_cast<int>(total);
+    if (total > INT_MAX)
+      throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
+    all_.resize(total);
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Iallgatherv(mine_.data(), count_, MPI_BYTE, all_.data(), counts_.data(), offsets_.data(), MPI_BYTE,
+                                comm, &request_));
+    }
+    complete(request_, deadline, "exchange of cards");
+  }
+  std::vector<std::string> parts() const {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < counts_.size(); ++i) parts.push_back(all_.substr(offsets_[i], counts_[i]));
+    return parts;
+  }
+
+ private:
+  const std::string mine_;
+  const int count_;
+  std::vector<int> counts_, offsets_;
+  std::string all_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
 /// Whether somebody else (mpi4py) calls MPI_Finalize in some ranks, and we in the others.
 bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 
@@ -270,28 +310,15 @@ std::vector<std::string> allgather(const std::string& mine, double timeout_s, MP
   const Deadline deadline(timeout_s);
   int size;
   ACCDP_MPI(MPI_Comm_size(comm, &size));
-  MPI_Request request;
-  int count = static_cast<int>(mine.size());
-  std::vector<int> counts(size), offsets(size);
-  {
-    auto lock = turn();
-    ACCDP_MPI(MPI_Iallgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, comm, &request));
+  auto exchange = std::make_unique<Exchange>(mine, size);
+  try {
+    exchange->sizes(comm, deadline);
+    exchange->data(comm, deadline);
+  } catch (...) {
+    static_cast<void>(exchange.release());  // MPI may still read and write there: nobody can take a collective back
+    throw;
   }
-  complete(request, deadline, "exchange of sizes");
-  long total = 0;
-  for (int i = 0; i < size; total += counts[i++]) offsets[i] = static_cast<int>(total);
-  if (total > INT_MAX)
-    throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
-  std::string all(total, '\0');
-  {
-    auto lock = turn();
-    ACCDP_MPI(MPI_Iallgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, comm,
-                              &request));
-  }
-  complete(request, deadline, "exchange of cards");
-  std::vector<std::string> parts;
-  for (int i = 0; i < size; ++i) parts.push_back(all.substr(offsets[i], counts[i]));
-  return parts;
+  return exchange->parts();
 }
 
 std::vector<int> world_ranks_of(MPI_Comm comm) {

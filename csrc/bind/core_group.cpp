@@ -113,7 +113,8 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
   std::shared_ptr<Notices> place;
   if (!notices.is_none()) place = from_capsule<Notices>(notices, kNoticesCapsule);
   py::gil_scoped_release nogil;
-  auto group = std::make_shared<Group>(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link));
+  const std::shared_ptr<Group> group(
+      new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link)), Group::End());
   group->set_notices(std::move(place));
   return group;
 }

@@ -1,6 +1,7 @@
 #include "coll/group.hpp"
 
 #include <bit>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/settings.hpp"
@@ -71,6 +72,11 @@ Group::~Group() {
   close();
   // Its thread was not forked along: joining it, or ending what it waits on, would not return.
   if (is_inherited()) static_cast<void>(office_.release());
+}
+
+void Group::End::operator()(Group* group) const {
+  if (!group->post_office_.is_attendant()) return delete group;
+  std::thread([group] { delete group; }).detach();
 }
 
 void Group::usage(const std::string& text) const {
@@ -336,31 +342,32 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
   });
 }
 
-void Group::check_peer(const char* name, int rank, int least) const {
+void Group::check_message(const char* name, int rank, int least, std::int64_t tag) const {
   check_open();
+  if (tag < 0) usage("tag=" + std::to_string(tag) + ": expected 0 or more");
   if (rank < least || rank >= size())
     usage(std::string(name) + "=" + std::to_string(rank) + ": expected 0 to " + std::to_string(size() - 1) +
           (least < 0 ? ", or -1 for any" : ""));
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  check_peer("dst", to, 0);
+  check_message("dst", to, 0, tag);
   return post_office_.send(data, to, tag, seconds(timeout_s));
 }
 
 MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
-  check_peer("src", from, -1);
+  check_message("src", from, -1, tag);
   return post_office_.receive(data, from, tag, seconds(timeout_s));
 }
 
 void Group::send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  check_peer("dst", to, 0);
+  check_message("dst", to, 0, tag);
   if (!post_office_.send_at_once(data, to, tag))
     post_office_.wait(post_office_.send(data, to, tag, seconds(timeout_s), true));
 }
 
 int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s) {
-  check_peer("src", from, -1);
+  check_message("src", from, -1, tag);
   if (post_office_.receive_at_once(data, from, tag)) return from;
   const MessageHandle message = post_office_.receive(data, from, tag, seconds(timeout_s), true);
   post_office_.wait(message);
@@ -368,13 +375,13 @@ int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s)
 }
 
 MessageHandle Group::start_send(ConstBytes data, int to, std::int64_t tag) {
-  check_peer("dst", to, 0);
+  check_message("dst", to, 0, tag);
   if (post_office_.send_at_once(data, to, tag)) return nullptr;
   return post_office_.send(data, to, tag, kUnlimited);
 }
 
 MessageHandle Group::start_receive(Bytes data, int from, std::int64_t tag) {
-  check_peer("src", from, -1);
+  check_message("src", from, -1, tag);
   return post_office_.receive(data, from, tag, kUnlimited);
 }
 
@@ -389,6 +396,7 @@ void Group::settle(double timeout_s) {
 void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.
   constexpr std::int64_t kReport = -2, kRelease = -3;
+  check_open();
   const auto started = Clock::now();
   const double most = seconds(timeout_s);
   std::byte token{1};

@@ -21,6 +21,11 @@ class Group {
   Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
         std::shared_ptr<Wire> wire);
   ~Group();
+  /// How a shared group ends. What a message's end calls may hold the last reference, on the group's own background
+  /// thread, which the group waits for: then on another thread.
+  struct End {
+    void operator()(Group* group) const;
+  };
 
   int rank() const { return fabric_.topology().rank(); }
   int size() const { return fabric_.topology().size(); }
@@ -109,7 +114,7 @@ class Group {
   void check_open() const;
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
-  void check_peer(const char* name, int rank, int least) const;
+  void check_message(const char* name, int rank, int least, std::int64_t tag) const;
   void check_codec(const StreamOptions& options) const;
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
   Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);

@@ -79,6 +79,7 @@ class PostOffice {
   /// What the background thread does from now on before it drives: MPI wants the device of messages to be current.
   void prepare_attendant(std::function<void()> prepare);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
+  bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
 
  private:
   struct Unexpected {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -199,6 +200,36 @@ void callbacks(Group& group) {
   group.barrier();
 }
 
+/// A rank alone; shared as the bindings share groups.
+std::shared_ptr<Group> alone() {
+  const std::vector<Peer> peers{{"host", getpid(), 0, 0}};
+  return {new Group("test", 0, peers, -1, 30, nullptr), Group::End()};
+}
+
+int threads() { return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {})); }
+
+/// What a message's end calls may hold the last reference to its group, on the group's own thread.
+void last_reference() {
+  const int before = threads();
+  auto group = alone();
+  Data data(10);
+  const MessageHandle never = group->receive(data, 0, 1, 0.01);
+  group->post_office().on_done(never, [group] {});
+  group.reset();
+  const auto began = Clock::now();
+  while (threads() > before && Clock::now() - began < 30s) usleep(1000);
+  CHECK(never->done && threads() == before);
+}
+
+void wrong_calls() {
+  const auto group = alone();
+  Data data(10);
+  CHECK_THROWS(group->send(data, 0, -2), UsageError, "tag=-2: expected 0 or more");
+  CHECK_THROWS(group->receive_now(data, 0, -3), UsageError, "tag=-3: expected 0 or more");
+  group->close();
+  CHECK_THROWS(group->monitored_barrier(false), UsageError, "is closed on this rank");
+}
+
 /// The other rank goes while this one waits for its message.
 void departure(Group& group) {
   Data data(10);
@@ -384,6 +415,8 @@ int main() {
     CHECK(run_ranks(2, [&](Group& group) { wrong_size(group, bytes); }));
     run_nodes({0, 1}, [&](Group& group) { wrong_size(group, bytes); });
   }
+  wrong_calls();
+  last_reference();
   CHECK(run_ranks(2, departure));
   CHECK(run_ranks(2, given_up));
   run_nodes({0, 1}, given_up);

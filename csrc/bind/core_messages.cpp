@@ -44,11 +44,6 @@ void sweep() {
   done.clear();
 }
 
-/// After a wait in which Ctrl-C may have come.
-void raise_interrupt() {
-  if (PyErr_Occurred()) throw py::error_already_set();
-}
-
 /// A send or a receive, done or under way.
 class MessageWork {
  public:
@@ -66,25 +61,15 @@ class MessageWork {
 
   bool is_completed() {
     if (!message_ || message_->done) return true;
-    bool done;
-    {
-      py::gil_scoped_release nogil;
-      done = group_->post_office().test(message_);
-    }
-    raise_interrupt();
-    return done;
+    py::gil_scoped_release nogil;
+    return group_->post_office().test(message_);
   }
 
   /// Of one that is done: the rank that sent, of a receive.
   py::object result() {
     const py::object array = std::move(array_), then = std::exchange(then_, py::none());
     if (!message_) return py::none();
-    try {
-      if (message_->error) std::rethrow_exception(message_->error);
-    } catch (const Interrupted&) {  // while another was waited for, which has told of it
-      group_->throw_if_failed();
-      throw;
-    }
+    if (message_->error) std::rethrow_exception(message_->error);
     if (!then.is_none()) then();
     return message_->is_send ? py::object(py::none()) : py::object(py::int_(message_->peer));
   }
@@ -127,7 +112,6 @@ py::object wait(MessageWork& work, const py::object& timeout_s) {
       py::gil_scoped_release nogil;
       done = work.group()->wait_all({&work.message(), 1}, limit_s);
     }
-    raise_interrupt();
     if (!done) give_up_waiting(*work.group(), work.message(), limit_s, 1);
   }
   return work.result();
@@ -163,7 +147,6 @@ py::list waitall(const py::object& given, const py::object& timeout_s) {
       const double left = std::chrono::duration<double>(end.at() - Clock::now()).count();
       done = group->wait_all(messages, limit_s < 0 ? -1 : std::max(0.0, left));
     }
-    raise_interrupt();
     if (done) continue;
     std::erase_if(messages, [](const MessageHandle& m) { return m->done.load(); });
     if (!messages.empty()) give_up_waiting(*group, messages.front(), limit_s, messages.size());

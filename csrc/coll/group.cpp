@@ -153,14 +153,14 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   const std::uint64_t steps = step_, sent = fabric_.wire() ? fabric_.wire()->collective_bytes() : 0;
   try {
     algorithm(context);
-  } catch (const Error& error) {
+  } catch (const Interrupted&) {
+    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
+    throw;
+  } catch (const std::exception& error) {
     const FailureKind what = dynamic_cast<const MismatchError*>(&error) ? FailureKind::kMismatch
                              : dynamic_cast<const CodecError*>(&error)  ? FailureKind::kDamaged
                                                                         : FailureKind::kOther;
     fabric_.fail(what, fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
-    throw;
-  } catch (...) {  // Ctrl-C
-    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
     throw;
   }
   count_op(kind, bytes, Clock::now() - started);

@@ -134,7 +134,7 @@ class PostOffice {
   void check_size(const Message& receive, int from, const MessageHead& head);
   void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
   void expire();
-  void give_up(std::exception_ptr error);
+  std::exception_ptr give_up(std::exception_ptr error);
   void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
              Clock::time_point until = Clock::time_point::max());
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,

@@ -94,15 +94,24 @@ void PostOffice::expire() {
   }
 }
 
-void PostOffice::give_up(std::exception_ptr error) {
+/// An interrupt is for the caller that it came to, on whose thread the host language keeps it, and is returned; the
+/// messages hear that the group has failed.
+std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
+  std::exception_ptr interrupt;
   const std::string what = open_.empty() ? "send/recv" : describe(*open_.front());
   const std::string who = fabric_.describe(fabric_.topology().rank());
   try {
     std::rethrow_exception(error);
-  } catch (const Error& e) {
-    fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
-  } catch (...) {  // Ctrl-C
+  } catch (const Interrupted&) {
+    interrupt = error;
     fabric_.fail(FailureKind::kOther, who + " was interrupted during " + what);
+    try {
+      fabric_.throw_if_failed();
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
+  } catch (const std::exception& e) {
+    fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
   }
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
   receives_.clear();
@@ -110,6 +119,7 @@ void PostOffice::give_up(std::exception_ptr error) {
   for (Parcel& parcel : parcels_)
     if (fabric_.wire()) fabric_.wire()->abandon(parcel.request);
   // Letters stay where they are: MPI may still read them.
+  return interrupt;
 }
 
 void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
@@ -165,6 +175,7 @@ bool PostOffice::came_over_wire(const std::function<bool()>& enough) {
 void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                        Clock::time_point until) {
   const bool is_limited = until != Clock::time_point::max();
+  std::exception_ptr interrupt;
   driving_ = true;
   Watcher watcher(*this);
   Board& board = fabric_.board();
@@ -222,11 +233,12 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       lock.lock();
     }
   } catch (...) {
-    give_up(std::current_exception());
+    interrupt = give_up(std::current_exception());
   }
   driving_ = false;
   done_.notify_all();
   run_callbacks(lock);
+  if (interrupt) std::rethrow_exception(interrupt);
 }
 
 void PostOffice::wait(const MessageHandle& m, double timeout_s) {
@@ -248,7 +260,14 @@ void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::fu
     relieve_attendant();
     done_.wait_until(lock, std::min(until, Clock::now() + kLongestSleep));
     lock.unlock();
-    check_interrupt();
+    try {
+      check_interrupt();
+    } catch (...) {
+      lock.lock();
+      give_up(std::current_exception());
+      run_callbacks(lock);
+      throw;
+    }
     lock.lock();
   }
 }
@@ -275,6 +294,7 @@ bool PostOffice::test(const MessageHandle& m) {
     return m->done;
   }
   ++visits_;
+  std::exception_ptr interrupt;
   driving_ = true;
   try {
     progress();
@@ -293,11 +313,12 @@ bool PostOffice::test(const MessageHandle& m) {
       next_look_ = Clock::now() + kBetweenLooks;
     }
   } catch (...) {
-    give_up(std::current_exception());
+    interrupt = give_up(std::current_exception());
   }
   driving_ = false;
   done_.notify_all();
   run_callbacks(lock);
+  if (interrupt) std::rethrow_exception(interrupt);
   return m->done;
 }
 

@@ -192,6 +192,8 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   if (!is_done()) {
     try {
       office_->wait(message_, timeout == kNoTimeout ? -1 : timeout.count() * 1e-3);
+    } catch (const Interrupted&) {
+      std::rethrow_exception(translated(std::current_exception()));
     } catch (...) {
       complete(std::current_exception());
     }

@@ -206,6 +206,31 @@ std::shared_ptr<Group> alone() {
   return {new Group("test", 0, peers, -1, 30, nullptr), Group::End()};
 }
 
+thread_local bool t_interrupted = false;
+
+/// Ctrl-C is for the thread that it comes to, whether that moves the messages or another one does. The buffers of all
+/// are free then: each has ended, the others' with the group's failure.
+void interrupted(bool drives) {
+  const auto group = alone();
+  PostOffice& office = group->post_office();
+  Data mine(10), theirs(10);
+  const MessageHandle own = group->receive(mine, 0, 1), other = group->receive(theirs, 0, 2);
+  std::atomic<bool> waits{false};
+  std::thread beside([&] {
+    while (drives && !own->done) usleep(1000);
+    waits = true;
+    CHECK_THROWS(office.wait(other), Error, "was interrupted during recv of 10 bytes");
+  });
+  while (!drives && !waits) usleep(1000);
+  if (!drives) usleep(100'000);  // until it moves the messages
+  t_interrupted = true;
+  CHECK_THROWS(office.wait(own), Interrupted, "");
+  t_interrupted = false;
+  CHECK(own->done);
+  beside.join();
+  CHECK_THROWS(group->send(mine, 0, 1), Error, "was interrupted");
+}
+
 int threads() { return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {})); }
 
 /// What a message's end calls may hold the last reference to its group, on the group's own thread.
@@ -417,6 +442,11 @@ int main() {
   }
   wrong_calls();
   last_reference();
+  set_interrupt_check([] {
+    if (t_interrupted) throw Interrupted();
+  });
+  for (bool drives : {true, false}) interrupted(drives);
+  set_interrupt_check(nullptr);
   CHECK(run_ranks(2, departure));
   CHECK(run_ranks(2, given_up));
   run_nodes({0, 1}, given_up);

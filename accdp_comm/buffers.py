@@ -122,6 +122,8 @@ def _name_of_torch(kind: Any) -> str:
 
 def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -> Buffer:
     kind = array.dtype
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, whose mask would stay behind: expected {name}.filled(value)")
     if kind.hasobject:
         raise UsageError(f"{name} has dtype {kind}: Python objects cannot be sent, expected numbers or plain records")
     if not kind.isnative:
@@ -139,6 +141,9 @@ def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -
 def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
     if _name_of_torch(tensor.layout) != "strided":
         raise UsageError(f"{name} has layout {tensor.layout}: expected a dense tensor")
+    if tensor.is_nested or tensor.is_quantized:  # rows of any length; numbers that mean nothing without their scale
+        kind = "nested" if tensor.is_nested else "quantised"
+        raise UsageError(f"{name} is {kind}: expected a dense tensor of numbers")
     is_cuda = device and tensor.device.type == "cuda"
     if tensor.device.type != "cpu" and not is_cuda:
         raise UsageError(f"{name} is on {tensor.device}: expected host memory, as of {name}.cpu()")
@@ -149,13 +154,29 @@ def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(f"{name} is a lazy conjugate or negation: expected {name}.resolve_conj().resolve_neg()")
-    kind = _name_of_torch(tensor.dtype)
-    buffer = _buffer(tensor.data_ptr(), tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
+    pointer, kind = _address_of(tensor, name), _name_of_torch(tensor.dtype)
+    buffer = _buffer(pointer, tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
     if not is_cuda:
         return buffer
     _need_cuda(name)
     stream = sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
     return replace(buffer, device=tensor.device.index, stream=stream)
+
+
+def _address_of(tensor: Any, name: str) -> int:
+    """Return where a contiguous tensor's elements are; raises UsageError where they are in no memory."""
+    try:
+        pointer, room = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+    except RuntimeError as error:  # under a transformation of torch.func
+        raise UsageError(f"{name} has no memory of its own: {error}") from error
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    # Wrappers (DTensor, fake tensors) have a storage without an address; FSDP frees what stands behind an address.
+    if tensor.numel() and (not pointer or room < end):
+        raise UsageError(
+            f"{name}, a {type(tensor).__name__}, has no memory of its own: expected a tensor that holds its elements, "
+            "as of to_local() or full_tensor() of a DTensor, or while FSDP has gathered a parameter"
+        )
+    return int(pointer)
 
 
 def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:

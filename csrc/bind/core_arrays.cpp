@@ -142,7 +142,7 @@ std::optional<PlainArray> plain_tensor(const Torch& torch, py::handle x) {
     contiguous = contiguous && (tensor.shape[i] == 1 || tensor.strides[i] == count);
     count *= tensor.shape[i];
   }
-  if (!contiguous && count > 0) return std::nullopt;
+  if (count > 0 && (!contiguous || !tensor.data)) return std::nullopt;
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const auto lazy = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(x.ptr(), is_neg));
   if (lazy.ptr() != Py_False) {  // a view that negates what it shows; or an error, which buffers.py will meet again
@@ -156,7 +156,9 @@ std::optional<PlainArray> plain_tensor(const Torch& torch, py::handle x) {
 }  // namespace
 
 std::optional<PlainArray> plain_array(py::handle x, bool writable) {
-  if (py::isinstance<py::array>(x)) return plain_numpy(py::reinterpret_borrow<py::array>(x), writable);
+  // The class itself: to subclasses, elements may mean more than numbers (masked arrays).
+  if (Py_TYPE(x.ptr()) == py::detail::npy_api::get().PyArray_Type_)
+    return plain_numpy(py::reinterpret_borrow<py::array>(x), writable);
   if (const Torch* torch = torch_of(x)) return plain_tensor(*torch, x);
   return std::nullopt;
 }

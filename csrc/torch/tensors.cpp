@@ -131,8 +131,11 @@ void Checks::single_on_device(const Tensors& tensors) const {
 }
 
 void Checks::dense(const Tensors& tensors) const {
-  for (const at::Tensor& tensor : tensors)
+  for (const at::Tensor& tensor : tensors) {
     if (tensor.layout() != at::kStrided) fail("unsupported layout: only supports dense tensors");
+    if (tensor.numel() && tensor.storage().nbytes() == 0)  // as of a parameter whose elements FSDP has freed
+      fail("a tensor of " + std::to_string(tensor.numel()) + " elements has no memory, expected one that holds them");
+  }
 }
 
 void Checks::same_type_and_sizes(const Tensors& tensors) const {

@@ -58,7 +58,7 @@ struct Checks {
   void reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const;
   /// A rank that contributes several tensors has them in host memory.
   void single_on_device(const Tensors& tensors) const;
-  void dense(const Tensors& tensors) const;  ///< strided layout
+  void dense(const Tensors& tensors) const;  ///< strided layout, and memory behind it
   void same_type_and_sizes(const Tensors& tensors) const;
   void same_type(const Tensors& tensors, const at::Tensor& like) const;
   void like(const Tensors& tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`

@@ -217,6 +217,7 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         "invalid tensor size|size": lambda: dist.gather(two, [two, three] if rank == 0 else None),
         "type": lambda: group.allgather([[two, two.double()]], [two]),
         "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
+        "a tensor of 4 elements has no memory": lambda: dist.all_reduce(_freed(4)),
         "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
     }
@@ -227,6 +228,14 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
             call()
     dist.all_reduce(two)
     assert_same(two, torch.full((2,), 2.0))
+
+
+def _freed(count: int) -> torch.Tensor:
+    """A view of memory that was given back, as FSDP does with parameters between their uses."""
+    whole = torch.ones(count + 1)
+    view = whole[1:]
+    whole.untyped_storage().resize_(0)
+    return view
 
 
 def _broadcast_options(root: int) -> dist.BroadcastOptions:

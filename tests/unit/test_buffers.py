@@ -82,6 +82,21 @@ def read_only():
     return array
 
 
+class Wrapper(torch.Tensor):
+    """A tensor whose elements are another's, as DTensor's and a fake tensor's are."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(f"{function} of a wrapper")
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -98,12 +113,46 @@ def read_only():
         (np.array([object()]), "x has dtype object"),
         (np.zeros(3, ">f4"), "x has dtype >f4 in foreign byte order"),
         (read_only(), "x is read-only"),
+        (np.ma.masked_array([1.0, 2.0], [True, False]), r"x is a masked array.* expected x.filled\(value\)"),
+        (torch._efficientzerotensor(3), "x, a Tensor, has no memory of its own"),
+        (Wrapper(torch.ones(3)), "x, a Wrapper, has no memory of its own"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_refused_in_one_sentence(x, message):
     with pytest.raises(UsageError, match=message):
         describe(x, "x", writable=True)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch may drop both one day
+def test_tensors_that_are_more_than_their_elements_are_refused():
+    with pytest.raises(UsageError, match="x is nested: expected a dense tensor"):
+        describe(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "x", writable=True)
+    with pytest.raises(UsageError, match="x is quantised: expected a dense tensor"):
+        describe(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "x", writable=True)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_freed_memory_is_refused(start):
+    """As FSDP frees parameters between their uses; a view has an address even then."""
+
+    def freed():  # in no variable: torch cannot print one, and pytest would at a failure
+        whole = torch.ones(4)
+        part = whole[start:]
+        whole.untyped_storage().resize_(0)
+        return part
+
+    with pytest.raises(UsageError, match="x, a Tensor, has no memory of its own"):
+        describe(freed(), "x", writable=True)
+
+
+def test_refused_under_a_transformation_of_torch():
+    def row(x):
+        with pytest.raises(UsageError, match="x has no memory of its own: "):
+            describe(x, "x", writable=True)
+        return x
+
+    torch.func.vmap(row)(torch.ones(3, 4))
 
 
 def test_read_only_arrays_may_be_read():

@@ -59,6 +59,7 @@ OTHERS = {
     "records": np.zeros(3, [("a", "i4")]),
     "long double": np.ones(3, np.longdouble),
     "read-only": read_only(),
+    "masked": np.ma.masked_array([1.0, 2.0], [True, False]),
     "strided tensor": torch.ones(3, 4).t(),
     "expanded tensor": torch.ones(1).expand(4),
     "sparse tensor": torch.ones(3, 3).to_sparse(),
@@ -67,6 +68,7 @@ OTHERS = {
     "negation": torch._neg_view(torch.ones(3)),
     "parameter": torch.nn.Parameter(torch.ones(3)),
     "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "zero tensor": torch._efficientzerotensor(3),
 }
 
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core, nvcomp
-from .arguments import Arguments, wait_limit
-from .bcast import BcastResult, Relative, bound_of, check_codec
+from .arguments import Arguments
+from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec
 from .buffers import Buffer
-from .channels import Pending, channel_of
-
-_FLOATS = ("f16", "bf16", "f32", "f64")
+from .channels import channel_of
 
 
 class AllreduceResult(BcastResult):
@@ -23,19 +21,10 @@ class AllreduceResult(BcastResult):
     """
 
 
-class AllreduceWork:
-    """An asynchronous allreduce_compressed: wait for it before the tensor is used."""
+class AllreduceWork(BcastWork):
+    """An asynchronous allreduce_compressed: its wait() returns an AllreduceResult."""
 
-    def __init__(self, pending: Pending):
-        self._pending = pending
-
-    def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._pending.is_completed()
-
-    def wait(self, timeout_s: float | None = None) -> AllreduceResult:
-        """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
-        return AllreduceResult(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
+    _Result = AllreduceResult
 
 
 def allreduce_compressed(
@@ -93,8 +82,8 @@ def allreduce_compressed(
     channel = channel_of(group)
     args = Arguments(channel.rank, channel.size, device=True)
     data = args.buffer("tensor", tensor, writable=True)
-    args.op(op, data)
-    if error_bound is not None and (data.datatype.name not in _FLOATS or op not in ("sum", "avg")):
+    args.op(op, data, "tensor")
+    if error_bound is not None and (data.datatype.name not in BOUNDED or op not in ("sum", "avg")):
         raise args.wrong("error_bound", f"None for {op} of {data.kind}", repr(error_bound))
     try:
         bound = bound_of(error_bound)

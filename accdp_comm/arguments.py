@@ -16,6 +16,7 @@ from .buffers import Buffer, describe, new_like
 Block = tuple[int, int]  # address, count
 
 _OPS = dict(ReduceOp.__members__)
+_ENDLESS_SECONDS = 1e9  # 30 years; infinity, and what overflows in clocks, is above
 _BITWISE = ("band", "bor", "bxor")
 _COMPLEX = ("c64", "c128")
 _FLOATS = ("f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", *_COMPLEX)
@@ -36,10 +37,10 @@ def time_out(name: str, value: Any) -> float:
 
 
 def wait_limit(name: str, value: Any) -> float | None:
-    """Return how long a wait lasts, in seconds from 0 on, or None; raises UsageError where it is no such."""
+    """Return how long a wait lasts, in seconds from 0 on, or None: no end; raises UsageError where it is no such."""
     if value is not None and (not isinstance(value, Real) or not float(value) >= 0):
         raise UsageError(f"{name}: expected seconds >= 0 or None, got {value!r}")
-    return None if value is None else float(value)
+    return None if value is None or float(value) > _ENDLESS_SECONDS else float(value)
 
 
 def check_switch(name: str, value: Any) -> None:
@@ -80,26 +81,30 @@ class Arguments:
             raise self.wrong(name, "an integer of 64 bits", repr(value))
         return number
 
+    def source(self, value: int) -> int:
+        """Return a rank that sends, or -1: any."""
+        return self._number("src", value, self.size, f"a rank from 0 to {self.size - 1}, or -1 for any", least=-1)
+
     def tag(self, value: int) -> int:
         """Return a tag a caller may use."""
         return self._number("tag", value, 1 << 31, "a number from 0 to 2147483647")
 
-    def _number(self, name: str, value: int, limit: int, expected: str) -> int:
+    def _number(self, name: str, value: int, limit: int, expected: str, least: int = 0) -> int:
         try:
             number = operator.index(value)
         except TypeError:
-            number = -1
-        if not 0 <= number < limit:
+            number = limit
+        if not least <= number < limit:
             raise self.wrong(name, expected, repr(value))
         return number
 
-    def op(self, name: str, data: Buffer) -> ReduceOp:
-        """Return the reduction of that name, if the datatype has it."""
+    def op(self, name: str, data: Buffer, array: str = "x") -> ReduceOp:
+        """Return the reduction of that name, if the datatype of the argument ``array`` has it."""
         if not isinstance(name, str) or name not in _OPS:
             raise self.wrong("op", "one of " + ", ".join(_OPS), repr(name))
         if not _has(data.datatype, name):
             if data.datatype == Datatype.bytes:
-                raise self.wrong("x", "a datatype that can be reduced", data.kind)
+                raise self.wrong(array, "a datatype that can be reduced", data.kind)
             raise self.wrong("op", f"an operation that {data.kind} has", repr(name))
         return _OPS[name]
 

@@ -14,7 +14,7 @@ from .arguments import Arguments, wait_limit
 from .buffers import Buffer
 from .channels import Pending, channel_of
 
-_FLOATS = ("f16", "bf16", "f32", "f64")
+BOUNDED = ("f16", "bf16", "f32", "f64")  # datatypes that an error bound may change
 _MOST_CHUNK = 16 << 20  # bytes; the core knows the rest of what makes sense
 
 
@@ -56,6 +56,8 @@ class BcastResult:
 class BcastWork:
     """An asynchronous bcast_compressed: wait for it before the tensors are used."""
 
+    _Result = BcastResult
+
     def __init__(self, pending: Pending):
         self._pending = pending
 
@@ -64,8 +66,13 @@ class BcastWork:
         return self._pending.is_completed()
 
     def wait(self, timeout_s: float | None = None) -> BcastResult:
-        """Return when it is done; raises what it failed with. timeout_s: None waits until the operation's own ends."""
-        return BcastResult(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
+        """Return when it is done; raises what it failed with.
+
+        Args:
+            timeout_s: PeerTimeout is raised when so many seconds have passed; the operation goes on, and its tensors
+                are not to be used before it has ended. None: no limit but the operation's own.
+        """
+        return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
 
 
 def bcast_compressed(
@@ -120,7 +127,7 @@ def bcast_compressed(
     args.rank_of("root", root)
     names, tensors = flatten("tensor", tensor)
     stream = [args.buffer(name, x, writable=channel.rank != root) for name, x in zip(names, tensors, strict=True)]
-    if error_bound is not None and not any(x.datatype.name in _FLOATS for x in stream):
+    if error_bound is not None and not any(x.datatype.name in BOUNDED for x in stream):
         # In a state_dict the counters stay exact; asking for an error in nothing but integers is a mistake.
         raise args.wrong("error_bound", "None, because there are no floats in tensor", repr(error_bound))
     if reference is not None and error_bound is not None:

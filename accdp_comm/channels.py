@@ -17,6 +17,7 @@ from .device_memory import HostView
 
 Report = dict[str, Any]
 
+_SHORTEST = timedelta(milliseconds=1)  # that a work of torch can be waited for
 _TORCH_OPS = {"prod": "PRODUCT"}  # where torch has another name
 
 _everybody: list[Communicator] = []  # all ranks of the job, formed at first use
@@ -118,7 +119,7 @@ class CommunicatorChannel:
             del keep
             return report
 
-        return _FuturePending(self._communicator._run(run, later=async_op))
+        return _FuturePending(self._communicator._run(run, later=async_op), self)
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         how = getattr(_core.ReduceOp, op)
@@ -145,7 +146,7 @@ class CommunicatorChannel:
             del keep
             return report
 
-        return _FuturePending(self._communicator._run(run, later=async_op))
+        return _FuturePending(self._communicator._run(run, later=async_op), self)
 
     def _view(self, buffers: list[tuple[Buffer, bool, bool]], later: bool = False) -> HostView:
         is_far = any(x.device is not None for x, _, _ in buffers)
@@ -156,8 +157,8 @@ class CommunicatorChannel:
 
 
 class _FuturePending:
-    def __init__(self, future: Future[Report]):
-        self._future = future
+    def __init__(self, future: Future[Report], channel: Channel):
+        self._future, self._channel = future, channel
 
     def is_completed(self) -> bool:
         return self._future.done()
@@ -165,7 +166,7 @@ class _FuturePending:
     def wait(self, timeout_s: float | None) -> Report:
         # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
         if not wait([self._future], timeout_s).done:
-            raise TimeoutError(f"the operation has not ended within {timeout_s:g} s")
+            raise _still_under_way(self._channel, timeout_s)
         return self._future.result()
 
 
@@ -191,7 +192,7 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(work, report)
+        return _WorkPending(work, report, self)
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         from torch.distributed import ReduceOp
@@ -207,7 +208,7 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(work, report)
+        return _WorkPending(work, report, self)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         import torch
@@ -219,8 +220,8 @@ class TorchChannel:
 
 
 class _WorkPending:
-    def __init__(self, work: Any, report: Callable[[], Report]):
-        self._work, self._report = work, report
+    def __init__(self, work: Any, report: Callable[[], Report], channel: Channel):
+        self._work, self._report, self._channel = work, report, channel
 
     def torch_future(self) -> Any:
         """Return the work's future, whose value is a list of the tensors."""
@@ -230,11 +231,25 @@ class _WorkPending:
         return self._work.is_completed()
 
     def wait(self, timeout_s: float | None) -> Report:
-        if timeout_s is None:
-            self._work.wait()
-        else:
-            self._work.wait(timedelta(seconds=timeout_s))
+        if timeout_s is not None:
+            self._wait_for(timeout_s)
+        self._work.wait()
         return self._report()
+
+    def _wait_for(self, timeout_s: float) -> None:
+        # For torch 0 is no limit, and what it raises does not tell this time-out from the operation's own.
+        try:
+            self._work.wait(max(timedelta(seconds=timeout_s), _SHORTEST))
+        except RuntimeError:
+            if not self._work.is_completed():
+                raise _still_under_way(self._channel, timeout_s) from None
+
+
+def _still_under_way(channel: Channel, timeout_s: float | None) -> _core.PeerTimeout:
+    return _core.PeerTimeout(
+        f"rank {channel.rank} of {channel.size}: the operation has not ended within {timeout_s:g} s (timeout_s); "
+        "still under way"
+    )
 
 
 def _as_tensor(x: Buffer) -> Any:
@@ -244,5 +259,18 @@ def _as_tensor(x: Buffer) -> Any:
         return x.owner
     if x.device is not None:
         return torch.as_tensor(x.owner)  # by __cuda_array_interface__
-    # torch has no records, strings or times: their bytes are what travels.
-    return torch.from_numpy(x.owner.reshape(-1).view(np.uint8) if x.datatype == _core.Datatype.bytes else x.owner)
+    data = torch.from_numpy(np.asarray(_Bytes(x)))
+    return data if x.datatype == _core.Datatype.bytes else data.view(getattr(torch, x.kind))
+
+
+class _Bytes:
+    """A host buffer's bytes for NumPy, and so for torch, which knows few of NumPy's datatypes and no read-only ones."""
+
+    def __init__(self, x: Buffer):
+        self.owner = x.owner  # lives as long as the array that is made of this
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (x.count * x.itemsize,),
+            "data": (x.pointer, False),
+        }

@@ -111,8 +111,7 @@ class Messages:
         """
         if (sender := self._group.try_recv(x, src, tag)) >= 0:
             return sender
-        if src != -1:
-            self._args.rank_of("src", src)
+        self._args.source(src)
         data = self._args.buffer("x", x, writable=True)
         what = (data.pointer, data.count, data.datatype, src, self._args.tag(tag))
         if data.device is None:
@@ -169,8 +168,7 @@ class Messages:
         work = self._core.try_irecv(x, src, tag)
         if work is not None:
             return work
-        if src != -1:
-            self._args.rank_of("src", src)
+        self._args.source(src)
         data = self._args.buffer("x", x, writable=True)
         number = self._args.tag(tag)
         if self._goes_as_it_is(data, src):

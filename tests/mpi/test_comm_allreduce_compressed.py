@@ -144,6 +144,8 @@ def test_wrong_arguments(world):
         allreduce_compressed(np.zeros(10, np.int32), group=world, error_bound=0.1)
     with pytest.raises(UsageError, match=where + "op: expected one of sum"):
         allreduce_compressed(x, "mean", group=world)
+    with pytest.raises(UsageError, match=where + "tensor: expected a datatype that can be reduced, got str32"):
+        allreduce_compressed(np.array(["a"]), group=world)
     with pytest.raises(UsageError, match=where + "parts: expected counts that add up to 10, got \\[5, 6\\]"):
         allreduce_compressed(x, group=world, parts=[5, 6])
     for parts in ([5.5, 5.5], [-1, 11], 10, ["10"]):  # a fraction is not cut off

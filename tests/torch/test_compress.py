@@ -1,5 +1,7 @@
 """bcast_compressed with torch groups."""
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +21,7 @@ from data import MOVED_DTYPES, assert_same, values
 from torch import nn
 
 import accdp_comm
-from accdp_comm import MismatchError, UsageError, WeightSync, bcast_compressed
+from accdp_comm import MismatchError, PeerTimeout, UsageError, WeightSync, allreduce_compressed, bcast_compressed
 
 
 @pytest.mark.on_ranks(1, 2, 3, 4)
@@ -150,6 +152,41 @@ def test_async_keeps_its_place_among_other_collectives(rank, size):
         assert [result.logical_bytes for result in results] == [160_000, 80_000]
         assert first.wait() == results[1]  # as often as one likes
         dist.barrier()
+
+
+@pytest.mark.on_ranks(2)
+def test_limit_of_a_wait(rank, size):
+    """After it the operation goes on; 0 is a limit, infinity is none."""
+    dist.barrier()
+    if rank == 0:
+        for begin in (bcast_compressed, allreduce_compressed):
+            work = begin(torch.ones(300_000), async_op=True)  # not before the other rank comes
+            for limit in (0, 0.01):
+                with pytest.raises(PeerTimeout, match=f"rank 0 of 2: .* not ended within {limit} s .*still under way"):
+                    work.wait(limit)
+        dist.distributed_c10d._get_default_store().set("limit_of_a_wait", "seen")
+        assert work.wait(float("inf")) == work.wait(1e12) == work.wait(60)
+    else:
+        dist.distributed_c10d._get_default_store().wait(["limit_of_a_wait"])
+        for begin in (bcast_compressed, allreduce_compressed):
+            begin(torch.ones(300_000))
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "uint16", "bool", "U3", "M8[s]"])
+@pytest.mark.filterwarnings("error")
+def test_numpy_arrays(rank, size, name):
+    """Also of datatypes that torch does not know by NumPy's name, and read-only ones on root."""
+    sent = np.arange(5000).astype(getattr(ml_dtypes, name, None) or name)
+    got = np.zeros_like(sent)
+    sent.flags.writeable = False
+    work = bcast_compressed(sent if rank == 0 else got, async_op=True)
+    assert work.wait().logical_bytes == sent.nbytes
+    assert rank == 0 or got.tobytes() == sent.tobytes()
+    if name == "bfloat16":
+        mine = np.full(5000, rank + 1, sent.dtype)
+        allreduce_compressed(mine)
+        assert (mine == 3).all()
 
 
 @pytest.mark.on_ranks(2, fresh=True)

@@ -50,6 +50,10 @@ def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
     """Return the exchange of the ranks of an mpi4py communicator."""
     if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "handle")):
         raise _core.UsageError(f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer")
+    if not comm:
+        raise _core.UsageError("comm is MPI.COMM_NULL, or was freed: expected a communicator that this rank is in")
+    if comm.Is_inter():
+        raise _core.UsageError("comm is an intercommunicator: expected an intracommunicator, as of comm.Merge()")
     mpi_world.load()
     return MpiExchange(comm.Get_rank(), comm.Get_size(), timeout_s, int(comm.handle))
 

@@ -5,6 +5,7 @@ from functools import partial
 import cases
 import numpy as np
 import pytest
+from mpi4py import MPI
 from reference import assert_same
 
 from accdp_comm import Communicator, Error, MismatchError, UsageError, cards, settings
@@ -63,6 +64,18 @@ def test_mpi4py_part(comm):
 def test_not_a_communicator():
     with pytest.raises(UsageError, match="comm is a list: expected a communicator of mpi4py"):
         Communicator([0, 1])
+    with pytest.raises(UsageError, match="comm is MPI.COMM_NULL, or was freed: expected a communicator"):
+        Communicator(MPI.COMM_NULL)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_not_an_intercommunicator(comm):
+    half = comm.Split(comm.rank % 2)
+    between = half.Create_intercomm(0, comm, (comm.rank + 1) % 2)
+    with pytest.raises(UsageError, match=r"comm is an intercommunicator: expected .* comm.Merge\(\)"):
+        Communicator(between)
+    between.Free()
+    half.Free()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,6 +1,6 @@
 """Real tensors to send: weights and gradients of examples/train_char_lm.py's model, made once and kept in a folder.
 
-    python bench/real_tensors.py build/bench
+    python bench/real_tensors.py build/bench [--quick]
 
 The example's transformer, made wider, is trained on the example's text. Snapshots of all weights and gradients are
 written down on the way, and pairs of weights before and after one more step of AdamW at three learning rates.
@@ -8,6 +8,7 @@ written down on the way, and pairs of weights before and after one more step of 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import sys
@@ -230,6 +231,8 @@ def describe(folder: Path, data: str, dtype: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("usage: real_tensors.py FOLDER [quick]")
-    print((make(Path(sys.argv[1]), QUICK if sys.argv[2:] == ["quick"] else FULL) / "meta.json").read_text())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the tensors are kept; what is there is not made again")
+    parser.add_argument("--quick", action="store_true", help="a small model, few steps")
+    args = parser.parse_args()
+    print((make(args.folder, QUICK if args.quick else FULL) / "meta.json").read_text())

@@ -24,6 +24,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
         (["report.py", "--ranks", "2,x"], "--ranks: expected a whole number >= 1, got 'x'"),
         (["launch_overhead.py", "--samples", "0"], "--samples: expected a whole number >= 1, got '0'"),
+        (["real_tensors.py", "folder", "--quik"], "real_tensors.py: error: unrecognized arguments: --quik"),
         (["tune_digits.py", "--ranks", "x"], "--ranks: expected numbers >= 1 with commas between them, got 'x'"),
     ],
 )

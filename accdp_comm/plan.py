@@ -88,6 +88,7 @@ class Plan:
         return "\n".join(lines)
 
 
+_MOST_RANKS = (1 << 31) - 1  # what MPI can number
 _MOST = (1 << 48) + 1  # bytes or elements of a planned message: far above any memory, far below what 64 bits hold
 _MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
@@ -154,12 +155,14 @@ def declared_shape(text: str) -> _core.Shape:
     """Return the shape of ``NODESxRANKS``, such as 2x4, with the settings in force.
 
     Raises:
-        UsageError: Not of that form.
+        UsageError: Not of that form, or more ranks than MPI has numbers for.
     """
     match = re.fullmatch(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})", text)
     if match is None:
         raise _core.UsageError(f"topology: expected NODESxRANKS, such as 2x4, got {text!r}")
     nodes, local = map(int, match.groups())
+    if nodes * local > _MOST_RANKS:
+        raise _core.UsageError(f"topology: expected at most {_MOST_RANKS} ranks, got {text}")
     sizes = {name: size_of(settings.value_of(name)) for name in ("chunk_bytes", "flat_bytes")}
     return _core.Shape(
         nodes=nodes,
@@ -199,7 +202,7 @@ def _by_time(way: Alternative) -> float:
 
 
 def _size(nbytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes >= unit:
             return f"{nbytes / unit:.4g} {name}"
     return f"{nbytes} B"

@@ -94,6 +94,8 @@ def test_command(capsys):
     assert "allreduce of 64 MiB by 4 ranks on 2 nodes of 2" in text and "* pipeline" in text and "0.125 GB/s" in text
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["algorithm"] == "pipeline"
+    assert cli.main(["info", "--plan", "alltoall", "4G", "--topology", "999999x2000"]) == 0
+    assert " 36.38 TiB " in capsys.readouterr().out  # 3.725e+04 GiB would touch the column before
     assert cli.main(["info", "--plan", "allreduce", "1k"]) == 0
     assert "1 rank" in capsys.readouterr().out
 
@@ -103,6 +105,10 @@ def test_command(capsys):
     [
         (["--plan", "allreduce", "64X"], "accdp info: size: expected bytes"),
         (["--plan", "gather", "64"], "accdp info: op=gather: expected one of allreduce, "),
+        (
+            ["--plan", "bcast", "64", "--topology", "99999x99999"],
+            "topology: expected at most 2147483647 ranks, got 99999x99999",
+        ),
         (["--plan", "bcast", "64", "--topology", "2"], "topology: expected NODESxRANKS, such as 2x4, got '2'"),
         (["--plan", "bcast", "64", "--link", "1"], "link: expected a rate"),
         (["--link", "1Gbit"], "--link: expected --plan too"),

@@ -157,6 +157,18 @@ def test_override_is_for_the_block():
     assert {row.env: row.value for row in settings.table()} == before
 
 
+@pytest.mark.parametrize("names", [("chunk_bytes", "flat_bytes"), ("flat_bytes", "chunk_bytes")])
+@pytest.mark.parametrize(
+    "sizes", [{"chunk_bytes": "8k", "flat_bytes": "4k"}, {"chunk_bytes": "4M", "flat_bytes": "2M"}]
+)
+def test_override_of_settings_that_limit_each_other(names, sizes):
+    """In any order, on the way in and on the way out."""
+    before = {row.env: row.value for row in settings.table()}
+    with settings.override(**{name: sizes[name] for name in names}):
+        assert {name: settings.value_of(name) for name in sizes} == sizes
+    assert {row.env: row.value for row in settings.table()} == before
+
+
 def test_override_that_is_refused_changes_nothing():
     before = {row.env: row.value for row in settings.table()}
     with pytest.raises(UsageError, match="ACCDP_MPI=maybe"), settings.override(spin_us=7, mpi="maybe"):

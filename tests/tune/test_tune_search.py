@@ -185,6 +185,15 @@ def test_a_script_with_another_global_batch_does_not_count():
     assert Search(line, Batches(), any_global_batch=True).run(trials()).point == line[1]
 
 
+@pytest.mark.parametrize(("batch", "status"), [(104, "ok"), (106, "other batch")])
+def test_a_short_last_batch_makes_no_other_global_batch(batch, status):
+    """What is seen is a mean over the steps of a trial."""
+    line = [Point(1), Point(2)]
+    search = Search(line, Batches())
+    search.run(Trials({line[0]: of_script(1, 100), line[1]: of_script(2, batch)}))
+    assert search.outcomes[1].status == status
+
+
 def test_steps_without_samples_are_refused():
     outcome = Outcome(Point(1), "ok", steps_per_s=7)
     with pytest.raises(UsageError, match=r"7 steps/s, but nothing tells how many samples.*--global-batch"):

@@ -228,6 +228,8 @@ def test_cuda_array_interface(cuda):
     assert buffer.block(3, 2) == (4096 + 12, 2)
     assert describe(OnDevice(stream=None), "x", writable=True, device=True).stream == 1
     assert describe(OnDevice(strides=(12, 4)), "x", writable=True, device=True).count == 6
+    one_row = OnDevice(shape=(1, 3), strides=(400, 4))  # as of a slice: where the next row would be does not matter
+    assert describe(one_row, "x", writable=True, device=True).count == 3
     half = OnDevice(typestr="<V2")
     half.dtype = "bfloat16"
     assert describe(half, "x", writable=True, device=True).datatype == Datatype.bf16

@@ -221,7 +221,7 @@ def test_weight_sync_with_a_rank_that_has_not_the_last_version(wide, what):
     training.check(f"after a rank {what}")
     assert after < 0.5 * full
     versions = wide.allgather(np.array([sync.version])).ravel()
-    assert len(set(versions.tolist())) == 1, versions
+    assert set(versions.tolist()) == {4}, versions  # a root that begins anew does not number versions anew
 
 
 def _int16():

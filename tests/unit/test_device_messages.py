@@ -25,6 +25,9 @@ class Recorder(messages.Messages):
     def rank_of(self, name, rank):
         return rank
 
+    def source(self, rank):
+        return rank
+
     def buffer(self, name, x, writable):
         return x
 

@@ -24,7 +24,8 @@ struct Incoming {
 ///
 /// On one node, where little is handed over, a rank that needs nothing from the others goes ahead: it publishes,
 /// compares its signature with those that are there, and is done. Whoever comes later compares with it, so of two
-/// that disagree the later one always notices, and the one that went ahead hears of it in its next collective.
+/// that disagree the later one always notices, and the one that went ahead hears of it in its next collective. Between
+/// nodes likewise, where data go along with the signatures one way (docs/design/0003-every-call-is-checked.md).
 class Context : public Lookout {
  public:
   Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step);
@@ -52,11 +53,14 @@ class Context : public Lookout {
   void meet();  ///< a step in which nothing is handed over
   bool has_met() const { return arrived_; }
 
-  /// Data that the leader of a node sends along with its signature, so that they need no round of their own.
+  /// Data that the leader of a node sends along with its signature, so that they need no round of their own. Where they
+  /// go one way, who sends does not wait for the others; all must name the same nodes where they agree.
   struct Cargo {
-    std::size_t bytes = 0;                   ///< at most kMostCarriedBytes; 0: this node has nothing to tell
-    int to_node = -1;                        ///< -1: all
+    std::size_t bytes = 0;                   ///< of this node's, at most kMostCarriedBytes
+    int from_node = -1, to_node = -1;        ///< -1: all
     std::function<void(std::byte*)> load{};  ///< on the leader, once the ranks of its node have come, and agree
+    bool is_one_way() const { return from_node >= 0 || to_node >= 0; }
+    bool goes(int from, int to) const { return (from_node < 0 || from == from_node) && (to_node < 0 || to == to_node); }
   };
   /// As publish(), of the first step of an operation that goes_with_signatures() (cost.hpp).
   void publish_with(const Cargo& cargo);
@@ -101,17 +105,33 @@ class Context : public Lookout {
   void wait(Wire::Request& request) {
     poll([&] { return wire().test(request) ? -1 : request.peer; });
   }
-  void wait_for_all(std::span<Wire::Request> requests);
+  template <class Rest>
+  void wait_for_all(std::span<Wire::Request> requests, Rest rest) {
+    const auto missing = [&] {
+      wire().test_some(requests);
+      while (!requests.empty() && !requests.front().pending) requests = requests.subspan(1);
+      return requests.empty() ? -1 : requests.front().peer;
+    };
+    poll(missing, rest);
+  }
   /// Until missing() says -1; before, it tells which rank of another node is waited for. MPI offers nothing to sleep
   /// on: so after spinning and yielding, as on a node, naps.
   template <class Missing>
   void poll(Missing missing) {
+    poll(missing, [] {});
+  }
+  /// Between naps: rest().
+  template <class Missing, class Rest>
+  void poll(Missing missing, Rest rest) {
     constexpr int kMessagesPerClock = 4;  // a look lets MPI work, which takes about a microsecond
     const auto ready = [&] { return (wire_peer_ = missing()) < 0; };
     Patience& patience = fabric_.wire_patience;
     if (ready() || try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
     if (try_until(patience.yield, 1, yield, ready)) return;
-    while (!ready() && !(has_failed() && ready())) nap();
+    while (!ready() && !(has_failed() && ready())) {
+      rest();
+      nap();
+    }
   }
   void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
   /// Sends and receives all of it. Pieces keep their order per pair of ranks.
@@ -124,7 +144,7 @@ class Context : public Lookout {
 
   int pid_of(int rank) const { return fabric_.peer(rank).pid; }
   std::string describe(int rank) const { return fabric_.describe(rank); }
-  [[noreturn]] void fail_mismatch(const std::string& text);
+  [[noreturn]] void fail_mismatch(const std::string& text) { fail_mismatch(text, signature_.sequence); }
   std::string what() const override;
 
  protected:
@@ -136,8 +156,10 @@ class Context : public Lookout {
   void arrive(const Cargo& cargo);
   void compare_between_nodes(const Cargo& cargo);
   int meeting_number(int node) const { return (topology().node() - node + topology().nodes()) % topology().nodes(); }
-  void tell_who_disagrees();  // all leaders at once; throws
   void compare_with(int rank);
+  void ask_whom_it_waits_for(Clock::time_point since);
+  [[noreturn]] void call_the_roll(int rank, const Signature& said);
+  [[noreturn]] void fail_mismatch(const std::string& text, std::uint64_t disputed);
   std::string says(int rank, const Signature& what) const;
 
   Signature signature_;
@@ -164,6 +186,14 @@ class Exchange {
   std::size_t received_bytes(std::size_t message) const { return requests_[message].bytes; }
   void await_first(std::size_t messages);  ///< so many of those that were begun
   void await_all() { await_first(begun()); }
+  /// rest(): as Context::poll().
+  template <class Rest>
+  void await_all(Rest rest) {
+    c_.wait_for_all(std::span(requests_).subspan(done_), rest);
+    done_ = begun();
+  }
+  bool has_come(std::size_t message) const { return !requests_[message].pending; }
+  int peer(std::size_t message) const { return requests_[message].peer; }
 
  private:
   Context& c_;

@@ -76,6 +76,12 @@ ReduceAlgorithm reduce_algorithm_named(const std::string& name) {
   throw UsageError("ACCDP_ALLREDUCE=" + name + ": expected a row of `accdp info`");
 }
 
+/// Starts what other nodes are told of a failure; the text follows.
+struct NoticeHead {
+  FailureKind kind;
+  std::uint64_t disputed;  ///< number of the collective that ranks disagree on, else 0
+};
+
 /// Waits until every rank of the node has mapped the segment.
 class Mapped : public Lookout {
  public:
@@ -113,6 +119,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       said_farewell_(topology_.size()),
       silent_(topology_.size()),
       patience_{patience_of_settings(), patience_of_settings()},
+      roll_call_(topology_.nodes() > 1 ? wire_.get() : nullptr, topology_.size()),
       sources_(topology_.local_size()),
       why_not_read_(topology_.local_size()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
@@ -175,7 +182,8 @@ void Fabric::set_notices(std::shared_ptr<Notices> notices) {
 
 void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t disputed) noexcept {
   if (is_inherited()) return;
-  std::string notice(reinterpret_cast<const char*>(&kind), sizeof kind);
+  const NoticeHead head{kind, disputed};
+  std::string notice(reinterpret_cast<const char*>(&head), sizeof head);
   notice += text;
   // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
   if (kind == FailureKind::kTimeout) notice += ", says " + describe(topology_.rank());
@@ -251,6 +259,7 @@ bool Fabric::has_failed() {
     std::vector<std::byte> notice;
     while (wire_->take(Wire::kFarewell, from, notice)) said_farewell_[from] = true;
     if (wire_->take(Wire::kFailure, from, notice)) take_up(notice.data(), notice.size());
+    roll_call_.look();
   }
   return board_.has_failed();
 }
@@ -262,10 +271,11 @@ void Fabric::look_for_notices() {
 }
 
 void Fabric::take_up(const void* notice, std::size_t bytes) {
-  FailureKind kind;
-  if (bytes < sizeof kind) return;
-  std::memcpy(&kind, notice, sizeof kind);
-  board_.fail(kind, std::string(static_cast<const char*>(notice) + sizeof kind, bytes - sizeof kind));
+  NoticeHead head;
+  if (bytes < sizeof head) return;
+  std::memcpy(&head, notice, sizeof head);
+  board_.fail(head.kind, std::string(static_cast<const char*>(notice) + sizeof head, bytes - sizeof head),
+              head.disputed);
 }
 
 void Fabric::check_process() const {

@@ -15,6 +15,7 @@
 #include "coll/link_meter.hpp"
 #include "coll/meeting.hpp"
 #include "coll/notices.hpp"
+#include "coll/roll_call.hpp"
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
 #include "node/waiter.hpp"
@@ -74,6 +75,8 @@ class Fabric {
   Patience wire_patience;               ///< of collectives that wait for other nodes
   Way way;                              ///< of the last collective
   std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
+  int calls_ahead = 0;                  ///< the last so many went ahead between nodes
+  RollCall& roll_call() { return roll_call_; }
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   /// `disputed`: number of the collective that ranks disagree on, else 0.
@@ -128,6 +131,7 @@ class Fabric {
   bool told_others_ = false;   // of a failure
   bool said_goodbye_ = false;  // that this rank leaves
   LimitedNotices notices_;
+  RollCall roll_call_;
   std::vector<const void*> sources_;  // one per rank of the node, as is the next
   std::vector<std::string> why_not_read_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;

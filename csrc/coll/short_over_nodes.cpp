@@ -2,7 +2,8 @@
 // by which the leaders compare calls. Phases:
 //   1. on the node the ranks show the leader what they have (1 step);
 //   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, or to
-//      the one that wants it, and has the result: it reduces by itself, in node order;
+//      the one that wants it, and has the result: it reduces by itself, in node order. Where data go one way, so do the
+//      signatures, and who sends goes ahead;
 //   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
 // fabric.hpp. Cost: one message's way; S*(nodes-1) bytes out of each node that has something to tell; 2 steps, 1 with a
@@ -45,7 +46,7 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
     copy_to(c.open(), in);
   else
     c.open_unwritten();
-  c.publish_with({in.size(), to_node, [&](std::byte* place) {
+  c.publish_with({in.size(), -1, to_node, [&](std::byte* place) {
                     if (c.local_size() == 1) return copy_to(place, in);
                     const std::span<const void*> sources = c.sources();
                     for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
@@ -77,7 +78,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
     copy_to(c.open(), data);
   else
     c.open_unwritten();
-  c.publish_with({t.is_near(root) ? data.size() : 0, -1, [&](std::byte* place) {
+  c.publish_with({t.is_near(root) ? data.size() : 0, t.node_of(root), -1, [&](std::byte* place) {
                     copy_to(place,
                             t.rank() == root ? ConstBytes(data) : ConstBytes(c.slot(t.local_of(root)), data.size()));
                   }});
@@ -105,7 +106,7 @@ void publish_with_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_no
     copy_to(c.open(), in);
   else
     c.open_unwritten();
-  c.publish_with({bytes, to_node, [&](std::byte* place) {
+  c.publish_with({bytes, -1, to_node, [&](std::byte* place) {
                     for (int rank : t.neighbours()) {
                       copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), bytes_of(rank)));
                       place += bytes_of(rank);

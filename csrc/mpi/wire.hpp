@@ -14,7 +14,16 @@ class Wire {
  public:
   /// Long messages have tags from kData on, by their number: one that its sender gave up after the receiver
   /// had made room for it must not take the bytes of the next.
-  enum Tag : int { kCollective = 1, kMail = 2, kFailure = 3, kFarewell = 4, kReceipt = 5, kResult = 6, kData = 16 };
+  enum Tag : int {
+    kCollective = 1,
+    kMail = 2,
+    kFailure = 3,
+    kFarewell = 4,
+    kReceipt = 5,
+    kResult = 6,
+    kRollCall = 7,
+    kData = 16
+  };
   static constexpr std::uint64_t kDataTags = 16384;
   static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
   struct Request {

@@ -4,9 +4,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, Work
 
 torch_version: str
+
+class StreamUnderWay:
+    @property
+    def work(self) -> Work: ...
+    def wait(self, timeout: timedelta | None) -> dict[str, Any] | None: ...
 
 def ProcessGroupAccdp(
     rank: int,

@@ -72,8 +72,6 @@ def allreduce_compressed(
         MismatchError: Ranks disagree on any argument: nothing was written.
         CodecError: What arrived was damaged. The tensor is undefined.
         PeerTimeout, PeerDied: A rank did not come, or is gone.
-        torch.distributed.DistBackendError, ValueError: Instead of all these, over a torch process group, as from any
-            collective of torch; a UsageError stays one where the arguments alone are wrong.
 
     Collective over the group. Cost: 2 * bytes * (nodes - 1) / nodes / ratio over the link, beside 2 or 3 passes over
     shared memory. Source: docs/compression.md.

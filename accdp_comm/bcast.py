@@ -115,8 +115,6 @@ def bcast_compressed(
         MismatchError: Ranks disagree on any argument, or their references differ, by checksum: nothing was written.
         CodecError: What arrived was damaged. Tensors are undefined.
         PeerTimeout, PeerDied: A rank did not come, or is gone.
-        torch.distributed.DistBackendError, ValueError: Instead of all these, over a torch process group, as from any
-            collective of torch; a UsageError stays one where the arguments alone are wrong.
 
     Collective over the group. Cost: bytes / (ratio * link) plus a chunk per node, where the codec keeps up. Source:
     docs/compression.md.

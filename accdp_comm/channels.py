@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from . import _core
 from .buffers import Buffer
 from .communicator import Communicator
 from .device_memory import HostView
+
+if TYPE_CHECKING:
+    from ._torch import StreamUnderWay
 
 Report = dict[str, Any]
 
@@ -179,7 +182,7 @@ class TorchChannel:
 
     def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
         value, is_relative = bound
-        work, report = self._backend.bcast_stream(
+        under_way = self._backend.bcast_stream(
             [_as_tensor(x) for x in stream],
             [] if old is None else [_as_tensor(x) for x in old],
             root,
@@ -192,12 +195,12 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(work, report, self)
+        return _WorkPending(under_way, self)
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         from torch.distributed import ReduceOp
 
-        work, report = self._backend.allreduce_stream(
+        under_way = self._backend.allreduce_stream(
             _as_tensor(x),
             list(counts),
             getattr(ReduceOp, _TORCH_OPS.get(op, op.upper())),
@@ -208,7 +211,7 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(work, report, self)
+        return _WorkPending(under_way, self)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         import torch
@@ -220,29 +223,23 @@ class TorchChannel:
 
 
 class _WorkPending:
-    def __init__(self, work: Any, report: Callable[[], Report], channel: Channel):
-        self._work, self._report, self._channel = work, report, channel
+    def __init__(self, under_way: StreamUnderWay, channel: Channel):
+        self._under_way, self._channel = under_way, channel
 
     def torch_future(self) -> Any:
         """Return the work's future, whose value is a list of the tensors."""
-        return self._work.get_future()
+        return self._under_way.work.get_future()
 
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        return self._under_way.work.is_completed()
 
     def wait(self, timeout_s: float | None) -> Report:
-        if timeout_s is not None:
-            self._wait_for(timeout_s)
-        self._work.wait()
-        return self._report()
-
-    def _wait_for(self, timeout_s: float) -> None:
-        # For torch 0 is no limit, and what it raises does not tell this time-out from the operation's own.
-        try:
-            self._work.wait(max(timedelta(seconds=timeout_s), _SHORTEST))
-        except RuntimeError:
-            if not self._work.is_completed():
-                raise _still_under_way(self._channel, timeout_s) from None
+        # For works of torch 0 is no limit.
+        limit = None if timeout_s is None else max(timedelta(seconds=timeout_s), _SHORTEST)
+        report = self._under_way.wait(limit)
+        if report is None:
+            raise _still_under_way(self._channel, timeout_s)
+        return report
 
 
 def _still_under_way(channel: Channel, timeout_s: float | None) -> _core.PeerTimeout:

@@ -1,6 +1,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <exception>
 #include <memory>
 
 namespace accdp::bind {
@@ -22,6 +23,10 @@ std::shared_ptr<T> from_capsule(const pybind11::object& object, const char* name
   return *static_cast<std::shared_ptr<T>*>(held);
 }
 
+/// Makes an error of the core Python's current one; throws on what is none.
+using ErrorTranslator = void (*)(std::exception_ptr);
+
+constexpr const char* kErrorTranslatorCapsule = "accdp.ErrorTranslator";
 constexpr const char* kGroupCapsule = "accdp.Group";
 constexpr const char* kNoticesCapsule = "accdp.Notices";
 constexpr const char* kWireCapsule = "accdp.Wire";

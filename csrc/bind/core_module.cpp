@@ -1,4 +1,4 @@
-// The module _core: errors, settings, statistics. The class Group is bound in core_group.cpp.
+// The module _core: settings, statistics. The class Group is bound in core_group.cpp.
 #include <pybind11/pybind11.h>
 
 #include <thread>
@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "bind/core_device.hpp"
+#include "bind/core_errors.hpp"
 #include "bind/core_group.hpp"
 #include "bind/core_plan.hpp"
 #include "codec/codec.hpp"
@@ -32,50 +33,6 @@ void check_signals() {
   if (std::this_thread::get_id() != g_main_thread || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw Interrupted();
-}
-
-/// A Python exception that is also of the built-in type that people already catch.
-template <class Cpp>
-void bind_error(py::module_& m, const char* name, py::tuple bases, const char* doc) {
-  py::dict body;
-  body["__doc__"] = doc;
-  body["__module__"] = "accdp_comm";
-  static PyObject* type = nullptr;
-  type = py::module_::import("builtins").attr("type")(name, bases, body).release().ptr();
-  m.attr(name) = py::reinterpret_borrow<py::object>(type);
-  py::register_exception_translator([](std::exception_ptr error) {
-    try {
-      if (error) std::rethrow_exception(error);
-    } catch (const Cpp& e) {
-      PyErr_SetString(type, e.what());
-    }
-  });
-}
-
-void bind_errors(py::module_& m) {
-  py::register_exception_translator([](std::exception_ptr error) {
-    try {
-      if (error) std::rethrow_exception(error);
-    } catch (const Interrupted&) {  // the signal handler's own exception is pending
-    }
-  });
-  auto builtin = [](PyObject* type) { return py::reinterpret_borrow<py::object>(type); };
-  bind_error<Error>(m, "Error", py::make_tuple(builtin(PyExc_RuntimeError)), "Base of all errors of accdp.");
-  py::object base = m.attr("Error");
-  bind_error<UsageError>(m, "UsageError", py::make_tuple(base, builtin(PyExc_ValueError)),
-                         "The call is wrong. Nothing was sent; fix it and call again.");
-  bind_error<MismatchError>(m, "MismatchError", py::make_tuple(base),
-                            "Ranks disagree about an operation. The group is broken on all of them.");
-  bind_error<PeerTimeout>(m, "PeerTimeout", py::make_tuple(base, builtin(PyExc_TimeoutError)),
-                          "A rank did not come before the deadline. The group is broken.");
-  bind_error<PeerDied>(m, "PeerDied", py::make_tuple(base, builtin(PyExc_ConnectionError)),
-                       "A rank exited or left the group. The group is broken.");
-  bind_error<CodecError>(m, "CodecError", py::make_tuple(base),
-                         "Compressed bytes are damaged, or of a format that is not understood. The group is broken.");
-  bind_error<MpiError>(m, "MpiError", py::make_tuple(base), "An MPI call failed.");
-  bind_error<CudaError>(m, "CudaError", py::make_tuple(base), "A CUDA call failed.");
-  bind_error<SystemCallError>(m, "SystemCallError", py::make_tuple(base, builtin(PyExc_OSError)),
-                              "A system call failed.");
 }
 
 py::list settings_rows() {

@@ -37,6 +37,23 @@ ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_b
   return {std::move(codec), chunk_bytes, std::move(algorithm), {error_bound, relative}, label};
 }
 
+/// A compressed operation under way, for callers who know the core's errors rather than torch's.
+struct StreamUnderWay {
+  c10::intrusive_ptr<accdp::torch_backend::Work> work;
+  std::shared_ptr<accdp::StreamReport> report;
+
+  /// None where it has not ended by then.
+  py::object wait(std::optional<std::chrono::milliseconds> timeout) const {
+    {
+      py::gil_scoped_release nogil;
+      if (!work->wait_done(timeout.value_or(kNoTimeout))) return py::none();
+      work->throw_if_failed();
+      work->synchronize();
+    }
+    return accdp::bind::report_of(*report);
+  }
+};
+
 void set_split(py::function make) {
   // Lives as long as the interpreter: released before it ends, it would need the GIL in a destructor.
   auto* held = new py::function(std::move(make));
@@ -59,6 +76,13 @@ PYBIND11_MODULE(_torch, m) {
   m.doc() = "The torch.distributed backend of accdp.";
   m.attr("torch_version") = ACCDP_TORCH_VERSION;
   py::module_::import("torch.distributed");
+  const auto translator = accdp::bind::from_capsule<accdp::bind::ErrorTranslator>(
+      py::module_::import("accdp_comm._core").attr("_error_translator"), accdp::bind::kErrorTranslatorCapsule);
+  py::register_local_exception_translator(accdp::bind::ErrorTranslator(*translator));
+  py::class_<StreamUnderWay>(m, "StreamUnderWay", "A compressed operation; wait() raises accdp_comm's errors.")
+      .def_property_readonly("work",
+                             [](const StreamUnderWay& self) { return c10::intrusive_ptr<c10d::Work>(self.work); })
+      .def("wait", &StreamUnderWay::wait, py::arg("timeout"), "Its report, or None where it has not ended by then.");
   py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp",
                                                          "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
@@ -87,9 +111,7 @@ PYBIND11_MODULE(_torch, m) {
                 std::move(tensors), std::move(old), root,
                 stream_call(std::move(codec), chunk_bytes, std::move(algorithm), error_bound, relative, label),
                 is_async, timeout, report);
-            py::gil_scoped_acquire gil;
-            py::object read = py::cpp_function([report] { return accdp::bind::report_of(*report); });
-            return std::make_pair(c10::intrusive_ptr<c10d::Work>(work), read);
+            return StreamUnderWay{std::move(work), std::move(report)};
           },
           py::arg("tensors"), py::arg("references"), py::arg("root"), py::arg("codec"), py::arg("chunk_bytes"),
           py::arg("algorithm"), py::arg("error_bound"), py::arg("relative"), py::arg("label"), py::arg("is_async"),
@@ -104,9 +126,7 @@ PYBIND11_MODULE(_torch, m) {
             auto work = self.allreduce_stream(std::move(tensor), std::move(counts), op,
                                               stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0),
                                               residual.value_or(at::Tensor()), is_async, timeout, report);
-            py::gil_scoped_acquire gil;
-            py::object read = py::cpp_function([report] { return accdp::bind::report_of(*report); });
-            return std::make_pair(c10::intrusive_ptr<c10d::Work>(work), read);
+            return StreamUnderWay{std::move(work), std::move(report)};
           },
           py::arg("tensor"), py::arg("counts"), py::arg("op"), py::arg("codec"), py::arg("chunk_bytes"),
           py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("is_async"), py::arg("timeout"))

@@ -63,9 +63,9 @@ void ProcessGroupAccdp::set_bcast(StreamCall call) {
   bcast_ = std::move(call);
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensors references, int root,
-                                                           const StreamCall& call, bool is_async, Milliseconds timeout,
-                                                           std::shared_ptr<StreamReport> report) {
+c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensors references, int root,
+                                                         const StreamCall& call, bool is_async, Milliseconds timeout,
+                                                         std::shared_ptr<StreamReport> report) {
   const Checks checks{"bcast_compressed"};
   checks.root(root, size_);
   checks.dense(tensors);

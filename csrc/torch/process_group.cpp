@@ -119,15 +119,11 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
   return place;
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
-                                                          std::function<void(Group&, double, const Way&)> run) {
+c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
+                                                        std::function<void(Group&, double, const Way&)> run) {
+  group_->check_process();  // the queue's threads are not forked along
   std::shared_ptr<DeviceCall> call;
-  try {
-    group_->check_process();  // the queue's threads are not forked along
-    if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
-  } catch (...) {
-    std::rethrow_exception(translated(std::current_exception()));
-  }
+  if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
   const std::uint64_t sequence = ++sequence_;
   record(plan);
   auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, plan.outputs, sequence);

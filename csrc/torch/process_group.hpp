@@ -80,16 +80,17 @@ class ProcessGroupAccdp : public c10d::Backend {
   void set_deterministic(bool on) { group_->set_deterministic(on); }
   /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
   void set_bcast(StreamCall call);
-  /// All tensors as one stream. references: none, or one per tensor, undefined where there is none. `report` is filled
-  /// when the work is done.
-  WorkPtr bcast_stream(Tensors tensors, Tensors references, int root, const StreamCall& call, bool is_async,
-                       Milliseconds timeout, std::shared_ptr<StreamReport> report);
+  // Streams throw the core's own errors, and only why they cannot begin; theirs are in the work, with which `report`
+  // is filled.
+  /// All tensors as one stream. references: none, or one per tensor, undefined where there is none.
+  c10::intrusive_ptr<Work> bcast_stream(Tensors tensors, Tensors references, int root, const StreamCall& call,
+                                        bool is_async, Milliseconds timeout, std::shared_ptr<StreamReport> report);
 
   /// Of one dense tensor in place, whose parts of `counts` elements are tensors of their own to a relative bound.
   /// residual: undefined, or float32 of as many elements (coll/allreduce_stream.hpp).
-  WorkPtr allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts, const c10d::ReduceOp& op,
-                           const StreamCall& call, at::Tensor residual, bool is_async, Milliseconds timeout,
-                           std::shared_ptr<StreamReport> report);
+  c10::intrusive_ptr<Work> allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts,
+                                            const c10d::ReduceOp& op, const StreamCall& call, at::Tensor residual,
+                                            bool is_async, Milliseconds timeout, std::shared_ptr<StreamReport> report);
 
   /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
   using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&,
@@ -121,10 +122,20 @@ class ProcessGroupAccdp : public c10d::Backend {
       };
       if (queue_->try_now(now)) return nullptr;
     }
-    return launch_work(std::move(plan), place, std::move(run));
+    const bool waits = !plan.is_async;
+    WorkPtr work;
+    try {
+      work = launch_work(std::move(plan), place, std::move(run));
+    } catch (...) {
+      std::rethrow_exception(translated(std::current_exception()));
+    }
+    if (waits) work->wait();
+    return work;
   }
-  /// The same with a Work, however it is done.
-  WorkPtr launch_work(Plan plan, c10::Device place, std::function<void(Group&, double timeout_s, const Way&)> run);
+  /// The same with a Work, however it is done. Throws the core's own errors, and only why it cannot begin: the
+  /// operation's are in the work.
+  c10::intrusive_ptr<Work> launch_work(Plan plan, c10::Device place,
+                                       std::function<void(Group&, double timeout_s, const Way&)> run);
   static double seconds(Milliseconds timeout) { return timeout == c10d::kUnsetTimeout ? -1 : timeout.count() * 1e-3; }
   bool is_watched() const { return coalescing_ || at::hasCallbacks(); }  ///< by a batch, or by a profiler
   c10::Device place_of(const Plan& plan) const;

@@ -41,13 +41,12 @@ bool Queue::try_now(c10::function_ref<void()> run) {
 void Queue::run_now(const Task& task) {
   if (!enter()) {
     run_later(task);
-    task.work->wait();
+    task.work->wait_done(kNoTimeout);
     return;
   }
   const std::exception_ptr error = execute(task.run);
   leave();
   task.work->complete(error);
-  task.work->wait();  // throws its error
 }
 
 void Queue::run_later(Task task) {

@@ -28,7 +28,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   /// Runs it on this thread and throws its error, as callers of a process group know it; false, and nothing has
   /// happened, where something is ahead of it.
   bool try_now(c10::function_ref<void()> run);
-  void run_now(const Task& task);  ///< returns when it is done; throws its error
+  void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
   void stop();                                 ///< joins the workers; queued tasks fail

@@ -79,10 +79,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
                 });
 }
 
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts,
-                                                               const c10d::ReduceOp& op, const StreamCall& call,
-                                                               at::Tensor residual, bool is_async, Milliseconds timeout,
-                                                               std::shared_ptr<StreamReport> report) {
+c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, std::vector<std::int64_t> counts,
+                                                             const c10d::ReduceOp& op, const StreamCall& call,
+                                                             at::Tensor residual, bool is_async, Milliseconds timeout,
+                                                             std::shared_ptr<StreamReport> report) {
   const Checks checks{"allreduce_compressed"};
   Tensors tensors{tensor};
   checks.dense(tensors);

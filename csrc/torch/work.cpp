@@ -16,14 +16,23 @@ std::exception_ptr torch_error(const char* text) {
   return std::make_exception_ptr(Failure({__func__, __FILE__, std::uint32_t(__LINE__)}, text));
 }
 
-}  // namespace
-
-std::exception_ptr translated(std::exception_ptr error) {
+/// What a signal handler raised, which is pending on this thread, in place of Interrupted; all else as it is.
+std::exception_ptr with_raised(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const Interrupted&) {
     pybind11::gil_scoped_acquire gil;
     return std::make_exception_ptr(pybind11::error_already_set());  // takes the pending Python exception along
+  } catch (...) {
+    return error;
+  }
+}
+
+}  // namespace
+
+std::exception_ptr translated(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(with_raised(error));
   } catch (const UsageError& e) {
     return torch_error<c10::ValueError>(e.what());
   } catch (const Error& e) {
@@ -53,14 +62,13 @@ bool Work::is_done() const {
 
 void Work::check_process() const {
   if (!birthplace_.is_elsewhere()) return;
-  const std::string text = "a work of " + c10d::opTypeToString(opType_) +
-                           ": expected a call from the process that began it, got one from pid " +
-                           std::to_string(getpid()) + ", which was forked from it since";
-  std::rethrow_exception(torch_error<c10::ValueError>(text.c_str()));
+  throw UsageError("a work of " + c10d::opTypeToString(opType_) +
+                   ": expected a call from the process that began it, got one from pid " + std::to_string(getpid()) +
+                   ", which was forked from it since");
 }
 
 bool Work::isCompleted() {
-  check_process();
+  in_torchs_terms([&] { check_process(); });
   std::lock_guard lock(mutex_);
   return completed_ && (exception_ || !call_ || call_->is_finished());
 }
@@ -70,36 +78,37 @@ bool Work::isSuccess() const {
   return completed_ && !exception_;
 }
 
-void Work::check_done() {
+void Work::throw_if_failed() const {
   std::exception_ptr error;
   {
     std::lock_guard lock(mutex_);
-    error = exception_;
+    error = failure_;
   }
   if (error) std::rethrow_exception(error);
 }
 
-bool Work::wait(std::chrono::milliseconds timeout) {
+bool Work::wait_done(std::chrono::milliseconds timeout) {
   check_process();
   const auto end = Clock::now() + timeout;
-  {
-    std::unique_lock lock(mutex_);
-    while (!completed_) {
-      cv_.wait_for(lock, kLongestSleep, [&] { return completed_; });
-      if (completed_) break;
-      lock.unlock();
-      try {
-        check_interrupt();
-      } catch (...) {
-        std::rethrow_exception(translated(std::current_exception()));
-      }
-      lock.lock();
-      if (timeout != kNoTimeout && Clock::now() >= end && !completed_)
-        TORCH_CHECK(false, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #",
-                    sequence_);
-    }
+  std::unique_lock lock(mutex_);
+  while (!completed_) {
+    cv_.wait_for(lock, kLongestSleep, [&] { return completed_; });
+    if (completed_) break;
+    lock.unlock();
+    check_interrupt();
+    lock.lock();
+    if (timeout != kNoTimeout && Clock::now() >= end && !completed_) return false;
   }
-  check_done();
+  return true;
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  in_torchs_terms([&] {
+    const bool is_over = wait_done(timeout);
+    TORCH_CHECK(is_over, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #",
+                sequence_);
+    throw_if_failed();
+  });
   synchronize();
   return true;
 }
@@ -117,7 +126,7 @@ Tensors Work::result() {
 c10::IValue Work::value() const { return nested_.empty() ? c10::IValue(outputs_) : c10::IValue(nested_); }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
-  check_process();
+  in_torchs_terms([&] { check_process(); });
   bool done;
   {
     std::lock_guard lock(mutex_);
@@ -147,7 +156,14 @@ void Work::complete(std::exception_ptr error) {
     if (completing_) return;
     completing_ = true;
   }
-  if (error) error = translated(error);
+  if (error) {
+    error = with_raised(error);
+    {
+      std::lock_guard lock(mutex_);
+      failure_ = error;
+    }
+    error = translated(error);
+  }
   finish(error);
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -188,7 +204,7 @@ void MessageWork::arrive() {
 }
 
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
-  check_process();
+  in_torchs_terms([&] { check_process(); });
   if (!is_done()) {
     try {
       office_->wait(message_, timeout == kNoTimeout ? -1 : timeout.count() * 1e-3);

@@ -10,9 +10,18 @@
 
 namespace accdp::torch_backend {
 
-/// The exceptions of the core as those that torch's callers catch: dist.DistBackendError, or whatever
+/// The exceptions of the core as those that torch's callers catch: ValueError, dist.DistBackendError, or whatever
 /// the signal handler raised.
 std::exception_ptr translated(std::exception_ptr error);
+/// The call's value; what it throws is translated.
+template <class Call>
+auto in_torchs_terms(Call call) {
+  try {
+    return call();
+  } catch (...) {
+    std::rethrow_exception(translated(std::current_exception()));
+  }
+}
 
 /// Calls it without the GIL if this thread holds it: for waits for threads that may need it.
 void without_gil(const std::function<void()>& call);
@@ -33,6 +42,10 @@ class Work : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
   void abort() override;
 
+  /// Waits until it is done; false where `timeout` is over before. Throws nothing that it failed with.
+  bool wait_done(std::chrono::milliseconds timeout);
+  /// Throws what it failed with in the core's own classes; wait() has those of torch.
+  void throw_if_failed() const;
   /// Once; later calls change nothing.
   void complete(std::exception_ptr error = nullptr);
   bool is_done() const;
@@ -46,7 +59,6 @@ class Work : public c10d::Work {
   /// unlock the mutex there.
   void check_process() const;
   c10::IValue value() const;
-  void check_done();
   void settle(c10::ivalue::Future& future, const std::exception_ptr& error);
 
   Tensors outputs_;
@@ -56,6 +68,7 @@ class Work : public c10d::Work {
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
   bool looked_for_future_ = false;  ///< by complete(), after which who makes the future gives it its value, too
+  std::exception_ptr failure_;      ///< of which exception_ is the translation
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -1,5 +1,8 @@
 """bcast_compressed with torch groups."""
 
+import time
+from datetime import timedelta
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -192,7 +195,7 @@ def test_numpy_arrays(rank, size, name):
 @pytest.mark.on_ranks(2, fresh=True)
 def test_async_failure_is_told_by_wait(rank, size):
     work = bcast_compressed(torch.ones(300 + rank), async_op=True)
-    with pytest.raises((MismatchError, dist.DistBackendError), match="disagree.* rank 1 "):
+    with pytest.raises(MismatchError, match="disagree.* rank 1 "):
         work.wait()
 
 
@@ -208,9 +211,36 @@ def test_disagreement(rank, size, what):
         "structure": lambda: bcast_compressed([tensor] if odd else {"w": tensor}),
         "datatype": lambda: bcast_compressed(tensor.view(torch.int32) if odd else tensor),
     }[what]
-    with pytest.raises((MismatchError, dist.DistBackendError), match="disagree.* rank 1 "):
+    with pytest.raises(MismatchError, match="disagree.* rank 1 "):
         call()
     assert torch.equal(tensor, before)
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("call", [bcast_compressed, allreduce_compressed])
+def test_a_rank_that_does_not_come(rank, size, call, async_op):
+    """The same classes as from a Communicator; torch's own operations keep torch's."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+
+    def whole() -> None:
+        started = call(torch.ones(300), async_op=async_op)
+        if async_op:
+            started.wait()
+
+    whole()
+    if rank == 1:
+        time.sleep(1.5)
+        return
+    backend._set_default_timeout(timedelta(seconds=1))
+    if async_op:
+        with pytest.raises(TimeoutError, match=r"has not ended within 0\.01 s"):
+            call(torch.ones(300), async_op=True).wait(0.01)
+    for _ in range(2):  # the second time the group is broken
+        with pytest.raises(PeerTimeout, match=r"_compressed #2 Timed out after 1 s .* rank 1 "):
+            whole()
+    with pytest.raises(dist.DistBackendError, match="_compressed #2 Timed out"):
+        dist.all_reduce(torch.ones(3))
 
 
 @pytest.mark.on_ranks(2, 3)

@@ -21,12 +21,14 @@ from typing import Any
 
 import hosts_page
 import real_tensors
+from allreduce_rank import METHODS
 from bcast_hosts import HERE, ROOT, machine, need_hosts, run_job, versions
 from bcast_plan import PLACEMENTS
 from rich.console import Console
 from rich.table import Table
 
 from accdp_comm.bench import options
+from accdp_comm.bench.record import replace_json
 
 PARTS = ("allreduce", "training")
 DEFAULT_PLACEMENTS = ["2x2", "4x1"]
@@ -45,7 +47,7 @@ def arguments() -> argparse.Namespace:
         help="hosts x ranks, of the part allreduce",
     )
     add("--dtypes", type=options.some_of(DTYPES), default=DTYPES, help="of the part allreduce")
-    add("--methods", default="", help="some of the part allreduce, comma separated")
+    add("--methods", type=options.some_of(METHODS), help="of the part allreduce")
     add("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
     add("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
     add("--out", type=Path, help="JSON lines; those of other points stay there")
@@ -79,7 +81,7 @@ def measure(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
             for placement in args.placements if part == "allreduce" else DEFAULT_PLACEMENTS[:1]:
                 console.print(f"{part}: {placement} (hosts x ranks), {LINK_MBIT} Mbit/s")
                 argv = [str(HERE / "allreduce_rank.py"), part, str(folder), "quick" if args.quick else "full"]
-                argv += [",".join(args.dtypes), args.methods or "all"]
+                argv += [",".join(args.dtypes), ",".join(args.methods or METHODS)]
                 found = run_job(placement, LINK_MBIT, argv, out, cache)
                 rows += [{"part": part} | row | common for row in found]
     return rows
@@ -117,8 +119,7 @@ def main() -> None:
         measured = {point_of(row) for row in found}
         rows = [row for row in rows if point_of(row) not in measured] + found
         rows.sort(key=lambda row: (PARTS.index(row["part"]), row["placement"]))
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        replace_json(args.out, rows)
         console.print(f"{len(rows)} lines in {args.out}")
     print_tables(rows, console)
     hosts_page.write_allreduce(rows, args.page)

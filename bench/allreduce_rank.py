@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,6 @@ import real_tensors
 import torch
 import torch.distributed as dist
 import train_char_lm
-from mpi4py import MPI
 from real_tensors import LEARNING_RATES, MIB, Recipe
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +27,7 @@ import accdp_comm
 from accdp_comm.hooks import compressed_allreduce
 
 BOUND = 0.01  # of the standard deviation
+RELATIVE = f"relative({BOUND})"
 _BATCH = 4  # windows per rank and step
 _WARM_UP = 3  # steps
 
@@ -38,19 +39,27 @@ def slowest(seconds: float, group: dist.ProcessGroup) -> float:
     return box.item()
 
 
-def methods_for(tensor: Tensor, gloo: dist.ProcessGroup) -> dict[str, Callable[[], Any]]:
-    """How the sum of a tensor is made, in place; each returns what accdp reports, or None."""
-    found: dict[str, Callable[[], Any]] = {
-        "gloo": lambda: dist.all_reduce(tensor, group=gloo) and None,
-        "accdp": lambda: dist.all_reduce(tensor) and None,
-    }
-    if tensor.dtype == torch.float32:  # MPI has no bfloat16
-        memory = tensor.numpy()
-        found["MPI_Allreduce"] = lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, memory)
-    bound = accdp_comm.relative(BOUND)
-    found["lossless"] = lambda: accdp_comm.allreduce_compressed(tensor)
-    found[f"relative({BOUND})"] = lambda: accdp_comm.allreduce_compressed(tensor, error_bound=bound)
-    return found
+def mpi_allreduce(tensor: Tensor, gloo: dist.ProcessGroup) -> None:
+    """MPI's own."""
+    from mpi4py import MPI  # who asks for the names of methods is no rank
+
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, tensor.numpy())
+
+
+# How the sum of a tensor is made, in place; each returns what accdp reports, or None.
+METHODS: dict[str, Callable[[Tensor, dist.ProcessGroup], Any]] = {
+    "gloo": lambda tensor, gloo: dist.all_reduce(tensor, group=gloo) and None,
+    "accdp": lambda tensor, gloo: dist.all_reduce(tensor) and None,
+    "MPI_Allreduce": mpi_allreduce,
+    "lossless": lambda tensor, gloo: accdp_comm.allreduce_compressed(tensor),
+    RELATIVE: lambda tensor, gloo: accdp_comm.allreduce_compressed(tensor, error_bound=accdp_comm.relative(BOUND)),
+}
+
+
+def methods_for(tensor: Tensor, gloo: dist.ProcessGroup, names: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """Those methods, of a tensor; MPI has no bfloat16."""
+    takes = [name for name in names if tensor.dtype == torch.float32 or METHODS[name] is not mpi_allreduce]
+    return {name: partial(METHODS[name], tensor, gloo) for name in takes}
 
 
 def check(method: str, call: Callable[[], Any], tensor: Tensor, mine: Tensor, gloo: dist.ProcessGroup) -> None:
@@ -63,7 +72,7 @@ def check(method: str, call: Callable[[], Any], tensor: Tensor, mine: Tensor, gl
     dist.all_reduce(variance, group=gloo)
     # A datatype's rounding comes on top: of every contribution, and of the sums on the way.
     rounding = 8 * torch.finfo(mine.dtype).eps * wanted.abs().max().item()
-    most = rounding + (BOUND * variance.sqrt().item() if method.startswith("relative") else 0)
+    most = rounding + (BOUND * variance.sqrt().item() if method == RELATIVE else 0)
     off = slowest((tensor.double() - wanted).abs().max().item(), gloo)
     if off > most:
         raise RuntimeError(f"{method}: the sum is off by {off:.3g}, expected at most {most:.3g}")
@@ -78,9 +87,9 @@ def summary(seconds: list[float], result: Any) -> dict[str, Any]:
 
 
 def measure_allreduce(
-    folder: Path, quick: bool, gloo: dist.ProcessGroup, dtypes: list[str], methods: str
+    folder: Path, quick: bool, gloo: dist.ProcessGroup, dtypes: list[str], methods: list[str]
 ) -> list[dict[str, Any]]:
-    """One row per datatype and method; ``methods``: names with commas between them, or "all". Collective."""
+    """One row per datatype and method. Collective."""
     rows = []
     nbytes = (16 if quick else 64) * MIB
     for dtype in dtypes:
@@ -88,9 +97,7 @@ def measure_allreduce(
         # Other gradients on every rank, of the same kind.
         mine = whole.roll(dist.get_rank() * (whole.numel() // dist.get_world_size()) + dist.get_rank())
         tensor = mine.clone()
-        calls = methods_for(tensor, gloo)
-        if methods != "all":
-            calls = {method: calls[method] for method in methods.split(",") if method in calls}
+        calls = methods_for(tensor, gloo, methods)
         for method, call in calls.items():
             check(method, call, tensor, mine, gloo)
         times: dict[str, list[float]] = {method: [] for method in calls}
@@ -120,7 +127,7 @@ class Trainee:
         self.method = method
         self.model = DistributedDataParallel(real_tensors.model_of(recipe), process_group=group)
         self.hook = None
-        if method in ("lossless", f"relative({BOUND})"):
+        if method in ("lossless", RELATIVE):
             bound = None if method == "lossless" else accdp_comm.relative(BOUND)
             self.hook = compressed_allreduce(bound)
             self.model.register_comm_hook(None, self.hook)
@@ -145,7 +152,7 @@ def measure_training(recipe: Recipe, quick: bool, gloo: dist.ProcessGroup) -> li
     """One row per method; all train the same model on the same windows, each its own copy. Collective."""
     rank, size = dist.get_rank(), dist.get_world_size()
     windows = train_char_lm.load()
-    trainees = [Trainee(method, recipe, gloo) for method in ("gloo", "accdp", "lossless", f"relative({BOUND})")]
+    trainees = [Trainee(method, recipe, gloo) for method in ("gloo", "accdp", "lossless", RELATIVE)]
     chooser = torch.Generator().manual_seed(3)
     steps = 20 if quick else 300
     for _ in range(steps):
@@ -168,7 +175,7 @@ def main(part: str, folder: str, length: str, dtypes: str, methods: str, out: st
         if part == "training":
             rows = measure_training(real_tensors.QUICK, quick, gloo)
         else:
-            rows = measure_allreduce(Path(folder), quick, gloo, dtypes.split(","), methods)
+            rows = measure_allreduce(Path(folder), quick, gloo, dtypes.split(","), methods.split(","))
         rank_job.write(out, rows)
 
 

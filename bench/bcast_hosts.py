@@ -41,6 +41,7 @@ from bcast_plan import Job
 from rich.console import Console
 
 from accdp_comm.bench import options
+from accdp_comm.bench.record import replace_json
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -219,14 +220,13 @@ def main() -> None:
         need_hosts("bcast_hosts.py")
         args.cache = args.cache.resolve()
         args.cache.mkdir(parents=True, exist_ok=True)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         again = {*args.links, None}
         wanted = [row for row in kept if row["part"] in args.only and row["link_mbit"] in again]
         rows = kept if args.resume else [row for row in kept if row not in wanted]
         # Written job by job: what is measured stays if a later job fails.
         for found in measure(args, console, wanted if args.resume else []):
             rows += found
-            args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            replace_json(args.out, rows)
         console.print(f"{len(rows)} lines in {args.out}")
     bcast_report.print_table(rows, console)
     console.print(bcast_report.draw(rows, args.png) or f"plot in {args.png}")

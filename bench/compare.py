@@ -30,7 +30,7 @@ from jobs_of_bench import JobFailed, Mpi, Row
 from accdp_comm.bench import options
 from accdp_comm.bench.graph import size_name
 from accdp_comm.bench.operations import OPERATIONS, Refused
-from accdp_comm.bench.record import append_json
+from accdp_comm.bench.record import replace_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ("gloo", "mpich", "openmpi")
@@ -197,9 +197,7 @@ def compare_peers(args: argparse.Namespace) -> int:
     memcpy = memcpy_gbps()
     for row in rows:
         row["memcpy_gbps"] = memcpy
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.unlink(missing_ok=True)
-    append_json(str(args.json), rows)
+    replace_json(args.json, rows)
     print("\n".join(table(rows)))
     for row in sorted(rows, key=_order):
         if row["op"] == "bcast" and row["backend"] == "accdp" and row["bytes"] >= 16 << 20:

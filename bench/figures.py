@@ -73,9 +73,9 @@ def bandwidth(rows: Sequence[Row], path: Path) -> None:
     """Draw bus bandwidths; of bw and bibw, the bandwidth."""
 
     def gbps(row: Row, us: float) -> float:
-        if "window" in row:
-            return row["bytes"] * row["window"] * (2 if row["op"] == "bibw" else 1) / us / 1e3
         operation = OPERATIONS[row["op"]]
+        if "window" in row:
+            return operation.window_bytes(row["bytes"], row["window"]) / us / 1e3
         return operation.total_bytes(row["bytes"], row["ranks"]) / us / 1e3 * operation.bus_factor(row["ranks"])
 
     big = [row for row in rows if row["bytes"] >= 4096]

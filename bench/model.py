@@ -28,6 +28,7 @@ from rich.table import Table
 
 from accdp_comm import _core, plan
 from accdp_comm.bench.graph import pyplot, size_name
+from accdp_comm.bench.record import replace_json
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -181,8 +182,7 @@ def main() -> None:
             sys.exit("model.py --check: expected root, who may make network namespaces")
         found = check(console) if args.check else simulate(args, console)
         rows = [row for row in rows if row["part"] != found[0]["part"]] + found
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        replace_json(args.out, rows)
         console.print(f"{len(rows)} lines in {args.out}")
     if any(row["part"] == "simulation" for row in rows) and not args.check:
         print_simulation(rows, console)

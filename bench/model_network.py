@@ -22,8 +22,6 @@ from accdp_comm import _core
 Times = NDArray[np.float64]  # seconds, one per node
 Nodes = NDArray[np.int64]
 
-AHEAD, MOST_IN_FLIGHT = 4, 16 << 20  # segments under way at once, and their bytes: csrc/coll/reduce_over_nodes.cpp
-
 
 @dataclass(frozen=True)
 class Burst:
@@ -144,7 +142,7 @@ def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> Non
     nodes = network.nodes
     segment = min(nbytes, frame_bytes * nodes * lanes)
     segments = -(-nbytes // max(segment, 1))
-    ahead = min(max(MOST_IN_FLIGHT // max(segment, 1), 2), AHEAD)
+    ahead = _core.segments_under_way(segment)
     begin_s = on_node("allreduce", segment, network, flat=lanes == 1)
     end_s = begin_s / 2 if lanes > 1 else on_node("bcast", segment, network)
     begin_s -= end_s if lanes > 1 else 0.0  # with lanes, its two steps are before and after the wire

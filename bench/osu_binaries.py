@@ -69,7 +69,7 @@ def rows_of(text: str, ranks: int) -> list[Row]:
             size = int(line.get("Size", 0))
             row: Row = {"op": block.operation, "backend": "osu", "bytes": size, "ranks": ranks, "device": block.device}
             if "Bandwidth (MB/s)" in line:
-                moved = size * _WINDOW * (2 if block.operation == "bibw" else 1)
+                moved = OPERATIONS[block.operation].window_bytes(size, _WINDOW)
                 row |= {"mbps": line["Bandwidth (MB/s)"], "window": _WINDOW}
                 microseconds = moved / line["Bandwidth (MB/s)"]
             else:

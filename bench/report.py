@@ -34,7 +34,7 @@ from rich.console import Console
 from accdp_comm.bench import options
 from accdp_comm.bench.measure import LEAST_ITERATIONS
 from accdp_comm.bench.operations import OPERATIONS, Refused
-from accdp_comm.bench.record import append_json
+from accdp_comm.bench.record import replace_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -224,11 +224,7 @@ def _measure(args: argparse.Namespace, kept: list[Row], say: Say) -> list[Row]:
         found = {part: list(starts.merged(rows).values()) for part, rows in several.items()}
     rows = [row for row in kept if row["part"] not in found]
     rows += [row | {"part": part} for part, of_part in found.items() for row in of_part]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = args.out.with_name(args.out.name + ".new")
-    fresh.unlink(missing_ok=True)
-    append_json(str(fresh), rows)
-    fresh.replace(args.out)
+    replace_json(args.out, rows)
     return rows
 
 

@@ -176,7 +176,7 @@ def omb_values(result: Result, percentiles: Sequence[int]) -> dict[str, Any]:
     """Return the numbers of an OMB row."""
     times, made = result.measured.times, result.row
     if result.operation.kind == "bandwidth":
-        nbytes = made["bytes"] * made["window"] * (2 if result.operation.name == "bibw" else 1)
+        nbytes = result.operation.window_bytes(made["bytes"], made["window"])
         first, tail = made["mbps"], [times.tail_mbps(nbytes, p) for p in percentiles]
     else:
         first, tail = made["avg_us"], [times.tail_us(p) for p in percentiles]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import colours
-from .operations import Refused
+from .operations import OPERATIONS, Refused
 from .session import Result
 
 _WIDTH = 50  # characters of the longest bar
@@ -61,7 +61,7 @@ def _value(row: dict[str, Any]) -> tuple[float, float, float]:
     """Median, 10th and 90th percentile: of the time in us, or of the bandwidth in MB/s."""
     if "mbps" not in row:
         return row["median_us"], row["p10_us"], row["p90_us"]
-    nbytes = row["bytes"] * row["window"] * (2 if row["op"] == "bibw" else 1)
+    nbytes = OPERATIONS[row["op"]].window_bytes(row["bytes"], row["window"])
     return nbytes / row["median_us"], nbytes / row["p90_us"], nbytes / row["p10_us"]
 
 

@@ -33,6 +33,7 @@ class Operation:
     iterations: tuple[int, int] = (1000, 100)  # up to LARGE_BYTES, above
     warm_up: tuple[int, int] = (200, 10)
     datatype: str = "mpi_char"
+    directions: int = 1  # in which messages of a bandwidth test go at once
 
     @property
     def is_pair(self) -> bool:
@@ -48,6 +49,10 @@ class Operation:
         if self.receives == "part":
             return max(shares(size // itemsize, ranks)) * itemsize
         return {"one": size, "all": size * ranks, "none": 0}[self.receives]
+
+    def window_bytes(self, size: int, window: int) -> int:
+        """Bytes that one iteration of a bandwidth test moves."""
+        return size * window * self.directions
 
     def total_bytes(self, size: int, ranks: int) -> int:
         """The size that nccl-tests would print: the larger of what a rank sends and receives."""
@@ -127,6 +132,7 @@ _ROWS = (
         max_bytes=_PAIR_BYTES,
         iterations=(100, 20),
         warm_up=(10, 2),
+        directions=2,
     ),
 )
 OPERATIONS = {row.name: row for row in _ROWS}

@@ -55,13 +55,9 @@ def row(operation: Operation, backend: str, is_in_place: bool, found: Measured, 
         "codec": "none",
     }
     if operation.kind == "bandwidth":
-        made |= {"window": request.window, "mbps": times.bandwidth_mbps(moved(operation, request))}
+        nbytes = operation.window_bytes(request.size, request.window)
+        made |= {"window": request.window, "mbps": times.bandwidth_mbps(nbytes)}
     return made | found.report
-
-
-def moved(operation: Operation, request: Request) -> int:
-    """Return the bytes that one iteration of bw or bibw moves."""
-    return request.size * request.window * (2 if operation.name == "bibw" else 1)
 
 
 def common(args: argparse.Namespace) -> dict[str, Any]:
@@ -151,6 +147,15 @@ def append_json(path: str, rows: Iterable[dict[str, Any]]) -> None:
     """Append one JSON object per line."""
     with open(path, "a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def replace_json(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object per line in place of what is there, which stays until all are written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    append_json(str(fresh), rows)
+    fresh.replace(path)
 
 
 def append_csv(path: str, rows: list[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "coll/meeting.hpp"
 #include "coll/plan.hpp"
+#include "coll/segment_pipeline.hpp"
 
 namespace py = pybind11;
 
@@ -101,6 +102,9 @@ void bind_plan(py::module_& m) {
       "away, each of them tells.");
   m.def("reduces_with_signatures", &reduces_with_signatures, "nbytes"_a, "shape"_a,
         "Whether a reduction over nodes is so short that it goes along with the signatures.");
+  m.def(
+      "segments_under_way", [](std::size_t bytes) { return SegmentPipeline::under_way(bytes); }, "segment_bytes"_a,
+      "Of a pipeline of uncompressed segments: how many are between their node's two halves of the work at once.");
 }
 
 }  // namespace accdp::bind

@@ -10,6 +10,12 @@ namespace accdp {
 /// What pipelines over nodes have in common: who speaks for which lane, how many segments are under way, and memory for
 /// them. While the wire carries some segments the node works on others.
 class SegmentPipeline {
+ public:
+  /// How many segments are under way at once, of at most that many bytes each.
+  static constexpr std::size_t under_way(std::size_t longest_bytes, std::size_t most = kAhead) {
+    return std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(longest_bytes, 1), 2, most);
+  }
+
  protected:
   static constexpr std::size_t kAhead = 4;  // segments under way at once
   /// Of encoded ones: a segment takes the wire a fraction of the time, and ranks that share a core keep each other from
@@ -22,7 +28,7 @@ class SegmentPipeline {
         leader_(c.topology().leader(c.topology().node())),
         speaks_(grid.lanes() > 1 || leader_ == c.topology().rank()),
         longest_(grid.longest_segment()),
-        ahead_(std::clamp<std::size_t>(kMostInFlight / std::max<std::size_t>(longest_, 1), 2, ahead)) {}
+        ahead_(under_way(longest_, ahead)) {}
 
   /// begin(i) and, once no more may be under way, end(i), for all segments in order.
   template <class Begin, class End>

@@ -259,3 +259,23 @@ def test_mistakes_are_one_line(words, said, capsys, monkeypatch):
     with pytest.raises(SystemExit) as leaving:
         parse(*words)
     assert leaving.value.code == 0 and capsys.readouterr().err == ""
+
+
+def test_rows_stay_until_others_are_written(tmp_path):
+    path = tmp_path / "new" / "rows.jsonl"
+    record.replace_json(path, [{"op": "bcast"}])
+
+    def interrupted():
+        yield {"op": "allreduce"}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record.replace_json(path, interrupted())
+    assert path.read_text() == '{"op": "bcast"}\n'
+    record.replace_json(path, [{"op": "reduce"}])
+    assert path.read_text() == '{"op": "reduce"}\n' and len(list(path.parent.iterdir())) == 1
+
+
+def test_bytes_of_an_iteration():
+    moved = {name: row.window_bytes(100, 3) for name, row in OPERATIONS.items() if row.kind == "bandwidth"}
+    assert moved == {"bw": 300, "bibw": 600}

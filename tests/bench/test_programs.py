@@ -20,6 +20,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         (["small_hosts.py", "--ops", "sum"], "--ops: expected some of"),
         (["allreduce_hosts.py", "--placements", "x"], "--placements: expected some of"),
         (["allreduce_hosts.py", "--dtypes", "int8"], "--dtypes: expected some of float32, bfloat16, got 'int8'"),
+        (["allreduce_hosts.py", "--methods", "gloo,zip"], "--methods: expected some of gloo, accdp"),
         (["bcast_hosts.py", "--links", "10"], "--links: expected some of 1000, 10000, got '10'"),
         (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
         (["report.py", "--ranks", "2,x"], "--ranks: expected a whole number >= 1, got 'x'"),

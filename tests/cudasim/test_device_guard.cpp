@@ -1,0 +1,51 @@
+// Messages of another device than the caller's current one: that stays current, however they end.
+#include "device_checks.hpp"
+#include "gpu/device_messages.hpp"
+
+namespace {
+
+constexpr int kOther = 1;
+constexpr std::size_t kBytes = 100'000;
+
+int current() {
+  int device;
+  ACCDP_CUDA(cudaGetDevice(&device));
+  return device;
+}
+
+void receive(Group& group, Bytes data, int tag, double timeout_s) {
+  receive_to_device(group, kOther, 0, data, 0, tag, timeout_s);
+}
+void send(Group& group, ConstBytes data, int tag) { send_from_device(group, kOther, 0, data, 0, tag, 5); }
+
+}  // namespace
+
+int main() {
+  cudasim::set_devices(2);
+  std::optional<DeviceBuffer> memory;
+  {
+    const DeviceGuard guard(kOther);
+    CHECK(current() == kOther);
+    memory.emplace(kBytes);
+  }
+  const Bytes data(memory->data(), kBytes);
+  const auto stays = [](auto call) {
+    CHECK(current() == 0);
+    call();
+    CHECK(current() == 0);
+  };
+  Group group("test", 0, {{"host", getpid(), 0, 0}}, -1, 30, nullptr);
+  stays([&] { send(group, data, 1); });
+  stays([&] { receive(group, data, 1, 5); });
+  stays([&] { CHECK_THROWS(receive(group, data, 2, 0.02), PeerTimeout, "Timed out"); });
+  for (const char* call : {"cudaHostAlloc", "cudaMemcpyAsync", "cudaStreamSynchronize"})
+    stays([&] {
+      cudasim::fail(call, cudaErrorLaunchFailure);
+      CHECK_THROWS(send(group, data, 3), CudaError, call);
+    });
+  cudasim::set_capturing(true);
+  stays([&] { CHECK_THROWS(send(group, data, 3), UsageError, "captured"); });
+  cudasim::set_capturing(false);
+  send(group, data.first(10), 4);
+  stays([&] { CHECK_THROWS(receive(group, data, 4, 5), MismatchError, "sends 10 bytes"); });
+}

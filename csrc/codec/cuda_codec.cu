@@ -153,26 +153,32 @@ std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes) {
 }
 
 DeviceCodec::DeviceCodec(std::size_t chunks, std::size_t chunk_bytes)
-    : chunks_(std::min(chunks, kMostDeviceChunks)),
-      chunk_bytes_(chunk_bytes),
-      scratch_(Layout(chunks_, chunk_bytes_, nullptr).bytes) {}
+    : scratch_(Layout(std::min(chunks, kMostDeviceChunks), chunk_bytes, nullptr).bytes) {}
 
-void DeviceCodec::check(std::span<const DeviceChunk> chunks, bool encodes) const {
-  if (chunks.size() > chunks_)
-    throw UsageError(std::to_string(chunks.size()) + " chunks: expected up to " + std::to_string(chunks_));
+bool DeviceCodec::takes(std::size_t chunks, std::size_t chunk_bytes) const {
+  return Layout(chunks, chunk_bytes, nullptr).bytes <= scratch_.bytes();
+}
+
+std::size_t DeviceCodec::longest(std::span<const DeviceChunk> chunks, bool encodes) const {
+  if (chunks.size() > kMostDeviceChunks)
+    throw UsageError(std::to_string(chunks.size()) + " chunks: expected up to " + std::to_string(kMostDeviceChunks));
+  std::size_t bytes = 0;
   for (const DeviceChunk& chunk : chunks)
-    if ((encodes ? chunk.in_bytes : chunk.out_bytes) > chunk_bytes_)
-      throw UsageError("a chunk of more than " + std::to_string(chunk_bytes_) + " bytes");
+    bytes = std::max<std::size_t>(bytes, encodes ? chunk.in_bytes : chunk.out_bytes);
+  if (!takes(chunks.size(), bytes))
+    throw UsageError(std::to_string(chunks.size()) + " chunks of up to " + std::to_string(bytes) +
+                     " bytes: expected a codec made for as many");
+  return bytes;
 }
 
 void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> chunks,
                                std::uint32_t* sizes, cudaStream_t stream) {
-  check(chunks, true);
+  const std::size_t chunk_bytes = longest(chunks, true);
   if (chunks.empty()) return;
   if (nvcomp_encodes_on_device(codec, how.type)) return nvcomp_.encode_async(codec, how, chunks, sizes, stream);
   dispatch(codec, how.type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
-    Layout layout(chunks.size(), chunk_bytes_, scratch_.data());
+    Layout layout(chunks.size(), chunk_bytes, scratch_.data());
     Batch& batch = layout.batch;
     const Scratch& scratch = layout.scratch;
     std::copy(chunks.begin(), chunks.end(), batch.chunks);
@@ -194,12 +200,12 @@ void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
 
 void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const DeviceChunk> chunks,
                                std::uint32_t* damaged, cudaStream_t stream) {
-  check(chunks, false);
+  const std::size_t chunk_bytes = longest(chunks, false);
   if (chunks.empty()) return;
   if (nvcomp_encodes_on_device(codec, type)) return nvcomp_.decode_async(codec, type, chunks, damaged, stream);
   dispatch(codec, type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
-    Layout layout(chunks.size(), chunk_bytes_, scratch_.data());
+    Layout layout(chunks.size(), chunk_bytes, scratch_.data());
     Batch& batch = layout.batch;
     const Scratch& scratch = layout.scratch;
     std::copy(chunks.begin(), chunks.end(), batch.chunks);

@@ -31,8 +31,11 @@ std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes);
 /// begin at multiples of that; encoded chunks begin at multiples of 16.
 class DeviceCodec {
  public:
-  /// For calls with up to so many chunks of up to so many bytes of a tensor. Takes memory as large as all of them.
+  /// For calls with so many chunks of up to so many bytes of a tensor, and others that need no more memory. It takes as
+  /// much as all of them have.
   DeviceCodec(std::size_t chunks, std::size_t chunk_bytes);
+  /// Whether its memory is enough for such a call.
+  bool takes(std::size_t chunks, std::size_t chunk_bytes) const;
 
   /// sizes: on the device, of each chunk's encoded bytes; 0: it did not become smaller. Throws UsageError where the
   /// bound is not finite and > 0.
@@ -44,9 +47,9 @@ class DeviceCodec {
                     cudaStream_t stream);
 
  private:
-  void check(std::span<const DeviceChunk> chunks, bool encodes) const;
+  /// Bytes of the longest chunk's tensor; throws UsageError where a call is for a codec that is larger.
+  std::size_t longest(std::span<const DeviceChunk> chunks, bool encodes) const;
 
-  std::size_t chunks_, chunk_bytes_;
   DeviceBuffer scratch_;
   NvcompCodec nvcomp_;
 };

@@ -82,14 +82,10 @@ void CodecWorkshop::make_room(Buffer& buffer, std::size_t bytes) {
 }
 
 void CodecWorkshop::make_codec(std::size_t chunks, std::size_t chunk_bytes) {
-  if (codec_ && chunks <= codec_chunks_ && chunk_bytes <= codec_chunk_bytes_) return;
+  if (codec_ && codec_->takes(chunks, chunk_bytes)) return;
   synchronize(kernels_.get());
   codec_.reset();
-  chunks = std::max(chunks, codec_chunks_);
-  chunk_bytes = std::max(chunk_bytes, codec_chunk_bytes_);
   codec_ = std::make_unique<DeviceCodec>(chunks, chunk_bytes);
-  codec_chunks_ = chunks;
-  codec_chunk_bytes_ = chunk_bytes;
 }
 
 // ---- encoding --------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class CodecWorkshop {
   PinnedBuffer near_damaged_;
   std::vector<std::unique_ptr<Beginning>> beginnings_;
   Batch batches_[2];
-  std::size_t decoded_ = 0, codec_chunks_ = 0, codec_chunk_bytes_ = 0;
+  std::size_t decoded_ = 0;
   const CodecRow* batch_codec_ = nullptr;
   Datatype batch_type_ = Datatype::kBytes;
   DeviceBuffer rounded_, far_results_;

@@ -107,6 +107,11 @@ int main() {
                "encoding float64 on a device");
   CHECK_THROWS(codec.encode_async(CodecId::kQpk, {Datatype::kF32, 0}, {many.data(), 1}, nullptr, nullptr), UsageError,
                "must be finite and > 0");
+  const DeviceChunk long_one{nullptr, nullptr, 2 * kChunk, 0};
+  CHECK(codec.takes(1, 2 * kChunk) && codec.takes(kMostDeviceChunks, kChunk) &&
+        !codec.takes(kMostDeviceChunks, 2 * kChunk));
+  CHECK_THROWS(DeviceCodec(1, 1000).encode_async(CodecId::kFpk, {Datatype::kF32}, {&long_one, 1}, nullptr, nullptr),
+               UsageError, "1 chunks of up to 131072 bytes: expected a codec made for as many");
   cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure);
   CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF32}, {many.data(), 1}, nullptr, nullptr), CudaError,
                "cudaErrorLaunchFailure, codec/cuda_launch.hpp:");

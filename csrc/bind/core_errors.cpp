@@ -54,8 +54,9 @@ void bind_errors(py::module_& m) {
                          "The call is wrong. Nothing was sent; fix it and call again.");
   bind_error<MismatchError>(m, "MismatchError", py::make_tuple(base),
                             "Ranks disagree about an operation. The group is broken on all of them.");
-  bind_error<PeerTimeout>(m, "PeerTimeout", py::make_tuple(base, builtin(PyExc_TimeoutError)),
-                          "A rank did not come before the deadline. The group is broken.");
+  bind_error<PeerTimeout>(
+      m, "PeerTimeout", py::make_tuple(base, builtin(PyExc_TimeoutError)),
+      "A rank did not come before the deadline: the group is broken. Or the limit of a wait() has passed: it is not.");
   bind_error<PeerDied>(m, "PeerDied", py::make_tuple(base, builtin(PyExc_ConnectionError)),
                        "A rank exited or left the group. The group is broken.");
   bind_error<CodecError>(m, "CodecError", py::make_tuple(base),

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 
 namespace accdp::torch_backend {
@@ -86,7 +87,8 @@ void Queue::loop() {
 
 bool Queue::drain(std::chrono::milliseconds most) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, most, [&] { return tasks_.empty() && !running_; });
+  const Deadline end(std::chrono::duration<double>(most).count());
+  return changed_.wait_until(lock, end.at(), [&] { return tasks_.empty() && !running_; });
 }
 
 void Queue::stop() {

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "node/waiter.hpp"
 
@@ -89,7 +90,7 @@ void Work::throw_if_failed() const {
 
 bool Work::wait_done(std::chrono::milliseconds timeout) {
   check_process();
-  const auto end = Clock::now() + timeout;
+  const Deadline end(std::chrono::duration<double>(timeout).count());
   std::unique_lock lock(mutex_);
   while (!completed_) {
     cv_.wait_for(lock, kLongestSleep, [&] { return completed_; });
@@ -97,7 +98,7 @@ bool Work::wait_done(std::chrono::milliseconds timeout) {
     lock.unlock();
     check_interrupt();
     lock.lock();
-    if (timeout != kNoTimeout && Clock::now() >= end && !completed_) return false;
+    if (timeout != kNoTimeout && end.passed() && !completed_) return false;
   }
   return true;
 }

@@ -49,8 +49,11 @@ class Experience {
   /// Seconds of the best way.
   double best_seconds(const Journey& journey) const;
   /// Whether the operation that was chosen for should be timed: each one at first, and after another way became the
-  /// best, which may be so only until buffers on the way are full; later some.
-  bool wants_time() const { return since_change_ <= kLearning || operations_ % kTimeEach == 0 || explores_; }
+  /// best, which may be so only until buffers on the way are full; later some, since it costs a message.
+  bool wants_time() const {
+    const int each = since_change_ <= kLearning ? 1 : since_change_ <= kSettled ? kTimeEach : kTimeEachSettled;
+    return operations_ % each == 0 || explores_;
+  }
   /// An operation was done so.
   void note(const CodecRow* codec, double seconds, double bytes, double ratio);
   bool has_seen(const CodecRow* codec) const;
@@ -72,7 +75,8 @@ class Experience {
   std::vector<Estimate> estimates(const Journey& journey) const;
   int explored(const std::vector<Estimate>& all, std::size_t best, double bytes);
 
-  static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64, kTimeEach = 8;
+  static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64;
+  static constexpr int kSettled = 128, kTimeEach = 8, kTimeEachSettled = 32;
   static constexpr std::size_t kKept = 9, kEnough = 3;
   static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kShareOfTries = 0.025, kLike = 0.1;
 

@@ -189,7 +189,7 @@ def test_wrong_arguments(world):
     start = f"rank {world.rank} of {world.size}: "
     with pytest.raises(UsageError, match=f"{start}dst: expected a rank from 0 to {world.size - 1}, got {world.size}"):
         world.isend(array, world.size)
-    with pytest.raises(UsageError, match=f"{start}src: expected a rank from 0 to {world.size - 1}, got -2"):
+    with pytest.raises(UsageError, match=f"{start}src: expected a rank from 0 to {world.size - 1}, or -1 for any, got -2"):
         world.irecv(array, -2)
     with pytest.raises(UsageError, match=f"{start}tag: expected a number from 0 to 2147483647, got -1"):
         world.isend(array, 0, -1)

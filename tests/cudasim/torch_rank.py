@@ -232,11 +232,10 @@ def compressed(group, rank, size):
     limit = datetime.timedelta(seconds=30)
 
     def bcast(tensors, references, codec):
-        work, report = group.bcast_stream(
+        under_way = group.bcast_stream(
             tensors, references, size - 1, codec, 0, "", 0.0, False, 0, is_async=True, timeout=limit
         )
-        work.wait()
-        return report()
+        return under_way.wait(None)
 
     x, few = far(numbers(rank)), numbers(rank, 3, torch.int64)
     report = bcast([x, few], [], "fpk")
@@ -253,11 +252,11 @@ def compressed(group, rank, size):
     refuses(group, "a reference is on cpu", lambda: bcast([x], [near(x)], "auto"))
 
     def allreduce(x, codec, bound, residual=None):
-        work, report = group.allreduce_stream(
+        under_way = group.allreduce_stream(
             x, [x.numel()], dist.ReduceOp.SUM, codec, 0, bound, False, residual, is_async=True, timeout=limit
         )
-        work.wait()
-        return report()["codec"], report()["codec_place"]
+        report = under_way.wait(None)
+        return report["codec"], report["codec_place"]
 
     # Ranks of a node that reach each other's devices encode and add up there.
     is_encoded = "ACCDP_TOPOLOGY" in os.environ

@@ -54,14 +54,15 @@ struct Bell {
 enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
 
 /// What a rank says or hands over in a step stays there so many steps: as far as it may be ahead of the slowest rank,
-/// and one more, because who has published the step after the one that it read is done with it.
-constexpr std::uint64_t kShortSlots = 7, kMostAhead = kShortSlots - 1;
+/// and one more, because who has published the step after the one that it read is done with it. Many, because where
+/// ranks outnumber cores each turn on a core costs a switch, and a rank does half of them in a turn.
+constexpr std::uint64_t kShortSlots = 31, kMostAhead = kShortSlots - 1;
 constexpr std::size_t kShortSlotBytes = 8 << 10;
 
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
-  std::uint64_t digests[kShortSlots];  ///< of its signatures; with `step` one cache line, which is all that others read
+  std::uint64_t digests[kShortSlots];  ///< of its signatures: with `step` all that others read, in one or two cache lines
   std::atomic<std::int32_t> core{0};   ///< where it last ran, counted from 1; 0: not known
   alignas(64) Bell bells[kChannels];
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`

@@ -5,8 +5,8 @@ namespace accdp {
 
 /// Leaders that tell each other of their calls at once: of so many nodes each hears of all others in one round.
 constexpr int kMeetingFanOut = 8;
-/// Data that may go along with a signature. Longer ones gain little, and have to be copied once more.
-constexpr std::size_t kMostCarriedBytes = 32 << 10;
+/// Data that may go along with a signature. Longer ones gain nothing: they are copied once more at both ends.
+constexpr std::size_t kMostCarriedBytes = 96 << 10;
 
 /// How leaders hear of all others: in each round from up to seven, in the next from leaders eight times as far away.
 /// Calls round(distance, messages); a round has messages to leaders 1, 2, ... times the distance away. Few rounds,

@@ -169,11 +169,9 @@ __global__ void plan(Batch batch, Scratch scratch) {
       [&](std::uint32_t c, const DeviceChunk&, std::uint32_t b) {
         const std::uint8_t* counts = counts_of<Format>(batch, scratch, c, b * S::kSegments);
         std::uint16_t sums[Format::kCounts + 1] = {};
-        if constexpr (Format::kCounts > 0)
-          for (std::uint32_t i = 0; i < S::kSegments * Format::kCounts; ++i) {
-            std::uint16_t& sum = sums[i % Format::kCounts];
-            sum = static_cast<std::uint16_t>(sum + counts[i]);
-          }
+        for (std::uint32_t s = 0; s < S::kSegments; ++s)
+          for (std::uint32_t code = 0; code != Format::kCounts; ++code)
+            sums[code] = static_cast<std::uint16_t>(sums[code] + *counts++);
         scratch.plans[c * batch.blocks + b] = Format::plan(merged<Format>(batch, scratch, c, b), sums);
       });
 }

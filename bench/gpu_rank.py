@@ -99,6 +99,7 @@ def check_torch(comm: Communicator, device: str, counts: list[int]) -> None:
     check_training(comm, device)
     if device != "cpu":
         check_capture(device)
+        check_beside_capture(comm, device)
 
 
 def check_float8(comm: Communicator, count: int, device: str) -> None:
@@ -151,6 +152,26 @@ def check_capture(device: str) -> None:
         raise AssertionError("all_reduce was not refused while a CUDA graph was captured")
     dist.all_reduce(x)
     assert torch.equal(x, torch.full_like(x, dist.get_world_size()))
+
+
+def check_beside_capture(comm: Communicator, device: str) -> None:
+    """Expect what a group does in the background, its first call at that, to leave rank 0's capture alone."""
+    group = dist.new_group()
+    x, y = torch.ones(1 << 20, device=device), torch.ones(8, device=device)
+    graph = torch.cuda.CUDAGraph()
+    comm.barrier()
+    if comm.rank:
+        time.sleep(0.3)  # the call goes on when rank 0 captures
+    work = dist.all_reduce(x, group=group, async_op=True)
+    if comm.rank == 0:
+        with torch.cuda.graph(graph):
+            y.mul_(2)
+            time.sleep(0.8)
+        graph.replay()
+        assert torch.equal(y, torch.full_like(y, 2))
+    work.wait()
+    assert torch.equal(x, torch.full_like(x, comm.size))
+    dist.destroy_process_group(group)
 
 
 def seconds(run, comm: Communicator, device: str, repeats: int) -> float:

@@ -93,6 +93,18 @@ class PinnedBuffer {
 /// Makes a device current for all that this thread does.
 void use_device(int device);
 
+/// What this thread does in a scope leaves alone what other threads capture into graphs, which would else end with any
+/// call that takes memory or looks at an event.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  ~RelaxedCapture();
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // of the thread, outside of the scope
+};
+
 /// Makes a device current for a scope.
 class DeviceGuard {
  public:
@@ -101,6 +113,7 @@ class DeviceGuard {
   ~DeviceGuard();
 
  private:
+  const RelaxedCapture relaxed_;
   int before_ = -1;
 };
 

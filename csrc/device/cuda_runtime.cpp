@@ -79,6 +79,11 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
 
 void use_device(int device) { ACCDP_CUDA(cudaSetDevice(device)); }
 
+RelaxedCapture::RelaxedCapture() { ACCDP_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+RelaxedCapture::~RelaxedCapture() {
+  report(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
+}
+
 DeviceGuard::DeviceGuard(int device) {
   int before;
   ACCDP_CUDA(cudaGetDevice(&before));

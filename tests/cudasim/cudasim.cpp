@@ -67,8 +67,9 @@ State& state() {
 }
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
 std::atomic<int> g_jitter_us{0};
-std::atomic<bool> g_ignore_ipc_events{false}, g_capturing{false}, g_peer_access{true};
+std::atomic<bool> g_ignore_ipc_events{false}, g_capturing{false}, g_capturing_elsewhere{false}, g_peer_access{true};
 thread_local int g_device = 0;
+thread_local cudaStreamCaptureMode g_capture_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t g_last_error = cudaSuccess;
 
 cudaError_t answer(cudaError_t code) {
@@ -76,9 +77,12 @@ cudaError_t answer(cudaError_t code) {
   return code;
 }
 
-cudaError_t fault(const char* call) {
+/// is_unsafe: not allowed while any thread captures in the global mode.
+cudaError_t fault(const char* call, bool is_unsafe = false) {
   std::lock_guard lock(state().mutex);
   if (state().devices == 0) return answer(cudaErrorNoDevice);
+  if (is_unsafe && g_capturing_elsewhere && g_capture_mode != cudaStreamCaptureModeRelaxed)
+    return answer(cudaErrorStreamCaptureUnsupported);
   const auto found = state().faults.find(call);
   if (found == state().faults.end()) return cudaSuccess;
   Fault& it = found->second;
@@ -87,8 +91,8 @@ cudaError_t fault(const char* call) {
   if (it.calls_left == 1) state().faults.erase(found);
   return answer(code);
 }
-#define SIM_FAULT(call) \
-  if (const cudaError_t code_ = fault(call); code_ != cudaSuccess) return code_
+#define SIM_FAULT(...) \
+  if (const cudaError_t code_ = fault(__VA_ARGS__); code_ != cudaSuccess) return code_
 
 struct Address {
   int pid, fd;
@@ -245,6 +249,7 @@ void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void set_capturing(bool capturing) { g_capturing = capturing; }
+void set_capturing_elsewhere(bool capturing) { g_capturing_elsewhere = capturing; }
 std::size_t bytes_from_other_gpus() { return g_bytes_from_elsewhere; }
 int live_objects() {
   std::lock_guard lock(state().mutex);
@@ -311,7 +316,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  SIM_FAULT("cudaMalloc");
+  SIM_FAULT("cudaMalloc", true);
   if (bytes > g_largest_allocation) return answer(cudaErrorMemoryAllocation);
   return allocate(memory, bytes, cudaMemoryTypeDevice);
 }
@@ -320,7 +325,7 @@ cudaError_t cudaFree(void* memory) {
   return release(memory);
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  SIM_FAULT("cudaHostAlloc");
+  SIM_FAULT("cudaHostAlloc", true);
   return allocate(memory, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
@@ -371,8 +376,10 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), voi
   return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] { function(argument); });
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  return *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return std::swap(*mode, g_capture_mode), cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -426,6 +433,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  SIM_FAULT("cudaEventQuery", true);
   const SimEvent::Counters& it = *event->counters;
   return static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0 ? cudaSuccess : cudaErrorNotReady;
 }

@@ -28,6 +28,8 @@ void ignore_ipc_events(bool ignored);
 
 /// Streams count as being captured.
 void set_capturing(bool capturing);
+/// Another thread captures, in the global mode: calls that it forbids all threads fail, save where theirs is relaxed.
+void set_capturing_elsewhere(bool capturing);
 
 /// What this process's copies have read from memory of other GPUs, in bytes; kernels are not counted.
 std::size_t bytes_from_other_gpus();

@@ -1,4 +1,5 @@
-// Messages of another device than the caller's current one: that stays current, however they end.
+// Messages of another device than the caller's current one: that stays current, however they end. Nor do they disturb
+// what another thread captures into a graph.
 #include "device_checks.hpp"
 #include "gpu/device_messages.hpp"
 
@@ -46,6 +47,12 @@ int main() {
   cudasim::set_capturing(true);
   stays([&] { CHECK_THROWS(send(group, data, 3), UsageError, "captured"); });
   cudasim::set_capturing(false);
+  cudasim::set_capturing_elsewhere(true);
+  CHECK_THROWS(PinnedBuffer(8), CudaError, "cudaHostAlloc");
+  stays([&] { send(group, data, 5); });
+  stays([&] { receive(group, data, 5, 5); });
+  CHECK_THROWS(PinnedBuffer(8), CudaError, "cudaHostAlloc");
+  cudasim::set_capturing_elsewhere(false);
   send(group, data.first(10), 4);
   stays([&] { CHECK_THROWS(receive(group, data, 4, 5), MismatchError, "sends 10 bytes"); });
 }

@@ -7,12 +7,12 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
              and of the torch backend against torch, float8 too, and deterministic reductions against those of host
              memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events
              found
+  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   nodes      the same with 4 ranks on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
              memory; then its checks under compute-sanitizer
   apart      the same with 2 ranks on GPU 0, each on a declared node of its own, and compressed allreduces between them
   nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
-  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   sanitizer  the checks on 1 rank under compute-sanitizer
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
@@ -138,16 +138,20 @@ def ranks_on_one_gpu(
     return {"mps": mps} | result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
 
 
-def with_and_without_mps() -> tuple[list[dict], str]:
-    """Run all numbers of ranks; returns the runs, and whether MPS works. Where `accdp run` refuses it, none with it."""
-    runs = [ranks_on_one_gpu(ranks, 70, mps=False) for ranks in RANKS]
-    for ranks in RANKS:
+def with_and_without_mps(keep: Callable[[dict], None]) -> str:
+    """Run all numbers of ranks; returns whether MPS works. Where `accdp run` refuses it, no more runs with it."""
+    mps = "works"
+    for ranks in RANKS:  # few first, both ways: where time runs out, there is something of either
+        keep(ranks_on_one_gpu(ranks, 70, mps=False))
+        if mps != "works":
+            continue
         found = ranks_on_one_gpu(ranks, 70, mps=True)
         refusal = next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
         if refusal:
-            return runs, f"does not work: {refusal}"
-        runs.append(found)
-    return runs, "works"
+            mps = f"does not work: {refusal}"
+        else:
+            keep(found)
+    return mps
 
 
 def beside_nccl(version: str, mps: bool) -> dict:
@@ -303,7 +307,7 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:
-        """After every step, so that a run that is ended from outside leaves what was found until then."""
+        """After every step and run, so that what is ended from outside leaves what was found until then."""
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 
     def step(name: str, call: Callable[[], object]) -> None:
@@ -313,13 +317,17 @@ def main() -> int:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
         keep()
 
-    found["runs"], found["mps"] = with_and_without_mps()
-    keep()
+    def keep_run(run_: dict) -> None:
+        found["runs"].append(run_)
+        keep()
+
+    step("nvcomp", nvcomp_functions)
+    found["runs"] = []
+    found["mps"] = with_and_without_mps(keep_run)
+    step("codecs", codecs_on_the_gpu)
     works = found["mps"] == "works"
     step("nodes", lambda: over_nodes(works))
     step("apart", lambda: apart(works))
-    step("nvcomp", nvcomp_functions)
-    step("codecs", codecs_on_the_gpu)
     step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
     step("hosts", between_hosts)
     step("sanitizer", sanitizer)

@@ -4,6 +4,7 @@
 # Builds with CUDA in .venv-gpu, which sees the machine's own packages (its torch), then runs bench/gpu_check.py.
 # --wheels: install what is missing (mpich, pybind11, ...) from that folder, without any index.
 set -euo pipefail
+limit_s=580  # for the build and all steps
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 wheels="" out="bench/results/gpu_check.json"
@@ -17,4 +18,4 @@ done
 
 export ACCDP_CUDA=on
 make build VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS="$wheels"
-exec .venv-gpu/bin/python bench/gpu_check.py --out "$out"
+exec .venv-gpu/bin/python bench/gpu_check.py --out "$out" --seconds $((limit_s - SECONDS))

@@ -94,7 +94,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: (True, "a warning\n" + json.dumps(machine)))
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
     run_ = {"mps": False, "ranks": 2, "rows": [], "path": "unknown"}
-    monkeypatch.setattr(gpu_check, "with_and_without_mps", lambda: ([run_], "works"))
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, limit_s, mps: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
@@ -105,12 +105,26 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    assert list(found) == "machine runs mps nodes apart nvcomp codecs nccl hosts sanitizer".split()
+    assert list(found) == "machine nvcomp runs mps codecs nodes apart nccl hosts sanitizer".split()
+    assert [(run_["ranks"], run_["mps"]) for run_ in found["runs"]] == [
+        (ranks, mps) for ranks in gpu_check.RANKS for mps in (False, True)
+    ]
     said = capsys.readouterr().out
     assert "nccl: NCCL 2.28.9 refuses" in said and "nvcomp: ['fpk']" in said
     assert said.strip().splitlines()[-1].startswith("a GPU, MPS works, compute-sanitizer {'skipped': 'here'}")
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
     assert gpu_check.main() == 0
+
+
+def test_runs_with_mps_end_where_it_is_refused(monkeypatch):
+    kept = []
+
+    def refuse(ranks, limit_s, mps):
+        return {"ranks": ranks, "mps": mps} | ({"failed": "accdp run: --mps on: why\nmore"} if mps else {})
+
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", refuse)
+    assert gpu_check.with_and_without_mps(kept.append) == "does not work: accdp run: --mps on: why"
+    assert kept == [{"ranks": ranks, "mps": False} for ranks in gpu_check.RANKS]
 
 
 def test_limits():

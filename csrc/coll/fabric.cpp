@@ -82,6 +82,11 @@ struct NoticeHead {
   std::uint64_t disputed;  ///< number of the collective that ranks disagree on, else 0
 };
 
+std::string notice_of(FailureKind kind, std::uint64_t disputed, const std::string& text) {
+  const NoticeHead head{kind, disputed};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof head) + text;
+}
+
 /// Waits until every rank of the node has mapped the segment.
 class Mapped : public Lookout {
  public:
@@ -182,21 +187,30 @@ void Fabric::set_notices(std::shared_ptr<Notices> notices) {
 
 void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t disputed) noexcept {
   if (is_inherited()) return;
-  const NoticeHead head{kind, disputed};
-  std::string notice(reinterpret_cast<const char*>(&head), sizeof head);
-  notice += text;
   // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
-  if (kind == FailureKind::kTimeout) notice += ", says " + describe(topology_.rank());
-  {
-    std::lock_guard lock(failure_mutex_);
-    if (board_.has_failed()) return;  // whoever failed first tells the others
-    board_.fail(kind, text, disputed);
-    if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
-      wire_->worsen(health_after(kind, *wire_));
-      tell_other_nodes(Wire::kFailure, notice.data(), notice.size());
-      let_leave();
-    }
+  const std::string notice =
+      notice_of(kind, disputed, kind == FailureKind::kTimeout ? text + ", says " + describe(topology_.rank()) : text);
+  std::lock_guard lock(failure_mutex_);
+  if (board_.has_failed()) return;  // whoever failed first tells the others
+  board_.fail(kind, text, disputed);
+  if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+    wire_->worsen(health_after(kind, *wire_));
+    tell_other_nodes(Wire::kFailure, notice);
+    let_leave();
   }
+  notices_.leave(notice);
+}
+
+/// Nothing overtakes a notice: what comes to its receiver afterwards may be anything. Whoever failed first tells of it,
+/// but perhaps later than this rank's caller has its memory back.
+void Fabric::withdraw(const std::set<int>& receivers) noexcept {
+  if (receivers.empty() || is_inherited()) return;
+  std::lock_guard lock(failure_mutex_);
+  if (std::exchange(told_others_, true)) return;
+  const auto [kind, text] = board_.failure();
+  const std::string notice = notice_of(kind, board_.failed_call(), text);
+  if (wire_->health() != Wire::kRanksMayBeDead)
+    for (int rank : receivers) tell(rank, Wire::kFailure, notice);
   notices_.leave(notice);
 }
 
@@ -213,20 +227,21 @@ void Fabric::let_leave() noexcept {
   }
 }
 
-void Fabric::tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept {
+void Fabric::tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept {
+  for (int rank = 0; rank < topology_.size(); ++rank)
+    if (!topology_.is_near(rank)) tell(rank, tag, text);
+}
+
+void Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
+  if (silent_[rank] || may_have_ended(rank)) return;
   try {
-    for (int rank = 0; rank < topology_.size(); ++rank) {
-      if (topology_.is_near(rank) || silent_[rank] || may_have_ended(rank)) continue;
-      auto notice = std::make_unique<std::vector<std::byte>>(bytes);
-      if (bytes) std::memcpy(notice->data(), data, bytes);
-      Wire::Request request = wire_->isend(*notice, rank, tag);
-      wire_->abandon(request);  // nobody waits for it
-      told_.push_back(std::move(notice));
-    }
+    const std::string& kept = *told_.emplace_back(std::make_unique<std::string>(text));
+    Wire::Request request = wire_->isend(std::as_bytes(std::span(kept)), rank, tag);
+    wire_->abandon(request);  // nobody waits for it
   } catch (const std::exception& error) {
-    // Others then hear of it only through their deadline; here there is nothing left to do.
-    std::fprintf(stderr, "accdp: rank %d of group %s could not tell other nodes that it stops: %s\n", topology_.rank(),
-                 name_.c_str(), error.what());
+    // It then hears of it only through its deadline; here there is nothing left to do.
+    std::fprintf(stderr, "accdp: rank %d of group %s could not tell rank %d that it stops: %s\n", topology_.rank(),
+                 name_.c_str(), rank, error.what());
   }
 }
 
@@ -256,12 +271,23 @@ bool Fabric::has_failed() {
   if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_.has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
     int from;
-    std::vector<std::byte> notice;
-    while (wire_->take(Wire::kFarewell, from, notice)) said_farewell_[from] = true;
-    if (wire_->take(Wire::kFailure, from, notice)) take_up(notice.data(), notice.size());
+    std::vector<std::byte> ignored;
+    while (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
+    take_notice();
     roll_call_.look();
   }
   return board_.has_failed();
+}
+
+void Fabric::take_notice() {
+  int from;
+  std::vector<std::byte> notice;
+  if (wire_->take(Wire::kFailure, from, notice)) take_up(notice.data(), notice.size());
+}
+
+void Fabric::throw_if_withdrawn() {
+  take_notice();
+  throw_if_failed();
 }
 
 void Fabric::look_for_notices() {
@@ -304,7 +330,7 @@ void Fabric::leave() noexcept {
   board_.ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
   if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
-  tell_other_nodes(Wire::kFarewell, nullptr, 0);
+  tell_other_nodes(Wire::kFarewell, "");
   // Of a group that others leave without a farewell the wire is kept: something may still come.
   wire_->retire(topology_.size() - topology_.local_size());
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,6 +89,11 @@ class Fabric {
   bool has_failed();
   void throw_if_failed();
   void look_for_notices();  ///< takes up, as the two above, what was left there; costs a question to a store
+  /// For what MPI fetched out of the memory of a rank of another node: throws if the group had failed there before.
+  void throw_if_withdrawn();
+  /// Of a group that has failed, before memory that MPI may still fetch for these ranks of other nodes gets another
+  /// use.
+  void withdraw(const std::set<int>& receivers) noexcept;
   /// Before a collective: throws if the group has failed. A rank that is later than others may have waited for it looks
   /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
   void enter(double timeout_s);
@@ -120,7 +126,9 @@ class Fabric {
   std::vector<std::atomic<bool>> silent_;         // ranks of other nodes that may be dead: nothing is sent to them
   Patience patience_[kChannels];
   void probe_neighbours();
-  void tell_other_nodes(Wire::Tag tag, const void* data, std::size_t bytes) noexcept;
+  void take_notice();
+  void tell(int rank, Wire::Tag tag, const std::string& text) noexcept;
+  void tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept;
   bool may_have_ended(int rank) const;
   void let_leave() noexcept;
   void take_up(const void* notice, std::size_t bytes);
@@ -136,7 +144,7 @@ class Fabric {
   std::vector<std::string> why_not_read_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
   std::unique_ptr<std::byte[]> meeting_places_;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> told_;  // failure notices still on their way
+  std::vector<std::unique_ptr<std::string>> told_;  // failure notices still on their way
 };
 
 /// Watches one wait: failure, deadline, dead peers, Ctrl-C.

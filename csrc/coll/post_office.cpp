@@ -17,15 +17,11 @@ constexpr std::size_t kMostAheadBytes = 256 << 10;
 /// What counts towards the allowance: empty messages take memory, too.
 std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
 
-/// Calls piece(bytes, is_last) for what goes over the wire at once; of an empty message one piece.
+/// Calls piece(bytes) for what goes over the wire at once.
 template <class Piece>
 void for_wire_pieces(const Message& m, Piece piece) {
-  std::size_t at = 0;
-  do {
-    const std::size_t n = std::min(kWirePieceBytes, m.bytes - at);
-    piece(Bytes(m.data + at, n), at + n == m.bytes);
-    at += n;
-  } while (at < m.bytes);
+  for (std::size_t at = 0; at < m.bytes; at += kWirePieceBytes)
+    piece(Bytes(m.data + at, std::min(kWirePieceBytes, m.bytes - at)));
 }
 
 }  // namespace
@@ -171,9 +167,8 @@ void PostOffice::make_place(const MessageHandle& m, int from) {
     routes_[from].arriving[m->id] = m;
     return;
   }
-  for_wire_pieces(*m, [&](Bytes piece, bool is_last) {
-    parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id)), {}, m, is_last});
-  });
+  for_wire_pieces(
+      *m, [&](Bytes piece) { parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id)), {}, m}); });
 }
 
 void PostOffice::grant_place(const MessageHandle& m, int from) {
@@ -324,8 +319,8 @@ void PostOffice::flush_wire(int peer) {
   }
   for (; !route.streaming.empty(); route.streaming.pop_front()) {
     const MessageHandle m = route.streaming.front();
-    for_wire_pieces(*m, [&](Bytes piece, bool is_last) {
-      parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id)), {}, m, is_last});
+    for_wire_pieces(*m, [&](Bytes piece) {
+      parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id)), {}, m});
     });
   }
 }
@@ -351,11 +346,21 @@ bool PostOffice::progress_wire() {
       ++it;
       continue;
     }
-    if (it->last) finish(it->message);
+    if (it->message) piece_moved(*it);
     it = parcels_.erase(it);
     moved = true;
   }
   return moved;
+}
+
+/// MPI may end pieces in any order. It fetches them out of the sender's memory, which has another use once the sender
+/// has given up: what came counts only if the group still stood there afterwards.
+void PostOffice::piece_moved(const Parcel& parcel) {
+  Message& m = *parcel.message;
+  m.moved += parcel.request.bytes;
+  if (m.moved < m.bytes) return;
+  if (!m.is_send) fabric_.throw_if_withdrawn();
+  finish(parcel.message);
 }
 
 // ---- finishing ----------------------------------------------------------------------------------

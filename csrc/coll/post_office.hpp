@@ -28,7 +28,7 @@ struct Message {
   Clock::time_point started = Clock::now();
   Deadline deadline;
 
-  std::size_t moved = 0;      ///< payload bytes pushed or received so far
+  std::size_t moved = 0;      ///< payload bytes that have gone or come so far
   std::uint64_t id = 0;       ///< of a long message, unique per sender
   std::uint64_t address = 0;  ///< in the sender's memory
   bool matched = false;       ///< from then on the peer counts on it
@@ -90,8 +90,7 @@ class PostOffice {
   struct Parcel {  // on the wire
     Wire::Request request;
     std::vector<std::byte> mail;
-    MessageHandle message;  // finished by this parcel, if any
-    bool last = false;
+    MessageHandle message;  // of which it is a piece, if any
   };
   /// Starts every mail between nodes.
   struct LetterHead {
@@ -127,6 +126,7 @@ class PostOffice {
   void make_place(const MessageHandle& receive, int from);
   void grant_place(const MessageHandle& receive, int from);
   void flush_wire(int peer);
+  void piece_moved(const Parcel& parcel);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
   void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);
   void accept(const MessageHandle& receive, int from, const MessageHead& head);

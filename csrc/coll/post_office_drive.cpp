@@ -1,6 +1,8 @@
 // Who moves a group's messages, and when: the thread that waits, else the background thread.
 #include <time.h>
 
+#include <set>
+
 #include "base/error.hpp"
 #include "coll/post_office.hpp"
 
@@ -113,11 +115,15 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
   } catch (const std::exception& e) {
     fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
   }
+  std::set<int> receivers;
+  for (Parcel& parcel : parcels_) {
+    if (parcel.message && parcel.message->is_send) receivers.insert(parcel.message->peer);
+    fabric_.wire()->abandon(parcel.request);
+  }
+  fabric_.withdraw(receivers);
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
   receives_.clear();
   for (Route& route : routes_) route = {};
-  for (Parcel& parcel : parcels_)
-    if (fabric_.wire()) fabric_.wire()->abandon(parcel.request);
   // Letters stay where they are: MPI may still read them.
   return interrupt;
 }

@@ -91,14 +91,13 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   }
   try {
     begin(*m);
+    const bool needs_attendant = !caller_waits && !open_.empty();
+    if (needs_attendant && !attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
   } catch (...) {
     give_up(std::current_exception());
   }
   if (!open_.empty()) {
-    if (!caller_waits) {
-      if (!attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
-      if (resting_) attention_.notify_one();
-    }
+    if (!caller_waits && resting_) attention_.notify_one();
     // The thread that drives may sleep with what it knew before this message came.
     if (driving_) {
       Bell& bell = fabric_.board().mine().bells[kPointToPoint];

@@ -167,6 +167,9 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   MPI_Group all, some;
   const MPI_Comm world = world_comm();
   MPI_Comm made = MPI_COMM_NULL;
+  // Also while MPI waits for the others, because it has no such call that returns at once: where it was initialised for
+  // one thread at a time, this rank's other groups rest meanwhile. mpi_world.py ends a process that waits too long.
+  auto lock = turn();
   ACCDP_MPI(MPI_Comm_group(world, &all));
   ACCDP_MPI(MPI_Group_incl(all, static_cast<int>(world_ranks.size()), world_ranks.data(), &some));
   const int code = MPI_Comm_create_group(world, some, static_cast<int>(hash % 32768), &made);
@@ -174,6 +177,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   MPI_Group_free(&all);
   ACCDP_MPI(code);
   ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
+  if (lock) lock.unlock();  // of the list of wires the lock comes first
   add_wire(made);
   return std::make_shared<MpiWire>(made);
 }

@@ -322,6 +322,7 @@ std::vector<std::string> allgather(const std::string& mine, double timeout_s, MP
 }
 
 std::vector<int> world_ranks_of(MPI_Comm comm) {
+  const auto lock = turn();
   MPI_Group group, world_group;
   int size;
   ACCDP_MPI(MPI_Comm_size(comm, &size));
@@ -370,6 +371,8 @@ bool finalize(double timeout_s, bool leave_open) {
   // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
   // where others call MPI_Finalize they wait there for this one.
   if (leave_open && !others_finalize) return true;
+  const std::lock_guard no_new_wires(s.wires_mutex);
+  const auto lock = turn();
   for (const State::WireComm& wire : s.wires) read_what_is_left(wire.comm);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;

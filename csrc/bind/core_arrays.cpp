@@ -128,6 +128,14 @@ const Torch* torch_of(py::handle x) {
   return &known;
 }
 
+/// Whether a tensor's address is nothing but its place in a storage without memory, as FSDP leaves them. Only those at
+/// low addresses are asked: no storage is that long.
+bool is_freed(py::handle x, const DlTensor& tensor, std::size_t element_bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address >= std::uintptr_t{1} << 40) return false;
+  return address == x.attr("storage_offset")().cast<std::size_t>() * element_bytes;
+}
+
 std::optional<PlainArray> plain_tensor(const Torch& torch, py::handle x) {
   DlTensor tensor{};
   if (torch.view(x.ptr(), &tensor) != 0) {
@@ -142,7 +150,7 @@ std::optional<PlainArray> plain_tensor(const Torch& torch, py::handle x) {
     contiguous = contiguous && (tensor.shape[i] == 1 || tensor.strides[i] == count);
     count *= tensor.shape[i];
   }
-  if (count > 0 && (!contiguous || !tensor.data)) return std::nullopt;
+  if (count > 0 && (!contiguous || is_freed(x, tensor, element_bytes(*type)))) return std::nullopt;
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const auto lazy = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(x.ptr(), is_neg));
   if (lazy.ptr() != Py_False) {  // a view that negates what it shows; or an error, which buffers.py will meet again

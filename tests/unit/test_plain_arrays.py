@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator
+from accdp_comm import Communicator, UsageError
 
 torch = pytest.importorskip("torch")
 
@@ -125,3 +125,13 @@ def test_every_operation_takes_plain_arrays(alone):
         assert call(out) is True
         assert (out == x).all()
     assert group.try_recv(read_only(), 0, 0) == -1
+
+
+def test_freed_memory_is_left_alone(alone):
+    """As FSDP frees parameters between their uses; a part of one has an address even then."""
+    whole, out = torch.ones(4), torch.zeros(2)
+    part = whole[2:]
+    whole.untyped_storage().resize_(0)
+    assert not alone._core.try_allreduce(part, "sum", out)
+    with pytest.raises(UsageError, match="has no memory of its own"):
+        alone.bcast(part, 0)

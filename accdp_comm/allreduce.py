@@ -111,4 +111,6 @@ def _residual(args: Arguments, residual: Any, data: Buffer) -> Buffer:
         raise args.wrong("residual", f"float32 of {data.count} elements", got)
     if buffer.device != data.device:
         raise args.wrong("residual", "the memory that tensor is in", "other memory")
+    if buffer.overlaps(data):
+        raise args.wrong("residual", "memory beside that of tensor", "memory that both are in")
     return buffer

@@ -60,6 +60,11 @@ class Buffer:
         """Return (address, count) of ``count`` elements from element ``start`` on."""
         return self.pointer + start * self.itemsize, count
 
+    def overlaps(self, other: Buffer) -> bool:
+        """Whether some byte belongs to both."""
+        starts, ends = (self.pointer, other.pointer), (self.block(self.count, 0)[0], other.block(other.count, 0)[0])
+        return max(starts) < min(ends)
+
     def rows(self, counts: list[int]) -> list[tuple[int, int]]:
         """Return the blocks of consecutive runs of rows (first dimension), ``counts[i]`` rows in run i."""
         width = self.count // self.shape[0] if self.shape and self.shape[0] else 0
@@ -144,6 +149,8 @@ def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
     if tensor.is_nested or tensor.is_quantized:  # rows of any length; numbers that mean nothing without their scale
         kind = "nested" if tensor.is_nested else "quantised"
         raise UsageError(f"{name} is {kind}: expected a dense tensor of numbers")
+    if sys.modules["torch"].nn.parameter.is_lazy(tensor):
+        raise UsageError(f"{name} is a lazy parameter without elements: expected one after the module's first call")
     is_cuda = device and tensor.device.type == "cuda"
     if tensor.device.type != "cpu" and not is_cuda:
         raise UsageError(f"{name} is on {tensor.device}: expected host memory, as of {name}.cpu()")

@@ -155,5 +155,9 @@ def test_wrong_arguments(world):
         allreduce_compressed(x, ["sum"], group=world)
     with pytest.raises(UsageError, match=where + "residual: expected float32 of 10 elements, got 10 float64"):
         allreduce_compressed(x, group=world, residual=np.zeros(10))
+    both = np.zeros(15, np.float32)
+    for left in (both[:10], both[5:]):
+        with pytest.raises(UsageError, match=where + "residual: expected memory beside that of tensor"):
+            allreduce_compressed(both[:10], group=world, residual=left)
     with pytest.raises(UsageError, match="qpk: expected an error_bound"):
         allreduce_compressed(x, group=world, codec="qpk")

@@ -146,6 +146,11 @@ def test_freed_memory_is_refused(start):
         describe(freed(), "x", writable=True)
 
 
+def test_lazy_parameters_are_refused():
+    with pytest.raises(UsageError, match="x is a lazy parameter without elements: expected one after"):
+        describe(torch.nn.LazyLinear(3).weight, "x", writable=True)
+
+
 def test_refused_under_a_transformation_of_torch():
     def row(x):
         with pytest.raises(UsageError, match="x has no memory of its own: "):

@@ -2,6 +2,9 @@
 
 #include <cstring>
 #include <span>
+#include <string>
+
+#include "base/error.hpp"
 
 namespace accdp {
 
@@ -45,6 +48,9 @@ void RollCall::look() {
   std::vector<std::byte> text;
   while (wire_->take(Wire::kRollCall, from, text)) {
     std::uint64_t sequence;
+    if (text.size() != sizeof sequence && text.size() != sizeof sequence + sizeof(Signature))
+      throw MismatchError("rank " + std::to_string(from) + " sent " + std::to_string(text.size()) +
+                          " bytes about a call, expected its number, or that and the call");
     std::memcpy(&sequence, text.data(), sizeof sequence);
     if (text.size() > sizeof sequence) {
       hear(from, sequence, text.data() + sizeof sequence);

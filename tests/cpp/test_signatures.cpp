@@ -23,6 +23,19 @@ void everybody_hears_of_all() {
   }
 }
 
+/// What is said about a call has one of two lengths; nothing else is read as one.
+void damaged_words() {
+  const auto mail = std::make_shared<Mail>();
+  ThreadWire mine(mail, 0, 2), other(mail, 1, 2);
+  RollCall roll(&mine, 2);
+  for (std::size_t bytes : {0, 7, 9, 200}) {
+    const std::vector<std::byte> words(bytes);
+    Wire::Request sent = other.isend(words, 0, Wire::kRollCall);
+    CHECK(other.test(sent));
+    CHECK_THROWS(roll.look(), MismatchError, "rank 1 sent " + std::to_string(bytes) + " bytes about a call");
+  }
+}
+
 /// A node of its own for each rank.
 std::vector<int> nodes_apart(int nodes) {
   std::vector<int> places(nodes);
@@ -58,6 +71,7 @@ void three_against_five(Group& group) {
 }  // namespace
 
 int main() {
+  damaged_words();
   everybody_hears_of_all();
   for (int nodes = 2; nodes <= 8; ++nodes) {
     run_nodes(nodes_apart(nodes), messages_of_a_barrier);

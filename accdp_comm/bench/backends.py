@@ -109,6 +109,33 @@ class PointToPoint:
         return Ready(exchange, incoming)
 
 
+class Compression:
+    """How a backend broadcasts, and what the last broadcast said about itself."""
+
+    def __init__(self, codec: str | None, bound: Any):
+        self._codec, self._bound = codec, bound
+        self._last: Any = None
+
+    def or_plain(self, plain: Call, buffer: Any, root: int, group: Any) -> Call:
+        """Return the call of bcast_compressed; without a codec that of the library, as it is."""
+        if self._codec is None:
+            return plain
+        from ..bcast import bcast_compressed  # other backends work without our core
+
+        send = partial(bcast_compressed, buffer, root, group=group, codec=self._codec, error_bound=self._bound)
+
+        def call() -> None:
+            self._last = send()
+
+        return call
+
+    def report(self) -> dict[str, Any]:
+        """Return what a BcastResult says, for the JSON row."""
+        if self._last is None:
+            return {}
+        return {"wire_bytes": self._last.wire_bytes, "ratio": self._last.ratio, "codec": self._last.codec}
+
+
 class AccdpBackend(PointToPoint):
     """accdp_comm.Communicator; with a codec or error bound, broadcast is bcast_compressed."""
 
@@ -119,8 +146,7 @@ class AccdpBackend(PointToPoint):
 
         self.name = f"accdp+{codec}" if codec else "accdp"
         self.comm, self.memory, self.rank = world.comm, memory, world.rank
-        self._codec, self._bound, self.is_in_place = codec, bound, in_place
-        self._last: list[Any] = [None]
+        self._compression, self.is_in_place = Compression(codec, bound), in_place
         peer = 1 - self.rank
         self.send = partial(self.comm.send, dst=peer)
         self.receive = partial(self.comm.recv, src=peer)
@@ -133,7 +159,8 @@ class AccdpBackend(PointToPoint):
         received = receive if self.rank == root else None
         out = None if self.is_in_place else receive
         if operation.name == "bcast":
-            return Ready(self._bcast(send, root), send)
+            plain = partial(comm.bcast, send, root)
+            return Ready(self._compression.or_plain(plain, send, root, comm), send)
         if operation.name == "allreduce":
             return Ready(partial(comm.allreduce, send, "sum", out), send if self.is_in_place else receive)
         if operation.name == "reduce":
@@ -153,31 +180,11 @@ class AccdpBackend(PointToPoint):
             )
         return Ready(comm.barrier, None)
 
-    def _bcast(self, buffer: Any, root: int) -> Call:
-        if self._codec is None:
-            return partial(self.comm.bcast, buffer, root)
-        from ..bcast import bcast_compressed
-
-        send = partial(bcast_compressed, buffer, root, group=self.comm, codec=self._codec, error_bound=self._bound)
-        last = self._last
-
-        def call() -> None:
-            last[0] = send()
-
-        return call
-
     def report(self) -> dict[str, Any]:
-        return compression_of(self._last[0])
+        return self._compression.report()
 
     def close(self) -> None:
         pass
-
-
-def compression_of(result: Any) -> dict[str, Any]:
-    """Return what a BcastResult says, for the JSON row."""
-    if result is None:
-        return {}
-    return {"wire_bytes": result.wire_bytes, "ratio": result.ratio, "codec": result.codec}
 
 
 def split(buffer: Any, ranks: int) -> list[Any]:

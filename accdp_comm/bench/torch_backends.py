@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from .backends import Buffers, PointToPoint, Ready, compression_of, split
+from .backends import Buffers, Compression, PointToPoint, Ready, split
 from .memory import Memory
 from .operations import Operation, Refused
 
@@ -57,9 +57,8 @@ class TorchBackend(PointToPoint):
 
         self.name = f"{name}+{codec}" if codec else name
         self._is_nccl = name == "nccl"
-        self.memory, self._dist, self._codec, self._bound = memory, dist, codec, bound
+        self.memory, self._dist, self._compression = memory, dist, Compression(codec, bound)
         self._group = dist.new_group(backend=NAMES[name])
-        self._last: list[Any] = [None]
         self.rank, self._size = dist.get_rank(), dist.get_world_size()
         peer = 1 - self.rank
         group = self._group
@@ -77,7 +76,8 @@ class TorchBackend(PointToPoint):
         dist, group, send, receive = self._dist, self._group, buffers.send, buffers.receive
         at_root = self.rank == root
         if operation.name == "bcast":
-            return Ready(self._bcast(send, root), send)
+            plain = partial(dist.broadcast, send, root, group=group)
+            return Ready(self._compression.or_plain(plain, send, root, group), send)
         if operation.name == "allreduce":
             return Ready(partial(dist.all_reduce, send, group=group), send)
         if operation.name == "reduce":
@@ -111,21 +111,8 @@ class TorchBackend(PointToPoint):
         start, wait = dist.batch_isend_irecv, self.wait
         return Ready(lambda: wait(start(messages)), buffers.receive)
 
-    def _bcast(self, buffer: Any, root: int) -> Any:
-        if self._codec is None:
-            return partial(self._dist.broadcast, buffer, root, group=self._group)
-        from ..bcast import bcast_compressed
-
-        send = partial(bcast_compressed, buffer, root, group=self._group, codec=self._codec, error_bound=self._bound)
-        last = self._last
-
-        def call() -> None:
-            last[0] = send()
-
-        return call
-
     def report(self) -> dict[str, Any]:
-        return compression_of(self._last[0])
+        return self._compression.report()
 
     def close(self) -> None:
         pass  # stop() leaves all groups at once

@@ -75,7 +75,7 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best, dou
     if (i == best || !is_tried(option)) continue;
     double hoped = all[i].seconds;
     if (option.took.size() == 1)  // which may have been disturbed
-      hoped = std::min(hoped, all[i].predicted * std::min(1.0, std::sqrt(bias)));
+      hoped = std::min(hoped, all[i].predicted * std::min(1.0, bias));
     if (hoped >= least) continue;
     if (option.took.size() >= kEnough && fastest(option.took) * bytes >= all[best].seconds) continue;
     least = hoped;

@@ -75,8 +75,9 @@ class Experience {
   std::vector<Estimate> estimates(const Journey& journey) const;
   int explored(const std::vector<Estimate>& all, std::size_t best, double bytes);
 
-  static constexpr int kLearning = 16, kFirstTry = 5, kLaterEach = 64;
-  static constexpr int kSettled = 128, kTimeEach = 8, kTimeEachSettled = 32;
+  static constexpr int kLearning = 16, kFirstTry = 5, kSettled = 128;
+  // Prime, not to be in step with what a program repeats: say, operations in pairs, of which one takes longer.
+  static constexpr int kLaterEach = 61, kTimeEach = 7, kTimeEachSettled = 31;
   static constexpr std::size_t kKept = 9, kEnough = 3;
   static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kShareOfTries = 0.025, kLike = 0.1;
 

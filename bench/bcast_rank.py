@@ -3,7 +3,8 @@
 A sample is the slowest rank's time for one broadcast from rank 0; for small messages, the mean over a burst in which
 the root goes round, so that no rank can run ahead of the one before. Before its first sample each method has to fill
 cleared memory with what root has. After some rounds only the contenders go on: the methods that are not far from the
-fastest, and auto, which is held against it. Rank 0 appends one JSON line per method to a file.
+fastest, and auto, which is held against it; longer while chance may hide that auto is beyond its mark, or make it seem
+so. Rank 0 appends one JSON line per method to a file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import random
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +23,7 @@ import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
+from auto_mark import auto_point
 from bcast_plan import Method, Point
 from mpi4py import MPI
 from torch import Tensor
@@ -35,6 +38,7 @@ _MOST_CALLS = 40
 _LINK_BYTES = 16 << 20
 _WARM_BYTES = 16 << 20
 _CONTENDS = 1.5  # times the fastest median
+_MOST_AGAIN = 8  # times as many rounds, while auto may be beyond its mark
 
 
 class Ranks:
@@ -53,13 +57,12 @@ class Ranks:
         dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.gloo)
         return box.item()
 
-    def sample(self, call: Call, calls: int) -> tuple[float, Any]:
-        """Seconds per call on the slowest rank, and what the last call returned."""
+    def sample(self, call: Call, calls: int) -> tuple[float, list[Any]]:
+        """Seconds per call on the slowest rank, and what the calls returned."""
         dist.barrier(group=self.gloo)
         began = perf_counter()
-        for turn in range(calls):
-            result = call(turn % self.size)
-        return self.slowest((perf_counter() - began) / calls), result
+        results = [call(turn % self.size) for turn in range(calls)]
+        return self.slowest((perf_counter() - began) / calls), results
 
     def call_of(self, method: Method, tensor: Tensor, before: Tensor | None) -> Call:
         """How a method sends a tensor."""
@@ -111,7 +114,7 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
     calls = max(1, min(_MOST_CALLS, _BURST_BYTES // point.nbytes))
     send = {method: ranks.call_of(method, tensor, before) for method in point.methods}
     times: dict[Method, list[float]] = {method: [] for method in send}
-    results: dict[Method, Any] = {}
+    results: dict[Method, list[Any]] = {method: [] for method in send}
     one_round = 0.0
     for method, call in send.items():
         took = check(ranks, method, call, tensor, wanted)
@@ -126,8 +129,9 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
             order.shuffle(turns)
             for method in turns:
                 tensor.copy_(wanted)  # what is within a bound of it would drift from turn to turn
-                seconds, results[method] = ranks.sample(send[method], calls)
+                seconds, said = ranks.sample(send[method], calls)
                 times[method].append(seconds)
+                results[method] += said
 
     least, most = point.samples
     rounds = max(least, min(most, int(point.budget_s / 2 / one_round)))
@@ -135,8 +139,18 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
     middle = {method: statistics.median(seconds) for method, seconds in times.items()}
     contenders = contenders_of(middle)
     one_round = calls * sum(middle[method] for method in contenders)
-    take_turns(contenders, min(most, int(point.budget_s / one_round)))
-    return [row_of(point, method, times[method], results[method], calls) for method in send]
+    rounds = min(most, int(point.budget_s / one_round))
+    take_turns(contenders, rounds)
+
+    def rows() -> list[dict[str, Any]]:
+        return [row_of(point, method, times[method], results[method], calls) for method in send]
+
+    for _ in range(_MOST_AGAIN):  # ranks have the same times, and go on or end alike
+        compared = auto_point({row["method"]: row for row in rows()})
+        if compared is None or compared.is_settled:
+            break
+        take_turns(contenders, max(rounds, 1))
+    return rows()
 
 
 def contenders_of(middle: dict[Method, float]) -> list[Method]:
@@ -145,7 +159,7 @@ def contenders_of(middle: dict[Method, float]) -> list[Method]:
     return [method for method, seconds in middle.items() if seconds < _CONTENDS * least or method.codec == "auto"]
 
 
-def row_of(point: Point, method: Method, seconds: list[float], result: Any, calls: int) -> dict[str, Any]:
+def row_of(point: Point, method: Method, seconds: list[float], results: list[Any], calls: int) -> dict[str, Any]:
     cuts = statistics.quantiles(seconds, n=10, method="inclusive")
     row = {
         "part": point.part,
@@ -161,8 +175,9 @@ def row_of(point: Point, method: Method, seconds: list[float], result: Any, call
         "ratio": 1.0,
         "wire_bytes": point.nbytes,
     }
-    if result is not None:
+    if (result := results[-1]) is not None:
         row |= {"ratio": result.ratio, "wire_bytes": result.wire_bytes, "codec": result.codec}
+        row["codecs"] = dict(Counter(each.codec for each in results).most_common())
         row |= {"algorithm": result.algorithm, "stages_s": result.seconds}
     return row
 

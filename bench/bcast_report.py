@@ -6,18 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from auto_mark import AutoPoint, Row, auto_point
 from bcast_plan import BASELINES, BOUND, LOSSLESS
-from real_tensors import LEARNING_RATES, MIB
+from real_tensors import LEARNING_RATES
 from rich.console import Console
 from rich.table import Table
 
-Row = dict[str, Any]
-
 SLACK = 1.10  # over the time that the link alone would take
 BELOW_MPI, BELOW_P2P = 0.809, 0.551  # the papers' marks for an error bound
-AUTO_SLACK = 1.05
 REFERENCE_RATIOS = dict(zip(LEARNING_RATES, (3.5, 8.0, 20.0), strict=True))
 # What the best codec fast enough for the link reached on tensors of other models, before any of ours was written.
 RATIOS = {
@@ -139,52 +136,13 @@ def _reference(methods: dict[str, Row]) -> Iterator[Figure]:
     yield Figure("reference=: auto below MPI_Bcast", where, f"{_below(row, methods['MPI_Bcast']):.1%}", "", None)
 
 
-@dataclass(frozen=True)
-class AutoPoint:
-    """auto at one place, data and size, against the best fixed choice there."""
-
-    auto: Row
-    best: Row
-
-    @property
-    def over(self) -> float:
-        """Median time over the median of the best; the best of several medians is a lucky one, so 1 is too strict."""
-        return self.auto["median_s"] / self.best["median_s"]
-
-    @property
-    def is_beyond(self) -> bool:
-        """More than 5 % over."""
-        return self.over > AUTO_SLACK
-
-    @property
-    def is_over(self) -> bool:
-        """Beyond 5 %, and beyond what two medians of so many samples may differ by if nothing differs."""
-        spread = (median_error(self.auto) ** 2 + median_error(self.best) ** 2) ** 0.5
-        return self.is_beyond and self.auto["median_s"] - self.best["median_s"] > 2 * spread
-
-    def __str__(self) -> str:
-        nbytes = self.auto["bytes"]
-        size = f"{nbytes / MIB:g} MiB" if nbytes >= MIB else f"{nbytes >> 10} KiB"
-        return (
-            f"{self.auto['data']} {self.auto['dtype']} {size}: {self.over:.2f}, {self.auto['codec']} where "
-            f"{self.best['method']} is best ({self.best['median_s'] * 1e3:.3g} ms)"
-        )
-
-
-def median_error(row: Row) -> float:
-    """Standard error of a row's median, as if its samples were normally distributed."""
-    deviation = (row["p90_s"] - row["p10_s"]) / 2.563
-    return 1.253 * deviation / row["samples"] ** 0.5
-
-
 def auto_points(rows: list[Row]) -> dict[str, list[AutoPoint]]:
     """All comparisons of auto with fixed choices, by place."""
     found: dict[str, list[AutoPoint]] = defaultdict(list)
     for part in ("grid", "curve", "figures"):
         for methods in _groups(rows, part):
-            choices = [row for name, row in methods.items() if name in ("none", *LOSSLESS)]
-            if choices and (auto := methods.get("auto")):
-                found[place_of(auto)].append(AutoPoint(auto, min(choices, key=lambda row: row["median_s"])))
+            if point := auto_point(methods):
+                found[place_of(point.auto)].append(point)
     return found
 
 

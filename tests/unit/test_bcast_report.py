@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 pytest.importorskip("rich")
 pytest.importorskip("torch")
 
+import auto_mark
 import bcast_report
 
 
@@ -36,9 +37,32 @@ def test_a_point_is_over_only_beyond_its_spread(auto_s, spread_s, beyond, over):
 
 def test_more_samples_have_a_steadier_median():
     few, many = row("auto", 1.06, 0.2, samples=4), row("auto", 1.06, 0.2, samples=400)
-    assert bcast_report.median_error(few) == pytest.approx(10 * bcast_report.median_error(many))
+    assert auto_mark.median_error(few) == pytest.approx(10 * auto_mark.median_error(many))
     best = row("none", 1.0)
-    assert not bcast_report.AutoPoint(few, best).is_over and bcast_report.AutoPoint(many, best).is_over
+    assert not auto_mark.AutoPoint(few, best).is_over and auto_mark.AutoPoint(many, best).is_over
+
+
+@pytest.mark.parametrize(
+    ("auto_s", "spread_s", "settled"),
+    [
+        (1.04, 0.0, True),
+        (1.04, 0.10, False),  # may be beyond
+        (1.00, 0.10, True),
+        (1.06, 0.10, False),  # may be within
+        (1.60, 0.10, False),  # however far: of many points some are so by chance
+    ],
+)
+def test_a_point_is_settled_once_chance_cannot_put_it_beyond(auto_s, spread_s, settled):
+    point = auto_mark.auto_point({"fpk": row("fpk", 1.0, spread_s), "auto": row("auto", auto_s, spread_s)})
+    assert point is not None and point.is_settled == settled
+
+
+def test_auto_is_held_against_fixed_choices_only():
+    rows = {name: row(name, seconds) for name, seconds in (("MPI_Bcast", 0.5), ("none", 2.0), ("zstd", 1.0))}
+    assert auto_mark.auto_point(rows) is None
+    point = auto_mark.auto_point(rows | {"auto": row("auto", 1.0)})
+    assert point is not None and point.best["method"] == "zstd"
+    assert auto_mark.auto_point({"MPI_Bcast": rows["MPI_Bcast"], "auto": row("auto", 1.0)}) is None
 
 
 def figures(part: str, *rows: dict) -> dict[str, bcast_report.Figure]:

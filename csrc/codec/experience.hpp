@@ -33,7 +33,7 @@ class Experience {
     std::size_t slice_bytes = 0;    ///< of the samples that `cost` is from; 0: none yet
     bool helps = true;              ///< false: samples did not become smaller
     std::vector<double> took = {};  ///< seconds per byte of the last operations, the newest last
-    int idle = 0;                   ///< operations since
+    int idle = 0;                   ///< timed operations since
   };
 
   /// `usual`: of all data, null where nothing is known of others; lives longer than this.

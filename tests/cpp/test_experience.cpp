@@ -258,6 +258,32 @@ void transfers() {
     make_tried(elsewhere);
     CHECK(elsewhere.choose(kJourney) == kZhuff);
   }
+  all.link_is(0.1e9);  // nor over another link
+  Experience& anew = all.at(2, kHere, candidates);
+  make_tried(anew);
+  CHECK(anew.choose(kJourney) == kZhuff);
+}
+
+/// A codec that was faster than predicted was so for the sake of its data.
+void does_not_transfer_luck() {
+  Experiences all;
+  all.link_is(0.5e9);
+  Experience& zeros = all.at(1, kHere, candidates);
+  make_tried(zeros);
+  CHECK(zeros.choose(kJourney) == kZhuff);
+  zeros.note(kZhuff, 0.01, kJourney.bytes, 1.2);
+  Experience& weights = all.at(
+      2, kHere, [] { return std::vector<Candidate>{{kFpk, {1.5, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; });
+  make_tried(weights);
+  CHECK(weights.choose(kJourney) == kFpk);
+}
+
+/// What was seen long ago is looked at again; as few operations are timed then, that may take some thousand.
+void notices_that_the_machine_changed() {
+  Experience experience(candidates());
+  make_tried(experience);
+  CHECK(play(experience, {{nullptr, 140}, {kFpk, 115}, {kZhuff, 100}}, 300)[kZhuff] >= 290);
+  CHECK(play(experience, {{nullptr, 140}, {kFpk, 50}, {kZhuff, 100}}, 4000)[kFpk] >= 1000);
 }
 
 }  // namespace
@@ -274,4 +300,6 @@ int main() {
   finds_the_best_in_noise();
   forgets();
   transfers();
+  does_not_transfer_luck();
+  notices_that_the_machine_changed();
 }

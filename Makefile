@@ -91,6 +91,7 @@ test-cudasim: build $(STAMPS)/test
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_COMPRESS = $(wildcard tests/mpi/test_comm_compress*.py)
 MPI_OTHERS = $(filter-out $(MPI_COMPRESS),$(wildcard tests/mpi/test_*.py))
+MPI_MORE = tests/mpi/test_comm_algorithms.py tests/mpi/test_comm_plan.py
 
 test-mpi: build $(STAMPS)/test
 	@for ranks in $(RANKS); do for tests in "$(MPI_COMPRESS)" "$(MPI_OTHERS)"; do \
@@ -98,8 +99,8 @@ test-mpi: build $(STAMPS)/test
 	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
 	done; done
 	@for ranks in $(MORE_RANKS); do \
-	  echo "$(MPIEXEC) -n $$ranks pytest tests/mpi/test_comm_algorithms.py"; \
-	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi tests/mpi/test_comm_algorithms.py || exit 1; \
+	  echo "$(MPIEXEC) -n $$ranks pytest $(MPI_MORE)"; \
+	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $(MPI_MORE) || exit 1; \
 	done
 
 # -- checks -------------------------------------------------------------------------------------------------------

@@ -364,7 +364,7 @@ class Communicator(Messages):
 
         Args:
             op: allreduce, reduce, bcast, allgather, reduce_scatter or alltoall, of host memory; where there is a root,
-                the lowest rank of a node.
+                rank 0.
             x: What each rank would hand in: an array, a number of bytes, or of elements of ``dtype``.
             dtype: NumPy datatype of the elements that ``x`` counts.
         Returns:

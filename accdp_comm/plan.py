@@ -23,8 +23,8 @@ class Alternative:
     algorithm: str
     lanes: int  # ranks of each node that speak with other nodes; 1: its leader
     chunk_bytes: int  # between nodes: of one message; on one node: of one step
-    steps: int  # hand-overs between the ranks of a node
-    wire_bytes: int  # out of the fullest node (of bcast: the root's), without the signatures before
+    steps: int  # hand-overs between the ranks of rank 0's node, which is the root's
+    wire_bytes: int  # out of that node, without the signatures before
     seconds: float | None  # predicted; None: there is no model of it
     remark: str  # why it is not the one, where it is not only slower
 
@@ -167,7 +167,6 @@ def declared_shape(text: str) -> _core.Shape:
     return _core.Shape(
         nodes=nodes,
         local_size=local,
-        ranks=nodes * local,
         slot_bytes=sizes["chunk_bytes"],
         flat_bytes=sizes["flat_bytes"],
     )

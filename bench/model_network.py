@@ -94,7 +94,7 @@ def on_node(op: str, nbytes: float, network: Network, *, flat: bool = True) -> f
     if shape.local_size == 1:
         return 0.0
     sizes = {"slot_bytes": shape.slot_bytes, "flat_bytes": shape.flat_bytes if flat else 0}
-    alone = _core.Shape(nodes=1, local_size=shape.local_size, ranks=shape.local_size, **sizes)
+    alone = _core.Shape(nodes=1, local_size=shape.local_size, **sizes)
     return float(_core.plan(op, int(nbytes), alone, network.machine)[0]["seconds"])
 
 

@@ -3,6 +3,8 @@
 
 #include <pybind11/stl.h>
 
+#include <limits>
+
 #include "base/error.hpp"
 #include "coll/meeting.hpp"
 #include "coll/plan.hpp"
@@ -47,8 +49,6 @@ py::list entries_of(const Plan& plan) {
 namespace {
 
 py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine, Datatype type) {
-  if (shape.nodes < 1 || shape.node_ranks() < 1 || shape.ranks < shape.nodes)
-    throw UsageError("shape: expected at least one node and one rank on each");
   return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine));
 }
 
@@ -57,10 +57,12 @@ py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, con
 void bind_plan(py::module_& m) {
   using namespace py::literals;
   py::class_<Shape>(m, "Shape", "Where the ranks of a group are, and how its shared memory is cut.")
-      .def(py::init([](int nodes, int local_size, int ranks, std::size_t slot_bytes, std::size_t flat_bytes) {
-             return Shape{nodes, local_size, ranks, slot_bytes, flat_bytes, 0};
+      .def(py::init([](int nodes, int local_size, std::size_t slot_bytes, std::size_t flat_bytes) {
+             if (nodes < 1 || local_size < 1 || nodes > std::numeric_limits<int>::max() / local_size)
+               throw UsageError("shape: expected at least one node and one rank on each, and ranks that an int counts");
+             return Shape::even(nodes, local_size, slot_bytes, flat_bytes);
            }),
-           py::kw_only(), "nodes"_a, "local_size"_a, "ranks"_a, "slot_bytes"_a, "flat_bytes"_a)
+           py::kw_only(), "nodes"_a, "local_size"_a, "slot_bytes"_a, "flat_bytes"_a, "Nodes with as many ranks each.")
       .def_readonly("nodes", &Shape::nodes)
       .def_readonly("local_size", &Shape::local_size, "Ranks on each node; 0 where nodes differ.")
       .def_readonly("ranks", &Shape::ranks)

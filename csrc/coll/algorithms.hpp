@@ -60,8 +60,8 @@ class LeaderReduction {
   const ReduceAlgorithm algorithm_;
   Bytes room_, wide_;
 };
-/// Reduces a long message over several nodes; receiver: group rank, or -1 for all.
-void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// Reduces a long message over several nodes; receiver: group rank, or -1 for all. lanes: as chosen in cost.hpp.
+void reduce_over_nodes(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver, int lanes);
 /// The same with the frames given, and what they look like on the wire. Several lanes: only where all get the result.
 void reduce_frames(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver,
                    const FrameGrid& grid, FrameCodec* codec);

@@ -218,10 +218,10 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   }
   copy(outs[t.rank()], in);
   if (t.size() == 1) return c.note({"alone"});
-  const int k = c.shape().local_size, lanes = lanes_for(total_of(outs), c.shape());
-  if (k == 1 || lanes > 1) {
+  if (gathers_by_likes(total_of(outs), c.shape())) {
+    const int k = c.local_size();
     const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.nodes() - 1);
-    c.note({k == 1 ? "pairs" : "lanes", lanes, std::min(in.size(), piece)});
+    c.note({k == 1 ? "pairs" : "lanes", k, std::min(in.size(), piece)});
     if (k > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
     return GatherByLikes(c, outs).run();
   }

@@ -23,8 +23,7 @@ namespace {
 void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
   const int k = t.local_size();
-  const std::size_t table_bytes = (k * sizeof(std::uint64_t) + 63) / 64 * 64;
-  const std::size_t most = (c.slot_bytes() - table_bytes) / k / 64 * 64;
+  const std::size_t table_bytes = alltoall_table_bytes(k), most = alltoall_share_bytes(k, c.slot_bytes());
   std::size_t largest = 0, total = 0, done = 0;
   for (int rank : t.neighbours()) total += outs[rank].size();
   do {

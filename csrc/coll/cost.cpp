@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "base/error.hpp"
 #include "coll/leader_pieces.hpp"
@@ -35,6 +36,14 @@ struct Grid {
   }
 };
 
+/// among(k): what k ranks of a node take. On all nodes at once.
+template <class Among>
+Estimate on_nodes(const Shape& shape, Among among) {
+  Estimate all = among(shape.ranks_on_node_0());
+  if (shape.node_ranks() != shape.ranks_on_node_0()) all.seconds = among(shape.node_ranks()).seconds;
+  return all;
+}
+
 /// What a rank that speaks for its lane copies and reduces on its node.
 double lane_work_seconds(double bytes, int k, const Machine& m) {
   return copy_s(2 * bytes * (k - 1) / k + bytes / k, m) + bytes / m.reduce_bytes_per_s;
@@ -51,14 +60,15 @@ Estimate pipeline(std::size_t bytes, const Shape& shape, const Machine& m, bool 
     node_s = 2 * m.step_s + lane_work_seconds(segment, k, m);
     all.steps = 1 + 2 * grid.segments;  // one: all meet again, since not only leaders send
   } else {
-    Estimate one = node_reduce(grid.segment_bytes, k, shape, m);
-    if (!receiver_only) one += node_bcast(grid.segment_bytes, k, shape, m);
+    const auto on_node = [&](std::size_t segment_bytes) {
+      Estimate one = node_reduce(segment_bytes, shape, m);
+      return receiver_only ? one : one += node_bcast(segment_bytes, shape, m);
+    };
+    const Estimate one = on_node(grid.segment_bytes);
     node_s = one.seconds;
     // The last segment may be short enough for another way on the node.
-    const std::size_t last = bytes - (grid.segments ? grid.segments - 1 : 0) * grid.segment_bytes;
-    all.steps = grid.segments ? (grid.segments - 1) * one.steps + node_reduce(last, k, shape, m).steps +
-                                    (receiver_only ? 0 : node_bcast(last, k, shape, m).steps)
-                              : 0;
+    const std::size_t before = std::max<std::size_t>(grid.segments, 1) - 1;
+    if (grid.segments) all.steps = before * one.steps + on_node(bytes - before * grid.segment_bytes).steps;
   }
   const double messages = n - 1, frame = static_cast<double>(grid.frame_bytes);
   const double link_s = 2 * messages * frame * lanes / m.link.bytes_per_s;
@@ -67,11 +77,49 @@ Estimate pipeline(std::size_t bytes, const Shape& shape, const Machine& m, bool 
   all.seconds = 2 * m.link.latency_s + link_s + own_s + (segments - 1) * std::max(link_s, own_s);
   const std::size_t owned = grid.owned_by_node_0(bytes, n);
   all.wire_bytes = bytes - owned + (receiver_only ? 0 : owned * (n - 1));
-  all.chunk_bytes = grid.frame_bytes;
+  all.chunk_bytes = std::min(bytes, grid.frame_bytes);
   return all;
 }
 
+/// Leaders that hold all of it.
+Estimate between_leaders(ReduceAlgorithm algorithm, const Operand& held, int n, const Machine& m, bool receiver_only) {
+  const std::size_t partial = held.bytes * held.partial_width, message = leader_message_bytes(algorithm, held, n);
+  const double all = static_cast<double>(held.bytes), wide = static_cast<double>(partial);
+  switch (algorithm) {
+    case ReduceAlgorithm::kDirect:
+      return {exchange_seconds(n - 1, all, m) + n * all / m.reduce_bytes_per_s, 0,
+              receiver_only ? 0 : held.bytes * (n - 1), message};  // node 0 has the receiver
+    case ReduceAlgorithm::kRecursiveDoubling: {
+      const int whole = std::bit_floor(unsigned(n)), rounds = std::bit_width(unsigned(whole)) - 1;
+      // What is above a power of two is folded in before, and gets the result after.
+      const int all_rounds = rounds + (n > whole ? 2 : 0);
+      return {all_rounds * exchange_seconds(1, wide, m) + (rounds + 1) * 2 * wide / m.reduce_bytes_per_s, 0,
+              partial * (n > whole ? 1 : rounds), message};  // node 0 is then one of those that hand theirs over
+    }
+    case ReduceAlgorithm::kRing: {
+      // In every round some node sends the first share, which is the longest.
+      const double share = static_cast<double>(message);
+      return {2 * (n - 1) * exchange_seconds(1, share, m) + (n - 1) * 2 * share / m.reduce_bytes_per_s, 0,
+              ring_sent_bytes(partial, n), message};
+    }
+    default: throw UsageError(std::string("algorithm=") + name_of(algorithm) + ": expected one that has a cost");
+  }
+}
+
 }  // namespace
+
+Shape::Shape(std::vector<Nodes> of_all, std::size_t of_slot, std::size_t of_flat)
+    : alike(std::move(of_all)), slot_bytes(of_slot), flat_bytes(of_flat) {
+  std::erase_if(alike, [](const Nodes& none) { return none.count == 0; });
+  bool is_even = true;
+  for (const Nodes& some : alike) {
+    nodes += some.count;
+    ranks += some.count * some.ranks;
+    most_local = std::max(most_local, some.ranks);
+    is_even = is_even && some.ranks == ranks_on_node_0();
+  }
+  if (is_even) local_size = most_local;
+}
 
 Estimate& Estimate::operator+=(const Estimate& other) {
   seconds += other.seconds;
@@ -103,27 +151,36 @@ std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes) {
   return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
 }
 
-Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine& m) {
-  if (k == 1) return {};
-  const std::size_t piece = std::min(bytes, node_piece_bytes(bytes, shape.slot_bytes));
-  const std::size_t steps = piece ? ceil_div(bytes, piece) : 1;
-  // But for the first piece, in and out overlap.
-  return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
+Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
+  return on_nodes(shape, [&](int k) -> Estimate {
+    if (k == 1) return {};
+    const std::size_t piece = std::min(bytes, node_piece_bytes(bytes, shape.slot_bytes));
+    const std::size_t steps = piece ? ceil_div(bytes, piece) : 1;
+    // But for the first piece, in and out overlap.
+    return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
+  });
 }
 
-std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes) {
-  constexpr std::size_t kLine = 64;
-  return slot_bytes / k / kLine * kLine * k;
+std::size_t slot_share_bytes(int k, std::size_t slot_bytes) { return slot_bytes / k / kLine * kLine; }
+
+std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes) { return slot_share_bytes(k, slot_bytes) * k; }
+
+Estimate node_reduce(std::size_t bytes, const Shape& shape, const Machine& m) {
+  return on_nodes(shape, [&](int k) -> Estimate {
+    if (k == 1) return {};
+    const double all = static_cast<double>(bytes);
+    if (bytes <= shape.flat_bytes) return {m.step_s + copy_s(all, m) + k * all / m.reduce_bytes_per_s, 1, 0, bytes};
+    const std::size_t chunk = reduce_chunk_bytes(k, shape.slot_bytes), steps = ceil_div(bytes, chunk) + 1;
+    // The slices of the others in, the own one reduced and copied, the others' results out.
+    const double copied = all * (k - 1) / k + all / k + all * (k - 1) / k;
+    return {steps * m.step_s + copy_s(copied, m) + all / m.reduce_bytes_per_s, steps, 0, std::min(bytes, chunk)};
+  });
 }
 
-Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& m) {
-  if (k == 1) return {};
-  const double all = static_cast<double>(bytes);
-  if (bytes <= shape.flat_bytes) return {m.step_s + copy_s(all, m) + k * all / m.reduce_bytes_per_s, 1, 0, bytes};
-  const std::size_t chunk = reduce_chunk_bytes(k, shape.slot_bytes), steps = ceil_div(bytes, chunk) + 1;
-  // The slices of the others in, the own one reduced and copied, the others' results out.
-  const double copied = all * (k - 1) / k + all / k + all * (k - 1) / k;
-  return {steps * m.step_s + copy_s(copied, m) + all / m.reduce_bytes_per_s, steps, 0, std::min(bytes, chunk)};
+std::size_t alltoall_table_bytes(int k) { return ceil_div(k * sizeof(std::uint64_t), kLine) * kLine; }
+
+std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes) {
+  return slot_share_bytes(k, slot_bytes - alltoall_table_bytes(k));
 }
 
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& m) {
@@ -159,12 +216,13 @@ bool reduces_with_signatures(std::size_t bytes, const Shape& shape) {
 }
 
 Estimate with_signatures(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& m) {
-  const bool has_others = shape.node_ranks() > 1;
-  const double copies = 4 * static_cast<double>(carried) + (has_others ? 2 * static_cast<double>(shown) : 0);
-  const std::size_t steps = has_others ? 2 : 1;
-  return {steps * m.step_s + copy_s(copies, m) +
-              exchange_seconds(shape.nodes - 1, static_cast<double>(kSignatureBytes + carried), m),
-          steps, 0, 0};
+  Estimate all = on_nodes(shape, [&](int k) -> Estimate {
+    const double copies = 4 * static_cast<double>(carried) + (k > 1 ? 2 * static_cast<double>(shown) : 0);
+    const std::size_t steps = k > 1 ? 2 : 1;
+    return {steps * m.step_s + copy_s(copies, m), steps, 0, 0};
+  });
+  all.seconds += exchange_seconds(shape.nodes - 1, static_cast<double>(kSignatureBytes + carried), m);
+  return all;
 }
 
 int lanes_for(std::size_t bytes, const Shape& shape) {
@@ -173,20 +231,30 @@ int lanes_for(std::size_t bytes, const Shape& shape) {
   return k > 1 && fits && bytes >= shape.slot_bytes / 4 ? k : 1;
 }
 
+bool gathers_by_likes(std::size_t total_bytes, const Shape& shape) {
+  return shape.local_size == 1 || lanes_for(total_bytes, shape) > 1;
+}
+
 std::size_t frame_bytes_for(std::size_t bytes, const Shape& shape, int lanes) {
   const std::size_t shares = std::size_t(shape.nodes) * lanes;
   const std::size_t most = shape.slot_bytes / std::min(shares, kFramesPerSlot) / kLine * kLine;
   return std::min(most, (bytes / shares / kLine + 1) * kLine);
 }
 
-bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, bool receiver_only) {
+bool can_reduce_by(ReduceAlgorithm algorithm, bool receiver_only) {
   switch (algorithm) {
-    case ReduceAlgorithm::kDirect: return bytes * shape.nodes <= shape.slot_bytes;
-    case ReduceAlgorithm::kRecursiveDoubling: return bytes <= shape.slot_bytes && !receiver_only;
-    case ReduceAlgorithm::kRing: return !receiver_only;
+    case ReduceAlgorithm::kDirect:
     case ReduceAlgorithm::kPipeline: return true;
+    case ReduceAlgorithm::kRecursiveDoubling:
+    case ReduceAlgorithm::kRing: return !receiver_only;
     default: return false;
   }
+}
+
+bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, bool receiver_only) {
+  if (algorithm == ReduceAlgorithm::kDirect) return bytes * shape.nodes <= shape.slot_bytes;
+  if (algorithm == ReduceAlgorithm::kRecursiveDoubling && bytes > shape.slot_bytes) return false;
+  return can_reduce_by(algorithm, receiver_only);
 }
 
 int partial_width(Datatype type) {
@@ -196,11 +264,10 @@ int partial_width(Datatype type) {
 Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, const Shape& shape, const Machine& m,
                          bool receiver_only, int lanes) {
   const int n = shape.nodes, k = shape.node_ranks();
-  const std::size_t bytes = operand.bytes, partial = bytes * operand.partial_width;
-  const double all = static_cast<double>(bytes), wide = static_cast<double>(partial);
+  const std::size_t bytes = operand.bytes;
   if (algorithm == ReduceAlgorithm::kDirect && reduces_with_signatures(bytes, shape)) {
     Estimate all_at_once = with_signatures(bytes, bytes, shape, m);
-    all_at_once.seconds += (k + n) * all / m.reduce_bytes_per_s;
+    all_at_once.seconds += (k + n) * static_cast<double>(bytes) / m.reduce_bytes_per_s;
     if (receiver_only) all_at_once.steps = 1;  // node 0's leader has it
     all_at_once.wire_bytes = receiver_only ? 0 : bytes * (n - 1);
     all_at_once.chunk_bytes = bytes;
@@ -211,39 +278,16 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, cons
     if (lanes == 0) lanes = receiver_only ? 1 : lanes_for(bytes, shape);
     return total += pipeline(bytes, shape, m, receiver_only, lanes);
   }
-  total += node_reduce(bytes, k, shape, m);
-  if (!receiver_only) total += node_bcast(bytes, k, shape, m);
-  const int whole = std::bit_floor(unsigned(n)), rounds = std::bit_width(unsigned(whole)) - 1;
-  switch (algorithm) {
-    case ReduceAlgorithm::kDirect:
-      total.seconds += exchange_seconds(n - 1, all, m) + n * all / m.reduce_bytes_per_s;
-      total.wire_bytes = receiver_only ? 0 : bytes * (n - 1);  // node 0 has the receiver
-      total.chunk_bytes = bytes;
-      break;
-    case ReduceAlgorithm::kRecursiveDoubling: {
-      // What is above a power of two is folded in before, and gets the result after.
-      const int all_rounds = rounds + (n > whole ? 2 : 0);
-      total.seconds += all_rounds * exchange_seconds(1, wide, m) + (rounds + 1) * 2 * wide / m.reduce_bytes_per_s;
-      total.wire_bytes = partial * (n > whole ? 1 : rounds);  // node 0 is then one of those that hand theirs over
-      total.chunk_bytes = bytes;
-      break;
-    }
-    case ReduceAlgorithm::kRing: {
-      const std::size_t most = leader_piece_bytes(algorithm, n), width = operand.partial_width;
-      auto add = [&](std::size_t piece, std::size_t pieces) {
-        // In every round some node sends the first share, which is the longest.
-        const double share = static_cast<double>(std::min(piece, ring_share_bytes(piece, n)));
-        const double each = 2 * (n - 1) * exchange_seconds(1, share, m) + (n - 1) * 2 * share / m.reduce_bytes_per_s;
-        total.seconds += static_cast<double>(pieces) * each;
-        total.wire_bytes += pieces * ring_sent_bytes(piece, n);
-      };
-      add(most * width, bytes / most);
-      if (bytes % most) add(bytes % most * width, 1);
-      total.chunk_bytes = ceil_div(bytes, n);
-      break;
-    }
-    default: throw UsageError(std::string("algorithm=") + name_of(algorithm) + ": expected one that has a cost");
-  }
+  const auto add_pieces = [&](std::size_t count, std::size_t piece) {
+    const Estimate between = between_leaders(algorithm, {piece, operand.partial_width}, n, m, receiver_only);
+    Estimate one = node_reduce(piece, shape, m) += between;
+    if (!receiver_only) one += node_bcast(piece, shape, m);
+    total += {static_cast<double>(count) * one.seconds, count * one.steps, count * one.wire_bytes, between.chunk_bytes};
+  };
+  const std::size_t most = receiver_only ? std::max<std::size_t>(bytes, 1) : leader_piece_bytes(algorithm, n);
+  const std::size_t whole = bytes / most, rest = bytes % most;
+  if (whole) add_pieces(whole, most);
+  if (rest || !whole) add_pieces(1, rest);
   return total;
 }
 
@@ -251,28 +295,30 @@ double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machin
   const int k = shape.node_ranks();
   const double all = static_cast<double>(bytes);
   const double on_node = lanes > 1 ? lane_work_seconds(all, k, m)
-                                   : node_reduce(bytes, k, shape, m).seconds + node_bcast(bytes, k, shape, m).seconds;
+                                   : node_reduce(bytes, shape, m).seconds + node_bcast(bytes, shape, m).seconds;
   return on_node + all / lanes / m.reduce_bytes_per_s;
 }
 
 namespace {
 
 Choice choose(const Operand& operand, const Shape& shape, const Machine& machine, bool receiver_only) {
-  const std::size_t bytes = operand.bytes;
-  Choice best{ReduceAlgorithm::kPipeline, 1, 0, std::numeric_limits<double>::infinity()};
+  ReduceAlgorithm best = ReduceAlgorithm::kPipeline;
+  double least = std::numeric_limits<double>::infinity();
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
-    if (!row.is_offered || !may_reduce_by(row.id, bytes, shape, receiver_only)) continue;
-    const Estimate estimate = reduce_estimate(row.id, operand, shape, machine, receiver_only);
-    if (estimate.seconds < best.seconds) best = {row.id, 1, estimate.chunk_bytes, estimate.seconds};
+    if (!row.is_offered || !may_reduce_by(row.id, operand.bytes, shape, receiver_only)) continue;
+    const double seconds = reduce_estimate(row.id, operand, shape, machine, receiver_only).seconds;
+    if (seconds < least) best = row.id, least = seconds;
   }
-  if (best.algorithm == ReduceAlgorithm::kPipeline && !receiver_only) best.lanes = lanes_for(bytes, shape);
-  return best;
+  return {best, 1};
 }
 
 }  // namespace
 
-Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine) {
-  return choose(operand, shape, machine, false);
+Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine, ReduceAlgorithm asked) {
+  const bool is_free = asked == ReduceAlgorithm::kAuto || asked == ReduceAlgorithm::kMpi;
+  Choice choice = is_free ? choose(operand, shape, machine, false) : Choice{asked, 1};
+  if (choice.algorithm == ReduceAlgorithm::kPipeline) choice.lanes = lanes_for(operand.bytes, shape);
+  return choice;
 }
 
 Choice choose_reduce(const Operand& operand, const Shape& shape, const Machine& machine) {

@@ -25,13 +25,26 @@ const char* name_of(ReduceAlgorithm algorithm);
 
 /// Where the ranks of a group are, and how its shared memory is cut.
 struct Shape {
-  int nodes = 1;
-  int local_size = 1;  ///< ranks on each node; 0 where nodes differ
-  int ranks = 1;
-  std::size_t slot_bytes = 1 << 20, flat_bytes = 16 << 10;
-  int most_local = 0;  ///< ranks on the fullest node; 0: local_size
+  /// So many nodes that have so many ranks each.
+  struct Nodes {
+    int count, ranks;
+  };
+  static constexpr std::size_t kSlotBytes = 1 << 20, kFlatBytes = 16 << 10;
 
-  int node_ranks() const { return most_local ? most_local : local_size; }
+  /// of_all: node 0 by itself, then the others; which of these has how many ranks makes no difference.
+  explicit Shape(std::vector<Nodes> of_all, std::size_t of_slot = kSlotBytes, std::size_t of_flat = kFlatBytes);
+  static Shape even(int nodes, int local_size, std::size_t of_slot = kSlotBytes, std::size_t of_flat = kFlatBytes) {
+    return Shape({{1, local_size}, {nodes - 1, local_size}}, of_slot, of_flat);
+  }
+
+  int node_ranks() const { return most_local; }
+  int ranks_on_node_0() const { return alike.front().ranks; }
+
+  std::vector<Nodes> alike;
+  int nodes = 0, ranks = 0;
+  int local_size = 0;  ///< ranks on each node; 0 where nodes differ
+  int most_local = 0;  ///< ranks on the fullest node
+  std::size_t slot_bytes, flat_bytes;
 };
 
 /// Alpha (seconds a message, a step) and beta (seconds a byte, here as bytes a second) of wire and node. The defaults
@@ -44,23 +57,29 @@ struct Machine {
   double message_s = 3e-6;           ///< processor time for each further message of several at once, at either end
 };
 
-/// What one way of doing an operation takes, from the call to the return of the last rank.
+/// What one way of doing an operation takes, from the call to the return of the last rank. Where nodes have different
+/// numbers of ranks the fullest takes longest; steps and bytes are those of node 0, which has rank 0.
 struct Estimate {
   double seconds = 0;
-  std::size_t steps = 0;        ///< hand-overs on a node
-  std::size_t wire_bytes = 0;   ///< out of node 0, signatures not counted
+  std::size_t steps = 0;        ///< hand-overs on the node
+  std::size_t wire_bytes = 0;   ///< out of the node, signatures not counted
   std::size_t chunk_bytes = 0;  ///< between nodes: of one message; on one node: of one step
   Estimate& operator+=(const Estimate& other);
 };
 
-// ---- on a node: k ranks, through slots --------------------------------------------------------------------------
+// ---- on the nodes: among their ranks, through slots -------------------------------------------------------------
+/// Room in a slot for each of k ranks: whole cache lines.
+std::size_t slot_share_bytes(int k, std::size_t slot_bytes);
 /// What a broadcast on a node hands over in one step: a slot of a long message; of one of few slots an eighth, so that
 /// ranks read while the source writes.
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
-Estimate node_bcast(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
+Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machine);
 /// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.
 std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes);
-Estimate node_reduce(std::size_t bytes, int k, const Shape& shape, const Machine& machine);
+Estimate node_reduce(std::size_t bytes, const Shape& shape, const Machine& machine);
+/// Of an alltoall on a node: what a slot has for each rank, behind the table of its sizes.
+std::size_t alltoall_table_bytes(int k);
+std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes);
 
 // ---- between nodes ----------------------------------------------------------------------------------------------
 /// Each node sends so many messages at once, and gets as many.
@@ -91,17 +110,20 @@ int partial_width(Datatype type);
 
 /// How many ranks of each node speak with other nodes in a reduction to all: one or all.
 int lanes_for(std::size_t bytes, const Shape& shape);
+/// Whether in an allgather of so many bytes together all ranks speak, each with its like on the other nodes.
+bool gathers_by_likes(std::size_t total_bytes, const Shape& shape);
 /// Bytes of a frame of the pipeline: a segment, one frame for each node and lane, fits into a slot, unless that made
 /// the frames of many nodes too short.
 std::size_t frame_bytes_for(std::size_t bytes, const Shape& shape, int lanes);
 
-/// A reduction over several nodes from call to return. Not for kAuto and kMpi. receiver_only: to one node's leader.
+/// A reduction over several nodes from call to return, of those that can_reduce_by(). receiver_only: to rank 0 alone.
 /// lanes: of the pipeline; 0: as lanes_for() says.
 Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, const Shape& shape, const Machine& machine,
                          bool receiver_only = false, int lanes = 0);
 /// What a rank that speaks with other nodes copies and reduces in the pipeline, beside messages.
 double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machine& machine, int lanes);
-/// Whether it can be done that way: kDirect and kRecursiveDoubling hold all of it in memory.
+bool can_reduce_by(ReduceAlgorithm algorithm, bool receiver_only);
+/// Whether the automatic choice may take it: not where kDirect and kRecursiveDoubling would hold more than a slot.
 bool may_reduce_by(ReduceAlgorithm algorithm, std::size_t bytes, const Shape& shape, bool receiver_only = false);
 
 /// How an operation was done: what the algorithm that ran says of itself.
@@ -117,12 +139,12 @@ constexpr const char* kWithSignatures = "direct";
 struct Choice {
   ReduceAlgorithm algorithm;
   int lanes;
-  std::size_t frame_bytes;  ///< of one message
-  double seconds;
 };
-/// The cheapest of the offered algorithms for a group over several nodes.
-Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine);
-/// The same where one rank gets the result.
+/// For a group over several nodes: as asked for, or the cheapest of the offered algorithms. Where kMpi is asked for,
+/// that is the way of what is a part of another operation.
+Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine,
+                        ReduceAlgorithm asked = ReduceAlgorithm::kAuto);
+/// Where one rank gets the result: the cheapest.
 Choice choose_reduce(const Operand& operand, const Shape& shape, const Machine& machine);
 
 }  // namespace accdp

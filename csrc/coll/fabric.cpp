@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -36,13 +37,12 @@ Wire::Health health_after(FailureKind kind, const Wire& wire) {
 }
 
 Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes) {
-  std::size_t least = t.members(0).size(), most = least;
-  for (int node = 1; node < t.nodes(); ++node) {
-    least = std::min(least, t.members(node).size());
-    most = std::max(most, t.members(node).size());
-  }
-  const int even = least == most ? static_cast<int>(most) : 0;
-  return {t.nodes(), even, t.size(), slot_bytes, flat_bytes, static_cast<int>(most)};
+  const auto ranks_on = [&](int node) { return static_cast<int>(t.members(node).size()); };
+  std::map<int, int> others;  // by their ranks: how many nodes
+  for (int node = 1; node < t.nodes(); ++node) ++others[ranks_on(node)];
+  std::vector<Shape::Nodes> alike{{1, ranks_on(0)}};
+  for (auto [ranks, count] : others) alike.push_back({count, ranks});
+  return Shape(std::move(alike), slot_bytes, flat_bytes);
 }
 
 constexpr std::chrono::seconds kInFlight{2};

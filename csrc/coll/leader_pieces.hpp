@@ -22,6 +22,13 @@ inline std::size_t ring_share_bytes(std::size_t bytes, int nodes) {
   return (bytes / nodes / kPieceLine + 1) * kPieceLine;
 }
 
+/// Bytes of the longest message about a piece.
+inline std::size_t leader_message_bytes(ReduceAlgorithm algorithm, const Operand& piece, int nodes) {
+  if (algorithm == ReduceAlgorithm::kDirect) return piece.bytes;
+  const std::size_t partial = piece.bytes * piece.partial_width;
+  return algorithm == ReduceAlgorithm::kRing ? std::min(partial, ring_share_bytes(partial, nodes)) : partial;
+}
+
 /// What node 0 sends of a piece on the ring: all shares but that of node 0 to be reduced, all but that of node 1 after.
 inline std::size_t ring_sent_bytes(std::size_t bytes, int nodes) {
   const std::size_t share = ring_share_bytes(bytes, nodes);

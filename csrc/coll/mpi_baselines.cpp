@@ -79,17 +79,23 @@ void divide(Bytes sums, const Reduction& how) {
   if (how.op == ReduceOp::kAvg) reduce(sums.data(), alone, sums.size() / element_bytes(how.type), how);
 }
 
+void note(Context& c) { c.note({name_of(BcastAlgorithm::kMpi)}); }
+void begin(Context& c) {
+  note(c);
+  c.meet();
+}
+
 class MpiCollectives final : public Collectives {
  public:
   MemoryKind memory() const override { return MemoryKind::kHost; }
 
   void bcast(Context& c, Bytes data, int root) override {
-    c.meet();
+    begin(c);
     bcast_by_mpi(c, data, root);
   }
 
   void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) override {
-    c.meet();
+    begin(c);
     const bool has_result = receiver < 0 || receiver == c.topology().rank();
     for (std::size_t at = 0; at < in.size(); at += kMost) {
       const std::size_t n = std::min(kMost, in.size() - at);
@@ -105,7 +111,7 @@ class MpiCollectives final : public Collectives {
   }
 
   void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) override {
-    c.meet();
+    begin(c);
     const int me = c.topology().rank();
     const Table table = table_of(c, outs, 1);
     if (table.bytes == 0) return;
@@ -119,7 +125,7 @@ class MpiCollectives final : public Collectives {
   }
 
   void reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) override {
-    c.meet();
+    begin(c);
     const Table table = table_of(c, ins, element_bytes(how.type));
     if (table.bytes == 0) return;
     run(c, {.kind = Call::kReduceScatter,
@@ -132,6 +138,7 @@ class MpiCollectives final : public Collectives {
   }
 
   void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) override {
+    note(c);
     compare_sizes(c, ins, outs);
     const Table sent = table_of(c, ins, 1), received = table_of(c, outs, 1);
     const std::optional<Bytes> all = joined(outs);

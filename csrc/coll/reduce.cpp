@@ -112,22 +112,20 @@ void reduce_on_node(Context& c, ConstBytes in, Bytes out, const Reduction& how, 
 
 namespace {
 
-/// The way to go between nodes where all ranks get the result: as asked for, or the cheapest.
-ReduceAlgorithm algorithm_for(const Context& c, const Operand& operand) {
-  const ReduceAlgorithm asked = c.allreduce_algorithm();
-  // Where MPI's own was asked for, this is a part of another operation.
-  if (asked != ReduceAlgorithm::kAuto && asked != ReduceAlgorithm::kMpi) return asked;
-  // All ranks must choose alike, so not by what one of them measured.
-  return choose_allreduce(operand, c.shape(), c.machine()).algorithm;
+/// The way to go between nodes. All ranks must choose alike, so not by what one of them measured.
+Choice choice_for(const Context& c, const Operand& operand, bool receiver_only) {
+  return receiver_only ? choose_reduce(operand, c.shape(), c.machine())
+                       : choose_allreduce(operand, c.shape(), c.machine(), c.allreduce_algorithm());
 }
 
 /// Piece by piece, so that little memory is needed also for long messages, for which auto goes another way.
 void allreduce_by_leaders(Context& c, ConstBytes in, Bytes out, const Reduction& how, ReduceAlgorithm algorithm) {
   const Topology& t = c.topology();
   const int leader = t.local_of(t.leader(t.node()));
-  const std::size_t most = leader_piece_bytes(algorithm, t.nodes());
+  const std::size_t most = leader_piece_bytes(algorithm, t.nodes()), longest = std::min(in.size(), most);
+  c.note({name_of(algorithm), 1, leader_message_bytes(algorithm, {longest, partial_width(how.type)}, t.nodes())});
   std::optional<LeaderReduction> between;
-  if (t.is_leader()) between.emplace(c, how, algorithm, std::min(in.size(), most));
+  if (t.is_leader()) between.emplace(c, how, algorithm, longest);
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(most, in.size() - done);
@@ -145,14 +143,13 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   const Topology& t = c.topology();
   if (t.nodes() == 1) return reduce_on_node(c, in, out, how, receiver < 0 ? -1 : t.local_of(receiver));
   const Operand operand(in.size(), partial_width(how.type));
-  const ReduceAlgorithm algorithm =
-      receiver < 0 ? algorithm_for(c, operand) : choose_reduce(operand, c.shape(), c.machine()).algorithm;
+  const auto [algorithm, lanes] = choice_for(c, operand, receiver >= 0);
   if (algorithm == ReduceAlgorithm::kDirect && !c.has_met() && reduces_with_signatures(in.size(), c.shape()))
     return reduce_with_signatures(c, in, out, how, receiver);
   c.meet();
-  if (algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver);
-  c.note({name_of(algorithm), 1, in.size()});
+  if (algorithm == ReduceAlgorithm::kPipeline) return reduce_over_nodes(c, in, out, how, receiver, lanes);
   if (receiver < 0) return allreduce_by_leaders(c, in, out, how, algorithm);
+  c.note({name_of(algorithm), 1, leader_message_bytes(algorithm, operand, t.nodes())});
   // The lowest rank leads on every node, so that the same ranks speak in all phases.
   const int leader = t.leader(t.node());
   const bool leads = t.is_leader();

@@ -138,10 +138,9 @@ class WirePipeline : SegmentPipeline {
 
 }  // namespace
 
-void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  const int lanes = receiver < 0 ? lanes_for(in.size(), c.shape()) : 1;
+void reduce_over_nodes(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver, int lanes) {
   const std::size_t frame = frame_bytes_for(in.size(), c.shape(), lanes);
-  c.note({name_of(ReduceAlgorithm::kPipeline), lanes, frame});
+  c.note({name_of(ReduceAlgorithm::kPipeline), lanes, std::min(in.size(), frame)});
   reduce_frames(c, in, out, how, receiver, FrameGrid::even(in.size(), frame, c.shape().nodes, lanes), nullptr);
 }
 

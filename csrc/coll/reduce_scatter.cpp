@@ -22,8 +22,7 @@ std::size_t largest(const std::vector<ConstBytes>& blocks, const std::vector<int
   return most;
 }
 
-/// Room in a slot for each of its readers: whole cache lines.
-std::size_t share(const Context& c) { return c.slot_bytes() / c.local_size() / 64 * 64; }
+std::size_t share(const Context& c) { return slot_share_bytes(c.local_size(), c.slot_bytes()); }
 
 template <class Block>
 Block piece(const Block& block, std::size_t at, std::size_t most) {

@@ -4,7 +4,7 @@
 
 namespace accdp {
 
-/// How a broadcast goes from node to node. A row of algorithm_rows() each.
+/// How a broadcast goes from node to node. A row of bcast_algorithm_rows() each.
 enum class BcastAlgorithm { kAuto, kChain, kBinomial, kScatterAllgather, kMpi, kP2pCompressed };
 
 struct BcastAlgorithmRow {

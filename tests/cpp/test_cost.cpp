@@ -1,9 +1,14 @@
 // Costs and choices: by hand, for many shapes, and plans against what groups then do, up to eight ranks.
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cmath>
+#include <random>
+#include <utility>
 
 #include "base/deadline.hpp"
+#include "base/settings.hpp"
+#include "coll/meeting.hpp"
 #include "coll/plan.hpp"
 #include "ranks.hpp"
 
@@ -11,7 +16,7 @@ using namespace accdp;
 
 namespace {
 
-Shape shape_of(int nodes, int k) { return {nodes, k, nodes * k, 1 << 20, 16 << 10, k}; }
+Shape shape_of(int nodes, int k) { return Shape::even(nodes, k); }
 
 void by_hand() {
   Machine m;
@@ -22,7 +27,7 @@ void by_hand() {
   CHECK(std::abs(exchange_seconds(3, 0, m) - 140e-6) < 1e-9);  // sent and received: twice 10 us each
   CHECK(lanes_for(1 << 20, shape_of(2, 4)) == 4 && lanes_for(1 << 10, shape_of(2, 4)) == 1);
   CHECK(lanes_for(1 << 20, shape_of(32, 4)) == 1);
-  CHECK(lanes_for(1 << 20, {2, 0, 3, 1 << 20, 16 << 10, 2}) == 1);
+  CHECK(lanes_for(1 << 20, Shape({{1, 1}, {1, 2}})) == 1);
   CHECK(frame_bytes_for(64 << 20, shape_of(4, 1), 1) == 256 << 10);
   CHECK(frame_bytes_for(64 << 20, shape_of(1024, 1), 1) == 16 << 10);
   CHECK_THROWS(reduce_estimate(ReduceAlgorithm::kMpi, 8, shape_of(2, 1), m), UsageError, "algorithm=mpi");
@@ -35,10 +40,11 @@ void choices() {
       for (std::size_t bytes : {0, 8, 1000, 4096, 100'000, 1 << 20, 64 << 20}) {
         const Shape shape = shape_of(nodes, k);
         const Choice choice = choose_allreduce(bytes, shape, {});
-        CHECK(choice.seconds > 0 && may_reduce_by(choice.algorithm, bytes, shape));
+        const double seconds = reduce_estimate(choice.algorithm, bytes, shape, {}).seconds;
+        CHECK(seconds > 0 && may_reduce_by(choice.algorithm, bytes, shape));
         for (const ReduceAlgorithmRow& row : reduce_algorithm_rows())
           if (row.is_offered && may_reduce_by(row.id, bytes, shape))
-            CHECK(reduce_estimate(row.id, bytes, shape, {}).seconds >= choice.seconds);
+            CHECK(reduce_estimate(row.id, bytes, shape, {}).seconds >= seconds);
       }
 }
 
@@ -66,23 +72,101 @@ void ring_bytes() {
     }
 }
 
-void as_planned(const std::vector<int>& nodes) {
-  run_nodes(nodes, [&](Group& group) {
-    for (std::size_t count : {0, 16, 250, 3000, 100'000}) {
-      std::vector<float> data(count * group.size(), 1);
-      const Bytes bytes = std::as_writable_bytes(std::span(data));
-      for (OpKind op : {OpKind::kAllreduce, OpKind::kReduce, OpKind::kBcast}) {
-        const Plan plan = plan_of(op, bytes.size(), group.shape(), group.machine());
-        if (op == OpKind::kAllreduce) group.allreduce(bytes, bytes, Datatype::kF32, ReduceOp::kMax);
-        if (op == OpKind::kReduce) group.reduce(bytes, bytes, Datatype::kF32, ReduceOp::kMax, 0);
-        if (op == OpKind::kBcast) group.bcast(bytes, Datatype::kF32, 0);
-        const Group::Run& run = group.last_run();
-        CHECK(run.way.algorithm == plan.chosen.algorithm && run.way.lanes == plan.chosen.lanes);
-        CHECK(run.way.chunk_bytes == plan.chosen.estimate.chunk_bytes);
-        if (group.topology().node() == 0) CHECK(run.steps == plan.chosen.estimate.steps);
+/// What ranks of nodes hand over and send, and how, is what the plan says of it.
+class AsPlanned {
+ public:
+  explicit AsPlanned(const std::vector<int>& nodes)
+      : nodes_(nodes), all_here_(std::ssize(nodes)), sent_(nodes.size()) {}
+
+  void run(const std::vector<std::size_t>& counts) {
+    run_nodes(nodes_, [&](Group& group) {
+      for (std::size_t count : counts)
+        for (OpKind op : planned_ops()) check(group, op, count);
+    });
+  }
+
+ private:
+  static bool has_blocks(OpKind op) { return op == OpKind::kReduceScatter || op == OpKind::kAlltoall; }
+
+  /// `count` floats in each block, or in all where there are none.
+  static void operate(Group& group, OpKind op, std::size_t count) {
+    std::vector<float> own(count), all(count * group.size());
+    const Bytes mine = std::as_writable_bytes(std::span(own)), together = std::as_writable_bytes(std::span(all));
+    std::vector<Bytes> outs;
+    for (int rank = 0; rank < group.size(); ++rank) outs.push_back(together.subspan(rank * mine.size(), mine.size()));
+    const std::vector<ConstBytes> ins(outs.begin(), outs.end());
+    constexpr Datatype type = Datatype::kF32;
+    switch (op) {
+      case OpKind::kAllreduce: return group.allreduce(mine, mine, type, ReduceOp::kMax);
+      case OpKind::kReduce: return group.reduce(mine, mine, type, ReduceOp::kMax, 0);
+      case OpKind::kBcast: return group.bcast(mine, type, 0);
+      case OpKind::kAllgather: return group.allgather(mine, outs, type);
+      case OpKind::kReduceScatter: return group.reduce_scatter(ins, mine, type, ReduceOp::kMax);
+      case OpKind::kAlltoall: return group.alltoall(ins, outs, type);
+      default: CHECK(!"an operation that this test does not know");
+    }
+  }
+
+  /// Node 0 sends none with a reduction to it that goes along with the signatures: who sends goes ahead.
+  static std::size_t signature_bytes(OpKind op, const Alternative& way, std::size_t bytes, const Shape& shape) {
+    const bool is_direct = way.algorithm == name_of(ReduceAlgorithm::kDirect);
+    if (op == OpKind::kReduce && is_direct && reduces_with_signatures(bytes, shape)) return 0;
+    std::size_t messages = 0;
+    for_meeting_rounds(shape.nodes, [&](int, int in_round) { messages += in_round; });
+    return messages * kSignatureBytes;
+  }
+
+  void check(Group& group, OpKind op, std::size_t count) {
+    const std::size_t bytes = count * sizeof(float) * (has_blocks(op) ? group.size() : 1);
+    const Alternative way = group.plan(op, bytes).chosen;
+    operate(group, op, count);
+    const Group::Run& run = group.last_run();
+    sent_[group.rank()] = run.wire_bytes;
+    all_here_.arrive_and_wait();
+    CHECK(run.way.algorithm == way.algorithm && run.way.lanes == way.lanes);
+    CHECK(run.way.chunk_bytes == way.estimate.chunk_bytes);
+    if (group.topology().node() == 0) CHECK(run.steps == way.estimate.steps);
+    std::size_t sent = 0;
+    for (int rank : group.topology().members(0)) sent += sent_[rank];
+    CHECK(sent == way.estimate.wire_bytes + signature_bytes(op, way, bytes, group.shape()));
+    all_here_.arrive_and_wait();
+  }
+
+  const std::vector<int> nodes_;
+  std::barrier<> all_here_;
+  std::vector<std::size_t> sent_;
+};
+
+/// Up to eight ranks wherever they are, with chunks short and longer, and every way of an allreduce.
+void any_ranks_anywhere() {
+  std::mt19937 random(1);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  for (const auto& [slot, floats] : {std::pair<const char*, std::size_t>{"64k", 16 << 10}, {"4k", 1 << 10}})
+    for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
+      if (row.id == ReduceAlgorithm::kMpi) continue;
+      set_setting("ACCDP_FLAT_BYTES", "1k");
+      set_setting("ACCDP_CHUNK_BYTES", slot);
+      set_setting("ACCDP_ALLREDUCE", row.name);
+      for (int trial = 0; trial < 5; ++trial) {
+        const std::size_t ranks = 1 + below(8), most_nodes = 1 + below(ranks);
+        std::vector<int> nodes;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {  // nodes are numbered as they appear
+          const int known = nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
+          nodes.push_back(std::min(known, static_cast<int>(below(most_nodes))));
+        }
+        AsPlanned(nodes).run({0, 1, below(64), below(floats / 4), below(floats), below(4 * floats)});
       }
     }
-  });
+}
+
+/// Messages that leaders hold piece by piece.
+void pieces() {
+  set_setting("ACCDP_CHUNK_BYTES", "1M");
+  for (ReduceAlgorithm asked :
+       {ReduceAlgorithm::kDirect, ReduceAlgorithm::kRecursiveDoubling, ReduceAlgorithm::kRing}) {
+    set_setting("ACCDP_ALLREDUCE", name_of(asked));
+    AsPlanned({0, 1, 0, 2}).run({(9 << 20) / sizeof(float) + 5});
+  }
 }
 
 }  // namespace
@@ -94,13 +178,12 @@ int main() {
   ring_bytes();
   for (const std::vector<int>& nodes : {std::vector{0},
                                         {0, 1},
-                                        {0, 1, 2},
                                         {0, 0, 1, 1},
-                                        {0, 1, 0},
-                                        {0, 1, 2, 3},
-                                        {0, 0, 0, 1, 1, 1},
                                         {0, 1, 0, 1, 0, 2},
+                                        {0, 1, 0, 2, 2, 2, 1, 3},
                                         {0, 0, 0, 0, 1, 1, 1, 1},
                                         {0, 1, 2, 3, 4, 5, 6, 7}})
-    as_planned(nodes);
+    AsPlanned(nodes).run({0, 16, 250, 3000, 100'000});
+  any_ranks_anywhere();
+  pieces();
 }

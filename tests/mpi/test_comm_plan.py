@@ -46,9 +46,10 @@ def test_what_ran_is_what_was_planned(world, op):
             chosen.lanes,
             chosen.chunk_bytes,
         ], where
-        # A direct reduction without a third step goes with the signatures, and ahead: node 0, where its result is
-        # wanted, has nothing to tell the others.
-        goes_ahead = op == "reduce" and chosen.algorithm == "direct" and chosen.steps < 3 and nodes > 1
+        # A direct reduction that goes with the signatures goes ahead, too: node 0, where its result is wanted, has
+        # nothing to tell the others.
+        is_direct = op == "reduce" and chosen.algorithm == "direct"
+        goes_ahead = is_direct and _core.reduces_with_signatures(nbytes, world._core.shape)
         assert sent == chosen.wire_bytes + (0 if goes_ahead else signature_bytes(nodes)), where
         if world.nodes[world.rank] == 0:
             assert ran["steps"] == chosen.steps, where
@@ -76,9 +77,19 @@ def test_an_allreduce_that_the_settings_choose(comm, topology, algorithm):
             plan = world.plan("allreduce", nbytes)
             ran = run(world, "allreduce", nbytes)
             assert (ran["algorithm"], plan.algorithm) == (algorithm, algorithm), plan
+            assert ran["chunk_bytes"] == plan.chosen.chunk_bytes, plan
+            if world.nodes[world.rank] == 0:
+                assert ran["steps"] == plan.chosen.steps, plan
             assert any("ACCDP_ALLREDUCE" in way.remark for way in plan.others) or len(plan.others) < 5
     if nodes == 1:  # not before the group is closed: another rank may still be forming it
         pytest.skip("one node: there is no choice")
+
+
+@pytest.mark.parametrize("op", _core.planned_ops())
+def test_the_library_s_own(comm, topology, op):
+    with settings.override(topology=topology, baseline="mpi", mpi="on"), Communicator(comm, timeout_s=60) as world:
+        assert run(world, op, 4 * world.size)["algorithm"] == world.plan(op, 4 * world.size).algorithm
+        assert (world.plan(op, 4 * world.size).algorithm == "mpi") == (world.size > 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -58,7 +58,7 @@ class Plan:
             "nbytes": self.nbytes,
             "ranks": self.shape.ranks,
             "nodes": self.shape.nodes,
-            "machine": {name: getattr(self.machine, name) for name in _MACHINE} | {"source": self.source},
+            "machine": {name: getattr(self.machine, name) for name in MACHINE_FIELDS} | {"source": self.source},
             "chosen": vars(self.chosen),
             "others": [vars(other) for other in self.others],
         }
@@ -90,7 +90,7 @@ class Plan:
 
 _MOST_RANKS = (1 << 31) - 1  # what MPI can number
 _MOST = (1 << 48) + 1  # bytes or elements of a planned message: far above any memory, far below what 64 bits hold
-_MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
+MACHINE_FIELDS = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 
 def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, source: str) -> Plan:

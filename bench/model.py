@@ -39,7 +39,6 @@ CHECK_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 CHECK_MBIT = 1000
 CHECK_BUCKET_BYTES = CHECK_MBIT * 1e6 / 8 * 0.002  # of the links of tests/hosts/testbed.py: two milliseconds' traffic
 COLOURS = {"accdp": "#d62728", "ring": "#1f77b4", "binomial tree": "#2ca02c", "recursive doubling": "#9467bd"}
-_MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 Row = dict[str, Any]
 
@@ -62,13 +61,13 @@ def arguments() -> argparse.Namespace:
 
 def machine_of(fields: Row) -> _core.Machine:
     machine = _core.Machine()
-    for name in _MACHINE:
+    for name in plan.MACHINE_FIELDS:
         setattr(machine, name, fields[name])
     return machine
 
 
 def fields_of(machine: _core.Machine) -> Row:
-    return {name: getattr(machine, name) for name in _MACHINE}
+    return {name: getattr(machine, name) for name in plan.MACHINE_FIELDS}
 
 
 def simulate(args: argparse.Namespace, console: Console) -> list[Row]:

@@ -10,11 +10,11 @@ from time import perf_counter
 import numpy as np
 
 from accdp_comm import Communicator
+from accdp_comm.plan import MACHINE_FIELDS
 
 _LEAST, _MOST = 5, 40  # samples of a size
 _SIZE_SECONDS = 1.5
 _CALLS = 8  # in a sample, up to 1 MiB
-_MACHINE = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 
 def slowest(comm: Communicator, seconds: float) -> float:
@@ -53,7 +53,7 @@ def main(sizes: str, out: str) -> None:
                     "plan_s": found.seconds,
                     "algorithm": found.algorithm,
                     "lanes": found.chosen.lanes,
-                    "machine_measured": {name: getattr(machine, name) for name in _MACHINE},
+                    "machine_measured": {name: getattr(machine, name) for name in MACHINE_FIELDS},
                 }
             )
         if comm.rank == 0:

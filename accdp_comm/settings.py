@@ -49,23 +49,9 @@ def override(**values: object) -> Iterator[None]:
     Raises:
         UsageError: No such setting or not a value it accepts; nothing stays changed.
     """
-    before = {row.env: row.value for row in map(_find, values)}
+    before = {row.env: (row.value, row.source) for row in map(_find, values)}
+    _core.set_settings({_find(name).env: (str(value), "code") for name, value in values.items()})
     try:
-        _set_all({_find(name).env: str(value) for name, value in values.items()})
         yield
     finally:
-        _set_all(before)
-
-
-def _set_all(texts: dict[str, str]) -> None:
-    """Set settings in an order in which each is accepted: some limit others."""
-    while texts:
-        refused: dict[str, _core.UsageError] = {}
-        for env, text in texts.items():
-            try:
-                _core.set_setting(env, text)
-            except _core.UsageError as error:
-                refused[env] = error
-        if len(refused) == len(texts):
-            raise next(iter(refused.values()))
-        texts = {env: texts[env] for env in refused}
+        _core.set_settings(before)

@@ -1,6 +1,7 @@
 #include "base/settings.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -149,9 +150,21 @@ void check(const Settings& values, const Setting& row) {
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
 }
 
+constexpr const char* kSources[] = {"default", "environment", "code"};
+
 struct State {
   Settings values;
-  const char* sources[std::size(kRows)];
+  const char* sources[std::size(kRows)];  // of kSources
+
+  void change(const Change& to) {
+    const auto row = std::ranges::find_if(kRows, [&](const Setting& any) { return to.name == any.name; });
+    if (row == std::end(kRows)) throw UsageError(to.name + ": no such setting; `accdp info` lists them");
+    const auto source = std::ranges::find_if(kSources, [&](const char* any) { return to.source == any; });
+    if (source == std::end(kSources))
+      throw UsageError(to.name + ": source=" + to.source + ": expected default, environment or code");
+    parse(values, *row, to.text);
+    sources[row - kRows] = *source;
+  }
 };
 
 /// Limits that nobody set follow a chunk or ring that was made smaller; then everything is checked.
@@ -187,17 +200,13 @@ State& state() {
 std::span<const Setting> setting_rows() noexcept { return kRows; }
 const Settings& settings() { return state().values; }
 
-void set_setting(const std::string& name, const std::string& text) {
+void set_setting(const std::string& name, const std::string& text) { set_settings(std::array{Change{name, text}}); }
+
+void set_settings(std::span<const Change> changes) {
   State changed = state();
-  for (std::size_t i = 0; i < std::size(kRows); ++i) {
-    if (name != kRows[i].name) continue;
-    parse(changed.values, kRows[i], text);
-    changed.sources[i] = "code";
-    settle(changed);
-    state() = changed;
-    return;
-  }
-  throw UsageError(name + ": no such setting; `accdp info` lists them");
+  for (const Change& change : changes) changed.change(change);
+  settle(changed);
+  state() = changed;
 }
 
 std::string text_of(const Setting& row, const Settings& values) {

@@ -51,6 +51,12 @@ std::span<const Setting> setting_rows() noexcept;
 const Settings& settings();
 void set_setting(const std::string& name, const std::string& text);
 
+struct Change {
+  std::string name, text, source = "code";  ///< source: as of source_of()
+};
+/// All of them or, where that is not accepted, none: some settings limit others.
+void set_settings(std::span<const Change> changes);
+
 std::string text_of(const Setting& row, const Settings& values);
 const char* source_of(const Setting& row);  ///< "default", "environment" or "code"
 std::string shared_settings_text();         ///< "NAME=value;..." of the rows that ranks must share

@@ -1,6 +1,8 @@
 // The module _core: settings, statistics. The class Group is bound in core_group.cpp.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <map>
 #include <thread>
 
 #include "base/deadline.hpp"
@@ -150,8 +152,15 @@ PYBIND11_MODULE(_core, m) {
       .value("bxor", ReduceOp::kBxor);
   m.def("settings", settings_rows,
         "One dict per setting: name, env, value, default, source, accepts, meaning, shared.");
-  m.def("set_setting", &set_setting, py::arg("name"), py::arg("text"),
-        "Set a setting by its environment variable's name.");
+  m.def(
+      "set_settings",
+      [](const std::map<std::string, std::pair<std::string, std::string>>& changes) {
+        std::vector<Change> all;
+        for (const auto& [name, to] : changes) all.push_back({name, to.first, to.second});
+        set_settings(all);
+      },
+      py::arg("changes"),
+      "Change settings, all or none: environment variable's name -> (text, source), source as in settings().");
   m.def("settings_text", &shared_settings_text, "The settings that all ranks must share, as one string to compare.");
   m.def("stats", stats_rows, "One dict per operation that this process did: op, calls, bytes, seconds.");
   m.def("reset_stats", &reset_op_stats, "Set all counters of stats() to zero.");

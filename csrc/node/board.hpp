@@ -62,9 +62,8 @@ constexpr std::size_t kShortSlotBytes = 8 << 10;
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
-  std::uint64_t
-      digests[kShortSlots];  ///< of its signatures: with `step` all that others read, in one or two cache lines
-  std::atomic<std::int32_t> core{0};  ///< where it last ran, counted from 1; 0: not known
+  std::uint64_t digests[kShortSlots];  ///< of its signatures; with `step` all that others read: one or two cache lines
+  std::atomic<std::int32_t> core{0};   ///< where it last ran, counted from 1; 0: not known
   alignas(64) Bell bells[kChannels];
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
   std::atomic<std::uint64_t> probe_value{0};

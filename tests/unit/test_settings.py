@@ -71,15 +71,14 @@ PAIRS = [(env, text) for env in BAD for text in BAD[env]]
 
 @pytest.fixture(autouse=True)
 def restored():
-    """Puts every value back after a test, in an order that never breaks a relation between two of them."""
-    before = {row.env: row.value for row in settings.table()}
+    """Puts everything back after a test."""
+    before = {row.env: (row.value, row.source) for row in settings.table()}
     yield
-    _core.set_setting("ACCDP_FLAT_BYTES", "0")
-    _core.set_setting("ACCDP_EAGER_BYTES", "0")
-    for first in ("ACCDP_CHUNK_BYTES", "ACCDP_RING_BYTES"):
-        _core.set_setting(first, before.pop(first))
-    for env, text in before.items():
-        _core.set_setting(env, text)
+    _core.set_settings(before)
+
+
+def set_to(env, text):
+    _core.set_settings({env: (text, "code")})
 
 
 def test_tables_of_this_file_are_complete():
@@ -99,11 +98,11 @@ def test_rows():
 @pytest.mark.parametrize("env", GOOD)
 def test_accepted(env):
     if env == "ACCDP_CHUNK_BYTES":
-        _core.set_setting("ACCDP_FLAT_BYTES", "0")
+        set_to("ACCDP_FLAT_BYTES", "0")
     if env == "ACCDP_RING_BYTES":
-        _core.set_setting("ACCDP_EAGER_BYTES", "0")
+        set_to("ACCDP_EAGER_BYTES", "0")
     for text, shown in GOOD[env].items():
-        _core.set_setting(env, text)
+        set_to(env, text)
         assert settings.value_of(env) == shown
         assert settings.value_of(env.removeprefix("ACCDP_").lower()) == shown
         assert {row.env: row.source for row in settings.table()}[env] == "code"
@@ -114,7 +113,7 @@ def test_refused(env, text):
     before = settings.table()
     row = {row.env: row for row in before}[env]
     with pytest.raises(UsageError) as caught:
-        _core.set_setting(env, text)
+        set_to(env, text)
     assert str(caught.value).startswith(f"{env}=")
     assert str(caught.value).endswith(f": expected {row.accepts}")
     assert settings.table() == before
@@ -122,7 +121,7 @@ def test_refused(env, text):
 
 def test_refusal_shows_the_text_that_was_given():
     with pytest.raises(UsageError, match=r"^ACCDP_SPIN_US=fast: expected microseconds"):
-        _core.set_setting("ACCDP_SPIN_US", "fast")
+        set_to("ACCDP_SPIN_US", "fast")
 
 
 @pytest.mark.parametrize("text", BAD_TOPOLOGIES)
@@ -144,17 +143,17 @@ def test_topology(text, nodes):
 @pytest.mark.parametrize("name", ["ACCDP_NO_SUCH", "chunk", ""])
 def test_unknown(name):
     with pytest.raises(UsageError, match="no such setting; `accdp info` lists them"):
-        _core.set_setting(name, "1")
+        set_to(name, "1")
     with pytest.raises(UsageError, match="no such setting"), settings.override(**{name: 1}):
         pass
 
 
 def test_override_is_for_the_block():
-    before = {row.env: row.value for row in settings.table()}
+    before = settings.table()
     with settings.override(chunk_bytes="2M", spin_us=7):
         assert settings.value_of("chunk_bytes") == "2M"
         assert settings.value_of("spin_us") == "7"
-    assert {row.env: row.value for row in settings.table()} == before
+    assert settings.table() == before
 
 
 @pytest.mark.parametrize("names", [("chunk_bytes", "flat_bytes"), ("flat_bytes", "chunk_bytes")])
@@ -163,17 +162,17 @@ def test_override_is_for_the_block():
 )
 def test_override_of_settings_that_limit_each_other(names, sizes):
     """In any order, on the way in and on the way out."""
-    before = {row.env: row.value for row in settings.table()}
+    before = settings.table()
     with settings.override(**{name: sizes[name] for name in names}):
         assert {name: settings.value_of(name) for name in sizes} == sizes
-    assert {row.env: row.value for row in settings.table()} == before
+    assert settings.table() == before
 
 
 def test_override_that_is_refused_changes_nothing():
-    before = {row.env: row.value for row in settings.table()}
+    before = settings.table()
     with pytest.raises(UsageError, match="ACCDP_MPI=maybe"), settings.override(spin_us=7, mpi="maybe"):
         pass
-    assert {row.env: row.value for row in settings.table()} == before
+    assert settings.table() == before
 
 
 def test_a_chunk_made_small_takes_its_derived_limit_along():
@@ -210,6 +209,21 @@ def test_environment():
         ACCDP_SPIN_US="5",
     )
     assert done.stdout.strip() == "['environment']", done.stderr
+
+
+def test_override_gives_back_where_a_value_came_from():
+    code = """
+from accdp_comm import settings
+def sources(): return [row.source for row in settings.table() if row.name in ("spin_us", "yield_us")]
+with settings.override(spin_us=7, yield_us=7): print(*sources())
+print(*sources())"""
+    done = ask(code, ACCDP_SPIN_US="5")
+    assert done.stdout.splitlines() == ["code code", "environment default"], done.stderr
+
+
+def test_a_source_that_is_none():
+    with pytest.raises(UsageError, match="ACCDP_SPIN_US: source=chance: expected default, environment or code"):
+        _core.set_settings({"ACCDP_SPIN_US": ("5", "chance")})
 
 
 @pytest.mark.parametrize(

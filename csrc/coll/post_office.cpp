@@ -17,11 +17,14 @@ constexpr std::size_t kMostAheadBytes = 256 << 10;
 /// What counts towards the allowance: empty messages take memory, too.
 std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
 
-/// Calls piece(bytes) for what goes over the wire at once.
+/// Calls piece(bytes) for what goes over the wire at once; of an empty message one piece, whose end is the message's.
 template <class Piece>
 void for_wire_pieces(const Message& m, Piece piece) {
-  for (std::size_t at = 0; at < m.bytes; at += kWirePieceBytes)
+  std::size_t at = 0;
+  do {
     piece(Bytes(m.data + at, std::min(kWirePieceBytes, m.bytes - at)));
+    at += kWirePieceBytes;
+  } while (at < m.bytes);
 }
 
 }  // namespace

@@ -176,7 +176,8 @@ void long_both_ways(Group& group) {
 /// What nobody asks for goes ahead to another node as long as no more than 1 MiB of it lies there; the rest waits, and
 /// all of it arrives. Once it has, as much may go ahead again.
 void ahead(Group& group) {
-  constexpr std::size_t kBytes = 1000, kAhead = (1 << 20) / (sizeof(MessageHead) + kBytes), kMessages = 3 * kAhead;
+  constexpr std::size_t kAllowance = 1 << 20, kBytes = 1000;
+  constexpr std::size_t kAhead = kAllowance / (sizeof(MessageHead) + kBytes), kMessages = 3 * kAhead;
   const Data shorts = content(0, 1, 1, kBytes);
   for (int round = 0; round < 2; ++round) {
     if (group.rank() == 1) {
@@ -193,6 +194,26 @@ void ahead(Group& group) {
     for (std::size_t i = 0; i < kMessages; ++i) sent.push_back(group.send(shorts, 1, 1));
     CHECK(std::all_of(sent.begin(), sent.begin() + kAhead, [](const MessageHandle& m) { return m->done.load(); }));
     CHECK(std::none_of(sent.begin() + kAhead, sent.end(), [](const MessageHandle& m) { return m->done.load(); }));
+    group.barrier();
+    for (const MessageHandle& message : sent) group.post_office().wait(message);
+    group.receive_now({}, 1, 2);
+  }
+  // What fills it to the last byte leaves no room for an empty one either.
+  const Data quarter = content(0, 1, 2, kAllowance / 4 - sizeof(MessageHead));
+  if (group.rank() == 1) {
+    group.barrier();
+    for (int i = 0; i < 4; ++i) {
+      Data in(quarter.size());
+      group.receive_now(in, 0, 1);
+      CHECK(in == quarter);
+    }
+    group.receive_now({}, 0, 1);
+    group.send_now({}, 0, 2);
+  } else {
+    std::vector<MessageHandle> sent;
+    for (int i = 0; i < 4; ++i) sent.push_back(group.send(quarter, 1, 1));
+    sent.push_back(group.send({}, 1, 1));
+    CHECK(!sent.back()->done);
     group.barrier();
     for (const MessageHandle& message : sent) group.post_office().wait(message);
     group.receive_now({}, 1, 2);

@@ -286,6 +286,7 @@ void Fabric::take_notice() {
 }
 
 void Fabric::throw_if_withdrawn() {
+  take_notice();  // which may be what lets MPI move it
   take_notice();
   throw_if_failed();
 }

@@ -360,7 +360,10 @@ bool finalize(double timeout_s, bool leave_open) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
     s.has_met = true;
-    ACCDP_MPI(MPI_Ibarrier(s.world, &request));
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Ibarrier(s.world, &request));
+    }
     try {
       const double longest = std::numeric_limits<double>::infinity();
       complete(request, Deadline(others_finalize ? longest : timeout_s), "MPI_Finalize");

@@ -8,10 +8,10 @@ Steps, each with a limit of its own; one that fails is recorded, and the next go
              memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events
              found
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
-  nodes      the same with 4 ranks on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
+  nodes      as ranks, with 4 on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
              memory; then its checks under compute-sanitizer
-  apart      the same with 2 ranks on GPU 0, each on a declared node of its own, and compressed allreduces between them
-  nccl       the same with 2 ranks beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
+  apart      as ranks, with 2 on GPU 0, each on a declared node of its own, and compressed allreduces between them
+  nccl       as ranks, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer  the checks on 1 rank under compute-sanitizer
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.

@@ -87,7 +87,7 @@ class Said:
     """One line that a rank wrote to its standard error."""
 
     text: bytes
-    at: float  # time.monotonic() when its last byte came
+    at: float  # time.monotonic() when its last byte was read, which on a busy machine is some 10 ms after it came
 
 
 class Output:

@@ -60,7 +60,7 @@ void bind_plan(py::module_& m) {
       .def(py::init([](int nodes, int local_size, std::size_t slot_bytes, std::size_t flat_bytes) {
              if (nodes < 1 || local_size < 1 || nodes > std::numeric_limits<int>::max() / local_size)
                throw UsageError("shape: expected at least one node and one rank on each, and ranks that an int counts");
-             return Shape::even(nodes, local_size, slot_bytes, flat_bytes);
+             return Shape::even(nodes, local_size, Board::slot_bytes_for(local_size, slot_bytes), flat_bytes);
            }),
            py::kw_only(), "nodes"_a, "local_size"_a, "slot_bytes"_a, "flat_bytes"_a, "Nodes with as many ranks each.")
       .def_readonly("nodes", &Shape::nodes)

@@ -190,13 +190,15 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
   // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
   const std::string notice =
       notice_of(kind, disputed, kind == FailureKind::kTimeout ? text + ", says " + describe(topology_.rank()) : text);
-  std::lock_guard lock(failure_mutex_);
-  if (board_.has_failed()) return;  // whoever failed first tells the others
-  board_.fail(kind, text, disputed);
-  if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
-    wire_->worsen(health_after(kind, *wire_));
-    tell_other_nodes(Wire::kFailure, notice);
-    let_leave();
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (board_.has_failed()) return;  // whoever failed first tells the others
+    board_.fail(kind, text, disputed);
+    if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+      wire_->worsen(health_after(kind, *wire_));
+      tell_other_nodes(Wire::kFailure, notice);
+      let_leave();
+    }
   }
   notices_.leave(notice);
 }
@@ -205,12 +207,14 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
 /// but perhaps later than this rank's caller has its memory back.
 void Fabric::withdraw(const std::set<int>& receivers) noexcept {
   if (receivers.empty() || is_inherited()) return;
-  std::lock_guard lock(failure_mutex_);
-  if (std::exchange(told_others_, true)) return;
   const auto [kind, text] = board_.failure();
   const std::string notice = notice_of(kind, board_.failed_call(), text);
-  if (wire_->health() != Wire::kRanksMayBeDead)
-    for (int rank : receivers) tell(rank, Wire::kFailure, notice);
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (std::exchange(told_others_, true)) return;
+    if (wire_->health() != Wire::kRanksMayBeDead)
+      for (int rank : receivers) tell(rank, Wire::kFailure, notice);
+  }
   notices_.leave(notice);
 }
 
@@ -229,19 +233,21 @@ void Fabric::let_leave() noexcept {
 
 void Fabric::tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept {
   for (int rank = 0; rank < topology_.size(); ++rank)
-    if (!topology_.is_near(rank)) tell(rank, tag, text);
+    if (!topology_.is_near(rank) && !tell(rank, tag, text) && tag == Wire::kFarewell) return;  // one line is enough
 }
 
-void Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
-  if (silent_[rank] || may_have_ended(rank)) return;
+bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
+  if (silent_[rank] || may_have_ended(rank)) return true;
   try {
     const std::string& kept = *told_.emplace_back(std::make_unique<std::string>(text));
     Wire::Request request = wire_->isend(std::as_bytes(std::span(kept)), rank, tag);
     wire_->abandon(request);  // nobody waits for it
+    return true;
   } catch (const std::exception& error) {
     // It then hears of it only through its deadline; here there is nothing left to do.
     std::fprintf(stderr, "accdp: rank %d of group %s could not tell rank %d that it stops: %s\n", topology_.rank(),
                  name_.c_str(), rank, error.what());
+    return false;
   }
 }
 
@@ -274,7 +280,11 @@ bool Fabric::has_failed() {
     std::vector<std::byte> ignored;
     while (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
     take_notice();
-    roll_call_.look();
+    try {
+      roll_call_.look();
+    } catch (const MismatchError& error) {
+      fail(FailureKind::kMismatch, error.what());
+    }
   }
   return board_.has_failed();
 }
@@ -286,6 +296,7 @@ void Fabric::take_notice() {
 }
 
 void Fabric::throw_if_withdrawn() {
+  if (!wire_) return;
   take_notice();  // which may be what lets MPI move it
   take_notice();
   throw_if_failed();

@@ -127,7 +127,7 @@ class Fabric {
   Patience patience_[kChannels];
   void probe_neighbours();
   void take_notice();
-  void tell(int rank, Wire::Tag tag, const std::string& text) noexcept;
+  bool tell(int rank, Wire::Tag tag, const std::string& text) noexcept;  // false: it could not, and has said why
   void tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept;
   bool may_have_ended(int rank) const;
   void let_leave() noexcept;

@@ -153,14 +153,12 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   const std::uint64_t steps = step_, sent = fabric_.wire() ? fabric_.wire()->collective_bytes() : 0;
   try {
     algorithm(context);
+    if (bytes > kMostCarriedBytes) fabric_.throw_if_withdrawn();  // shorter ones leave their rank at once
   } catch (const Interrupted&) {
     fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
     throw;
   } catch (const std::exception& error) {
-    const FailureKind what = dynamic_cast<const MismatchError*>(&error) ? FailureKind::kMismatch
-                             : dynamic_cast<const CodecError*>(&error)  ? FailureKind::kDamaged
-                                                                        : FailureKind::kOther;
-    fabric_.fail(what, fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
+    fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
     throw;
   }
   count_op(kind, bytes, Clock::now() - started);

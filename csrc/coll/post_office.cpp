@@ -333,7 +333,10 @@ bool PostOffice::progress_wire() {
   std::vector<std::byte> letter;
   while (fabric_.wire()->take(Wire::kMail, from, letter)) {
     LetterHead start;
-    std::memcpy(&start, letter.data(), sizeof start);
+    if (letter.size() >= sizeof start) std::memcpy(&start, letter.data(), sizeof start);
+    if (letter.size() < sizeof start || letter.size() - sizeof start != start.message.piece)
+      throw MismatchError(fabric_.describe(from) + " sent a letter of " + std::to_string(letter.size()) +
+                          " bytes, expected a head and what it announces");
     routes_[from].matched_there = start.matched;
     const MessageHead& head = start.message;
     arrived(from, head, [&](std::byte* place) {

@@ -90,14 +90,14 @@ class PinnedBuffer {
   std::size_t bytes_ = 0;
 };
 
-/// Makes a device current for all that this thread does.
+/// Makes a device current for all that this thread does, which leaves alone what others capture (RelaxedCapture).
 void use_device(int device);
 
 /// What this thread does in a scope leaves alone what other threads capture into graphs, which would else end with any
 /// call that takes memory or looks at an event.
 class RelaxedCapture {
  public:
-  RelaxedCapture();
+  RelaxedCapture() noexcept;
   RelaxedCapture(const RelaxedCapture&) = delete;
   ~RelaxedCapture();
 

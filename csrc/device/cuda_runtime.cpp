@@ -77,12 +77,20 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
   memory_ = Handle<PinnedMemoryTraits>(memory);
 }
 
-void use_device(int device) { ACCDP_CUDA(cudaSetDevice(device)); }
-
-RelaxedCapture::RelaxedCapture() { ACCDP_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-RelaxedCapture::~RelaxedCapture() {
-  report(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
+namespace {
+void exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
+  report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
 }
+}  // namespace
+
+void use_device(int device) {
+  ACCDP_CUDA(cudaSetDevice(device));
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  exchange_capture_mode(mode);
+}
+
+RelaxedCapture::RelaxedCapture() noexcept { exchange_capture_mode(mode_); }
+RelaxedCapture::~RelaxedCapture() { exchange_capture_mode(mode_); }
 
 DeviceGuard::DeviceGuard(int device) {
   int before;

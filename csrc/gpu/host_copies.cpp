@@ -56,6 +56,7 @@ PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<S
 }
 
 PinnedCopies::~PinnedCopies() {
+  const RelaxedCapture relaxed;
   far_.reset();
   spare_->put(std::move(memory_), std::move(delivered_));
 }

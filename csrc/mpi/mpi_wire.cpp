@@ -55,11 +55,9 @@ class MpiWire : public Wire {
     if (!request.pending) return true;
     MPI_Request raw = unpack(request);
     MPI_Status status;
-    int done = 0, code;
-    {
-      auto lock = turn();
-      code = MPI_Test(&raw, &done, &status);
-    }
+    int done = 0;
+    auto lock = turn();
+    const int code = MPI_Test(&raw, &done, &status);
     pack(request, raw);
     if (raw == MPI_REQUEST_NULL) request.pending = false;  // MPI has let go of it, after an error as well
     if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
@@ -78,11 +76,8 @@ class MpiWire : public Wire {
       int done[kAtOnce], count = 0;
       std::transform(some.begin(), some.end(), raw,
                      [](const Request& request) { return request.pending ? unpack(request) : MPI_REQUEST_NULL; });
-      int code;
-      {
-        auto lock = turn();
-        code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
-      }
+      auto lock = turn();
+      const int code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
       const bool some_failed = code == MPI_ERR_IN_STATUS;
       if (code != MPI_SUCCESS && !some_failed) throw_mpi(code, "MPI_Testsome", __FILE__, __LINE__);
       if (count == MPI_UNDEFINED) continue;  // none is pending

@@ -39,6 +39,8 @@ constexpr std::size_t kLeastPieceBytes = 256;
 constexpr std::size_t kShortSlotStride = kShortSlotBytes + 128;
 constexpr std::chrono::seconds kWritingTakes{1};  // at most: the reason of a failure
 
+constexpr std::size_t page(std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; }
+
 }  // namespace
 
 void throw_failure(FailureKind kind, const std::string& text) {
@@ -51,6 +53,12 @@ void throw_failure(FailureKind kind, const std::string& text) {
     case FailureKind::kOther: break;
   }
   throw Error(text);
+}
+
+FailureKind kind_of(const std::exception& error) noexcept {
+  if (dynamic_cast<const MismatchError*>(&error)) return FailureKind::kMismatch;
+  if (dynamic_cast<const CodecError*>(&error)) return FailureKind::kDamaged;
+  return FailureKind::kOther;
 }
 
 std::uint64_t Signature::digest() const {
@@ -80,11 +88,14 @@ void Bell::wake_if_sleeping() noexcept {
 
 void Board::MappingTraits::close(Raw raw) noexcept { munmap(raw.data, raw.bytes); }
 
+std::size_t Board::slot_bytes_for(std::size_t local_size, std::size_t chunk_bytes) {
+  return std::max(chunk_bytes, page(local_size * kLeastPieceBytes));
+}
+
 Board::Layout Board::layout_for(int local_size) {
   const std::size_t ranks = local_size;
-  auto page = [](std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; };
   Layout at;
-  at.slot_bytes = std::max<std::size_t>(settings().chunk_bytes, page(ranks * kLeastPieceBytes));
+  at.slot_bytes = slot_bytes_for(ranks, settings().chunk_bytes);
   at.ring_bytes = settings().ring_bytes;
   at.lines = kHeadBytes;
   at.ring_lines = page(at.lines + ranks * sizeof(RankLine));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ static_assert(sizeof(Signature) == 48);
 /// Why a group cannot go on. Written once by the first rank that notices, read by all of its node.
 enum class FailureKind : std::uint32_t { kMismatch, kTimeout, kDied, kOther, kDamaged, kLeft };
 [[noreturn]] void throw_failure(FailureKind kind, const std::string& text);
+FailureKind kind_of(const std::exception& error) noexcept;  ///< where one ends an operation
 
 /// What one waiting thread sleeps on.
 struct Bell {
@@ -88,6 +90,8 @@ struct alignas(128) RingLine {
 class Board {
  public:
   static std::size_t segment_bytes(int local_size);
+  /// Of one slot: a chunk, and a piece for each rank of the node at the least.
+  static std::size_t slot_bytes_for(std::size_t local_size, std::size_t chunk_bytes);
 
   /// `fd`: the node's memfd, or -1 for a rank alone on its node (private memory).
   Board(int fd, int local_size, int local_rank);

@@ -32,6 +32,7 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
         else:
             while not Path(mark).exists():
                 time.sleep(0.01)
+            time.sleep(0.3)  # what comes within one look of the launcher has no order
             print(f"{label}Traceback (most recent call last):\n{label}a consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up

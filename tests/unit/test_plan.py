@@ -100,6 +100,13 @@ def test_command(capsys):
     assert "1 rank" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("op", ["bcast", "allreduce", "allgather", "reduce_scatter", "alltoall"])
+def test_slots_grow_with_the_ranks_of_a_node(capsys, op):
+    """A slot has room for each of them, however short chunks are."""
+    assert cli.main(["info", "--plan", op, "64MiB", "--topology", "1x20000"]) == 0
+    assert "20000 ranks" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -17,7 +17,8 @@ class Options(Backend.Options):
 
     Args:
         codec: How ``dist.broadcast``, and with it DistributedDataParallel's first synchronisation of parameters and
-            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``.
+            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``. ACCDP_CODEC
+            counts only where a group has no Options.
         error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
         chunk_bytes: As in bcast_compressed().
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added

@@ -36,7 +36,7 @@ class Communicator(Messages):
     Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close and those that
     move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An operation
     that fails for another reason than a wrong argument breaks the communicator: its later calls raise the first reason,
-    and buffers it was to write are undefined.
+    and buffers it was to write are undefined. But a receive that times out before its message has come ends alone.
 
     Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
     and refuses all others without a word; what follows there knows the others, and says what is wrong.

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from . import _core, _torch, autoload, mpi_world, steps
 from .bootstrap import form_group
 from .exchange import StoreExchange
-from .options import Options, from_settings
+from .options import Options
 
 autoload.register()  # for those who turned torch's autoloading off and import this instead
 
@@ -42,7 +42,7 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
     backend = _form(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world
     )
-    (pg_options if isinstance(pg_options, Options) else from_settings()).apply(backend)
+    (pg_options if isinstance(pg_options, Options) else Options()).apply(backend)
     return backend
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
-from . import _core, nvcomp
+from . import _core, nvcomp, settings
 from .arguments import check_switch
 from .bcast import Relative, bound_of, check_codec
 
@@ -17,8 +17,8 @@ class Options(Backend.Options):
 
     Args:
         codec: How ``dist.broadcast``, and with it DistributedDataParallel's first synchronisation of parameters and
-            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``. ACCDP_CODEC
-            counts only where a group has no Options.
+            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``. None: "auto"
+            with an error_bound or chunk_bytes, else the setting ``codec``.
         error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
         chunk_bytes: As in bcast_compressed().
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
@@ -29,7 +29,7 @@ class Options(Backend.Options):
 
     def __init__(
         self,
-        codec: str = "auto",
+        codec: str | None = None,
         error_bound: float | Relative | None = None,
         chunk_bytes: int | None = None,
         deterministic: bool | None = None,
@@ -37,9 +37,16 @@ class Options(Backend.Options):
         super().__init__("accdp", timedelta(minutes=30))
         nvcomp.find()
         bound = bound_of(error_bound)
-        check_codec(codec, chunk_bytes, bound)
+        by_setting = codec is None and error_bound is None and chunk_bytes is None
+        chosen = settings.value_of("codec") if by_setting else "auto" if codec is None else codec
+        try:
+            check_codec(chosen, chunk_bytes, bound)
+        except _core.UsageError as error:
+            if not by_setting:
+                raise
+            raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
         check_switch("deterministic", deterministic)
-        self.codec, self.chunk_bytes = codec, chunk_bytes or 0
+        self.codec, self.chunk_bytes = chosen, chunk_bytes or 0
         self.error_bound, self.is_relative = bound
         self.deterministic = deterministic
 
@@ -48,12 +55,3 @@ class Options(Backend.Options):
         backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
         if self.deterministic is not None:
             backend.set_deterministic(bool(self.deterministic))
-
-
-def from_settings() -> Options:
-    """Return what the environment says."""
-    codec = next(row["value"] for row in _core.settings() if row["name"] == "codec")
-    try:
-        return Options(codec)
-    except _core.UsageError as error:
-        raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None

@@ -272,6 +272,15 @@ def test_wrong_options(options, said):
         Options(**options)
 
 
+def test_what_options_leave_to_the_settings():
+    with settings.override(codec="zhuff"):
+        assert Options(deterministic=True).codec == "zhuff"
+        assert Options("lz4").codec == "lz4"
+        assert Options(error_bound=0.1).codec == Options(chunk_bytes=1 << 16).codec == "auto"
+    with settings.override(codec="gzip"), pytest.raises(UsageError, match="ACCDP_CODEC=gzip: expected auto, none"):
+        Options()
+
+
 @pytest.mark.on_ranks(2, fresh=True)
 def test_options_of_another_kind(rank, size):
     with pytest.raises(

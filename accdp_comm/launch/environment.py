@@ -60,6 +60,8 @@ def rank_environment(
     # A user who named a meeting place knows why.
     if not (inherited.get("MASTER_ADDR") and inherited.get("MASTER_PORT")):
         variables |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
+        # Under torchrun it says that a store is there already, at torchrun's own address: here rank 0 opens one.
+        variables["TORCHELASTIC_USE_AGENT_STORE"] = None
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

@@ -42,6 +42,16 @@ def test_ranks_know_their_place_and_have_cores(launcher):
         assert sum(len(row["cpus"]) for row in told) == len({cpu for row in told for cpu in row["cpus"]})
 
 
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_ranks_meet_in_torch(launcher):
+    result = run("--launcher", launcher, "-n", "2", str(jobs.TESTS / "launch_child.py"))
+    assert result.returncode == 0, str(result)
+    assert [(row["rank"], row["size"]) for row in sorted(result.reports, key=lambda row: row["rank"])] == [
+        (0, 2),
+        (1, 2),
+    ], str(result)
+
+
 def test_binding_can_be_turned_off_and_threads_asked_for():
     result = run("--bind", "none", "-n", "1", RANK, "once", env={"OMP_NUM_THREADS": "7"})
     (told,) = result.reports

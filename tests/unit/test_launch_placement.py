@@ -115,6 +115,7 @@ def test_a_rank_without_gpu_counts_on_its_node():
     assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == ("3", "4", "1", "2")
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["OMP_NUM_THREADS"]) == ("10.0.0.1", "7", "5")
     assert "CUDA_VISIBLE_DEVICES" not in told
+    assert told["TORCHELASTIC_USE_AGENT_STORE"] is None, "rank 0 opens the store"
 
 
 def test_local_rank_is_the_device_of_a_rank_that_sees_one():

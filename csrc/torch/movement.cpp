@@ -33,10 +33,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   checks.reachable(tensors, devices_.type());
   checks.single_on_device(tensors);
   checks.same_type_and_sizes(tensors);
-  auto memory = operands(tensors, Operand::kReadWrite);
   const int root = static_cast<int>(options.rootRank);
   const auto first = static_cast<std::size_t>(options.rootTensor);
   const bool is_root = root == rank_;
+  // Root's own tensor changes where it takes what the others decode.
+  const bool writes = !is_root || tensors.size() > 1 || bcast_.bound.value > 0;
+  auto memory = operands(tensors, writes ? Operand::kReadWrite : Operand::kRead);
   return launch({OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
                 [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s,
                                                                                   const Way& way) {
@@ -54,7 +56,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
                     view.deliver();
                   }
                   for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
-                  if (!is_root || memory.size() > 1) give_back(memory);
+                  give_back(memory);
                 });
 }
 

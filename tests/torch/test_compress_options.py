@@ -94,6 +94,10 @@ def test_replicas_are_alike_with_a_bound(rank, size, codec, error_bound):
     counters = torch.arange(5000) * (rank == 0)
     dist.broadcast(counters, 0, group=group)
     assert torch.equal(counters, torch.arange(5000))
+    # What is no contiguous tensor takes the others' values on root, too.
+    base = torch.linspace(0, 1 + rank, 50_000).reshape(200, 250)
+    dist.broadcast(base.t(), 0, group=group)
+    same_everywhere(base)
 
 
 class Net(nn.Module):

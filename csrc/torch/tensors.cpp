@@ -1,5 +1,6 @@
 #include "torch/tensors.hpp"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
 
 namespace accdp::torch_backend {
@@ -44,6 +45,7 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
 
 Operand::Operand(const at::Tensor& tensor, Use use)
     : tensor_(tensor), type_(datatype_of(tensor)), writes_(use != kRead) {
+  if (writes_ && !tensor.is_contiguous()) at::assert_no_internal_overlap(tensor);
   if (tensor.is_contiguous())
     dense_ = tensor;
   else if (use == kWrite)

@@ -22,6 +22,7 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op);
 class Operand {
  public:
   enum Use { kRead, kWrite, kReadWrite };
+  /// Throws where an operation would write to elements that share memory, as expand() makes them.
   Operand(const at::Tensor& tensor, Use use);
 
   Bytes bytes() const { return {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()}; }

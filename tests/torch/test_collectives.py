@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from data import MOVED_DTYPES, assert_same, check_all_came_before_any_left, values
 
+import accdp_comm
+
 # Around the bounds of the algorithms in float32: nothing, one element, 16 KiB, one chunk of 1 MiB, several chunks.
 COUNTS = (0, 1, 4097, 262_144, 262_145, 3 * 262_144 + 7)
 
@@ -218,16 +220,22 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         "type": lambda: group.allgather([[two, two.double()]], [two]),
         "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
         "a tensor of 4 elements has no memory": lambda: dist.all_reduce(_freed(4)),
+        "single memory location": lambda: dist.all_reduce(torch.ones(1).expand(3)),
         "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
     }
+    accdp_comm.reset_stats()
     for words, call in calls.items():
         if words.startswith("invalid tensor size") and rank != 0:
             continue  # only the root has a list that could be wrong
         with pytest.raises((RuntimeError, ValueError), match=words):
             call()
+    assert not accdp_comm.stats(), "something was sent"
     dist.all_reduce(two)
     assert_same(two, torch.full((2,), 2.0))
+    shared = torch.full((1,), 5.0)
+    dist.broadcast(shared.expand(3) if rank == 0 else (got := torch.zeros(3)), 0)  # which may be read
+    assert rank == 0 or got.tolist() == [5, 5, 5]
 
 
 def _freed(count: int) -> torch.Tensor:

@@ -18,7 +18,8 @@ class WeightSync:
     everything again, and so do the others in that round.
 
     Args:
-        tensors: As in bcast_compressed(); the same objects are used in every sync().
+        tensors: As in bcast_compressed(); every sync() looks anew what is in a list or mapping. Where names, shapes or
+            datatypes are not those of the last version, everything is sent again.
         root: Rank in the group whose tensors count.
         group, codec, chunk_bytes: As in bcast_compressed().
 
@@ -44,12 +45,15 @@ class WeightSync:
         channel = channel_of(self._group)
         Arguments(channel.rank, channel.size).rank_of("root", self._root)
         is_root = channel.rank == self._root
+        if is_root and not self._is_laid_out_as_before():
+            self._previous = None
         held = self._previous if is_root else self._tensors
         # What a receiver holds must be what the root believes it to hold; its own memory of it does not prove that.
-        mine = (self._version, self._checksum(held) if self._version else 0)
+        # Who holds no version says 0. A version whose checksum is 0 goes as a whole.
+        mine = (self._version, self._checksum(held) if self._version and held is not None else 0)
         rows = channel.table(mine)
         base = rows[self._root]
-        goes_as_difference = base[0] > 0 and all(row == base for row in rows)
+        goes_as_difference = base[1] != 0 and all(row == base for row in rows)
         result = bcast_compressed(
             self._tensors,
             self._root,
@@ -63,6 +67,12 @@ class WeightSync:
             self._remember()
         self._version = max(row[0] for row in rows) + 1
         return result
+
+    def _is_laid_out_as_before(self) -> bool:
+        if self._previous is None:
+            return False
+        (held_names, held), (names, tensors) = (flatten("tensor", x) for x in (self._previous, self._tensors))
+        return held_names == names and all(map(_has_room, held, tensors))
 
     def _remember(self) -> None:
         _, tensors = flatten("tensor", self._tensors)
@@ -87,6 +97,11 @@ def _in_host(tensor: Any) -> Any:
     if hasattr(tensor, "__cuda_array_interface__") and hasattr(tensor, "get"):  # CuPy
         return tensor.get()
     return tensor
+
+
+def _has_room(old: Any, new: Any) -> bool:
+    # What is no array at all is for bcast_compressed() to refuse.
+    return bool(old.shape == getattr(new, "shape", None) and old.dtype == getattr(new, "dtype", None))
 
 
 def _copy_into(old: Any, new: Any) -> None:

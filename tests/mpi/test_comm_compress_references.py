@@ -228,3 +228,32 @@ def _int16():
     import torch
 
     return torch.int16
+
+
+@pytest.mark.parametrize("what", ["grown", "grown by nothing", "renamed", "resized", "of one element", "of doubles"])
+def test_weight_sync_of_tensors_that_are_others_now(wide, what):
+    """Such a round sends everything, and the next one differences again."""
+    tensors = {"a": np.zeros(30_000, np.float32), "b": np.zeros(10, np.float32)}
+    sync = WeightSync(tensors, group=wide, codec="zstd")
+
+    def sync_of(step: int) -> int:
+        for x in tensors.values():
+            x[:] = np.random.default_rng(7).standard_normal(x.size) if wide.rank == 0 else x
+            x[:step] += wide.rank == 0
+        result = sync.sync()
+        equal_everywhere(wide, *tensors.values())
+        assert all(x.any() for x in tensors.values() if x.size)
+        return on_the_wire(wide, result)
+
+    sync_of(1)
+    if what in ("grown", "grown by nothing"):
+        tensors["c"] = np.zeros(5 if what == "grown" else 0, np.float32)
+    elif what == "renamed":
+        tensors["c"] = tensors.pop("b")
+    elif what == "resized":
+        tensors["a"], tensors["b"] = np.zeros(20_000, np.float32), np.zeros(10_010, np.float32)
+    else:
+        tensors["a"] = np.zeros(1, np.float32) if what == "of one element" else np.zeros(30_000)
+    full = sync_of(1)
+    small = sync_of(2)
+    assert sync.version == 3 and (wide.size == 1 or what == "of one element" or small < 0.5 * full)

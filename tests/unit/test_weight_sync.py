@@ -13,6 +13,7 @@ class OnDevice:
 
     def __init__(self, values):
         self._values = np.array(values, np.float32)
+        self.shape, self.dtype = self._values.shape, self._values.dtype
         self.fetched = 0
 
     def __setitem__(self, at, other):

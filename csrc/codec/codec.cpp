@@ -15,6 +15,16 @@ constexpr const CodecRow* kRows[] = {
     &kFpkRow, &kBitcompRow, &kLz4Row, &kQpkRow, &kBitcompLossyRow, &kZhuffRow, &kZstdRow, &kQhuffRow,
 };
 
+/// wrong: what somebody wrote, and where; expected: what will do besides the codecs' names.
+const CodecRow& row_named(const std::string& name, const std::string& wrong, const char* expected) {
+  std::string known = expected;
+  for (const CodecRow* row : kRows) {
+    if (name == row->name) return *row;
+    known += (known.empty() ? "" : ", ") + std::string(row->name);
+  }
+  throw UsageError(wrong + ": expected " + known);
+}
+
 }  // namespace
 
 std::span<const CodecRow* const> codec_rows() noexcept { return kRows; }
@@ -28,18 +38,12 @@ const CodecRow* find_codec(CodecId id) noexcept {
 std::string why_not_here(const CodecRow& codec) {
   if (settings().codecs_off.empty()) return codec.why_not();
   bool off = false;
+  const std::string given = "ACCDP_CODECS_OFF=" + settings().codecs_off;
   std::istringstream names(settings().codecs_off);
-  for (std::string name; std::getline(names, name, ',');) off |= codec_named(name).id == codec.id;
-  return off ? "it is switched off by ACCDP_CODECS_OFF=" + settings().codecs_off : codec.why_not();
+  for (std::string name; std::getline(names, name, ',');) off |= row_named(name, given, "").id == codec.id;
+  return off ? "it is switched off by " + given : codec.why_not();
 }
 
-const CodecRow& codec_named(const std::string& name) {
-  std::string known;
-  for (const CodecRow* row : kRows) {
-    if (name == row->name) return *row;
-    known += std::string(", ") + row->name;
-  }
-  throw UsageError("codec=" + name + ": expected auto, none" + known);
-}
+const CodecRow& codec_named(const std::string& name) { return row_named(name, "codec=" + name, "auto, none"); }
 
 }  // namespace accdp

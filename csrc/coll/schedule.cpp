@@ -89,15 +89,15 @@ std::vector<Hop> bcast_schedule(BcastAlgorithm algorithm, int places, int place,
 }
 
 double bcast_seconds(BcastAlgorithm algorithm, int places, std::size_t frames, double bytes, const LinkSpeed& link) {
-  const double rounds = std::bit_width(static_cast<unsigned>(places - 1));
-  const double frame = bytes / static_cast<double>(frames);
-  const double one = link.latency_s + frame / link.bytes_per_s;  // a frame's way over one link
-  const double all = static_cast<double>(frames) * one;
+  const double rounds = std::bit_width(static_cast<unsigned>(places - 1)), hops = places - 1;
+  const double all = bytes / link.bytes_per_s, one = all / static_cast<double>(frames);
+  // Frames follow each other on every link, so only the way of one counts; a link of root's carries each of them once for
+  // each of its children, the one with the most below it first.
   switch (algorithm) {
-    case BcastAlgorithm::kBinomial: return rounds * all + (rounds - 1) * one;
-    case BcastAlgorithm::kP2pCompressed: return rounds * all;
-    case BcastAlgorithm::kScatterAllgather: return 2 * all * (places - 1) / places + (places - 1) * one;
-    default: return all + (places - 2) * one;
+    case BcastAlgorithm::kBinomial:
+    case BcastAlgorithm::kP2pCompressed: return rounds * (link.latency_s + all);
+    case BcastAlgorithm::kScatterAllgather: return 2 * all * hops / places + hops * (link.latency_s + one);
+    default: return hops * link.latency_s + all + (hops - 1) * one;
   }
 }
 

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -186,9 +187,10 @@ def check_codec(codec: Any, chunk_bytes: Any, bound: tuple[float, bool]) -> None
         raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
 
 
-def lossy_codecs() -> set[str]:
+@cache
+def lossy_codecs() -> frozenset[str]:
     """Return the names of the codecs that need an error bound."""
-    return {row["name"] for row in _core.codecs() if row["lossy"]}
+    return frozenset(row["name"] for row in _core.codecs() if row["lossy"])
 
 
 def _references(args: Arguments, reference: Any, names: Sequence[str], stream: Sequence[Buffer]) -> list[Buffer]:

@@ -68,6 +68,8 @@ class Plan:
         place = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
         if shape.nodes > 1 and shape.local_size:
             place += f" of {shape.local_size}"
+        if shape.meets_at_hub:
+            place += ", which share cores and so meet at the first"
         lines = [
             f"{self.op} of {_size(self.nbytes)} by {shape.ranks} ranks on {place}; alpha and beta: {self.source}",
             f"node: {_time(machine.step_s)} a step, {machine.node_bytes_per_s / 1e9:.3g} GB/s copied, "

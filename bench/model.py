@@ -107,6 +107,7 @@ def check(console: Console) -> list[Row]:
             out = Path(folder, "out.jsonl")
             for row in bcast_hosts.run_job(placement, CHECK_MBIT, argv, out, Path(folder)):
                 shape, machine = plan.declared_shape(placement), machine_of(row["machine_measured"])
+                shape.meets_at_hub = row["meets_at_hub"]
                 predicted = None
                 if row["hosts"] > 1:
                     calls = row["calls"]

@@ -74,6 +74,16 @@ class Network:
             taken[receivers] = np.maximum(taken[receivers], arrived) + self.machine.message_s
         return Burst(taken, len(steps))
 
+    def gather_at_hub(self, nbytes: float) -> None:
+        """Let every other node send to node 0, which takes what comes."""
+        for node in range(1, self.nodes):
+            self.pass_on(self.ids[node : node + 1], self.ids[:1], nbytes)
+
+    def tell_from_hub(self, nbytes: float) -> None:
+        """Let node 0 send to every other, which waits for it."""
+        for node in range(1, self.nodes):
+            self.pass_on(self.ids[:1], self.ids[node : node + 1], nbytes)
+
     def take(self, burst: Burst) -> None:
         """Let every processor wait for its messages and take them."""
         self.processor = np.maximum(self.processor + burst.count * self.machine.message_s, burst.taken)
@@ -172,6 +182,9 @@ def pipeline(network: Network, nbytes: int, lanes: int, frame_bytes: int) -> Non
 def meet(network: Network) -> None:
     """Compare signatures, as every operation of accdp does first (csrc/coll/meeting.hpp)."""
     network.work(network.machine.step_s if network.shape.local_size > 1 else 0.0)
+    if network.shape.meets_at_hub:
+        network.gather_at_hub(_core.SIGNATURE_BYTES)
+        return network.tell_from_hub(_core.SIGNATURE_BYTES)
     for distance, messages in _core.meeting_rounds(network.nodes):
         steps = [step * distance for step in range(1, messages + 1)]
         network.take(network.post_to(steps, _core.SIGNATURE_BYTES))
@@ -194,8 +207,13 @@ def direct_with_signatures(network: Network, nbytes: int) -> None:
     step_s = network.machine.step_s if ranks > 1 else 0.0
     network.work(step_s)
     network.fold(ranks * nbytes if ranks > 1 else 0)
-    network.take(network.post_to_all(_core.SIGNATURE_BYTES + nbytes))
-    network.fold(network.nodes * nbytes)
+    if network.shape.meets_at_hub:
+        network.gather_at_hub(_core.SIGNATURE_BYTES + nbytes)
+        network.fold(network.nodes * nbytes, network.ids[:1])
+        network.tell_from_hub(_core.SIGNATURE_BYTES + nbytes)
+    else:
+        network.take(network.post_to_all(_core.SIGNATURE_BYTES + nbytes))
+        network.fold(network.nodes * nbytes)
     network.work(step_s)
 
 

@@ -53,6 +53,7 @@ def main(sizes: str, out: str) -> None:
                     "plan_s": found.seconds,
                     "algorithm": found.algorithm,
                     "lanes": found.chosen.lanes,
+                    "meets_at_hub": comm._core.shape.meets_at_hub,
                     "machine_measured": {name: getattr(machine, name) for name in MACHINE_FIELDS},
                 }
             )

@@ -67,7 +67,9 @@ void bind_plan(py::module_& m) {
       .def_readonly("local_size", &Shape::local_size, "Ranks on each node; 0 where nodes differ.")
       .def_readonly("ranks", &Shape::ranks)
       .def_readonly("slot_bytes", &Shape::slot_bytes)
-      .def_readonly("flat_bytes", &Shape::flat_bytes);
+      .def_readonly("flat_bytes", &Shape::flat_bytes)
+      .def_readwrite("meets_at_hub", &Shape::meets_at_hub,
+                     "Whether leaders compare their calls at node 0, since nodes share cores.");
   py::class_<Machine>(m, "Machine", "Alpha and beta of wire and node; where nothing was measured, the usual ones.")
       .def(py::init<>())
       .def_property(
@@ -102,6 +104,10 @@ void bind_plan(py::module_& m) {
       "nodes"_a,
       "How leaders compare their calls. For each round: the distance, and how many leaders, 1, 2, ... times as far "
       "away, each of them tells.");
+  m.def("meets_at_hub", &meets_at_hub, "nodes"_a, "cores_per_node"_a,
+        "Whether leaders of so many nodes compare their calls at node 0; elsewhere as meeting_rounds() says.");
+  m.def("bcasts_by_tree", &bcasts_by_tree, "nbytes"_a, "shape"_a,
+        "Whether a broadcast over nodes that goes along with the signatures does so along a binomial tree.");
   m.def("reduces_with_signatures", &reduces_with_signatures, "nbytes"_a, "shape"_a,
         "Whether a reduction over nodes is so short that it goes along with the signatures.");
   m.def(

@@ -39,10 +39,11 @@ void gather_with_signatures(Context& context, ConstBytes in, const std::vector<B
 /// Of the blocks of a node's ranks.
 std::size_t bytes_of_node(const Topology& topology, int node, const std::vector<Bytes>& blocks);
 void allgather_with_signatures(Context& context, ConstBytes in, const std::vector<Bytes>& outs);
-/// Hands the bytes of `spans`, one after the other, from one rank of the node to the others.
-void bcast_on_node(Context& context, std::span<const Bytes> spans, int source_local_rank);
-inline void bcast_on_node(Context& context, Bytes data, int source_local_rank) {
-  bcast_on_node(context, std::span<const Bytes>(&data, 1), source_local_rank);
+/// Hands the bytes of `spans`, one after the other, from one rank of the node to the others. of_bytes: the message that
+/// they are a part of; 0: they are all of it.
+void bcast_on_node(Context& context, std::span<const Bytes> spans, int source_local_rank, std::size_t of_bytes = 0);
+inline void bcast_on_node(Context& context, Bytes data, int source_local_rank, std::size_t of_bytes = 0) {
+  bcast_on_node(context, std::span<const Bytes>(&data, 1), source_local_rank, of_bytes);
 }
 /// Reduces over the ranks of the node; receiver: local rank, or -1 for all. Divides if `how` says so.
 void reduce_on_node(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);

@@ -212,7 +212,7 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   if (t.nodes() > 1) {
     std::size_t carried = 0;
     for (int node = 0; node < t.nodes(); ++node) carried = std::max(carried, bytes_of_node(t, node, outs));
-    if (!c.has_met() && goes_with_signatures(carried, total_of(outs), c.shape()))
+    if (!c.has_met() && allgathers_with_signatures(carried, total_of(outs), c.shape()))
       return allgather_with_signatures(c, in, outs);
     c.meet();
   }

@@ -1,6 +1,6 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
 // nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
-// writes. Cost: a step for each piece. A short one goes ahead: its source waits for nobody, the others for the source.
+// writes; of a long one that comes part by part the others read one part while the source writes the next. Cost: a step for each piece. A short one goes ahead: its source waits for nobody, the others for the source.
 // Between nodes: bcast_stream.cpp.
 #include <cstring>
 
@@ -51,11 +51,12 @@ void copy(Bytes to, ConstBytes from) {
     copy_out(to.data(), from.data(), from.size(), from.size());
 }
 
-void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
+void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::size_t of_bytes) {
   if (c.local_size() == 1) return;
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
-  const std::size_t piece = node_piece_bytes(total, c.slot_bytes());
+  of_bytes = std::max(of_bytes, total);
+  const std::size_t piece = node_piece_bytes(of_bytes, c.slot_bytes());
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(piece, total - done);
@@ -68,7 +69,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source) {
       c.publish();
       c.await(source);
       const std::byte* slot = c.slot(source);
-      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, total), slot += bytes; });
+      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, of_bytes), slot += bytes; });
     }
     done += n;
   } while (done < total);

@@ -293,7 +293,7 @@ class BetweenNodes {
     const bool from_result = leads_ && !result_.empty();
     if (leads_ && place_ == 0 && codec_ && !from_result) codec_->fetch(frame);
     bcast_on_node(c_, from_result ? std::vector<Bytes>{result_} : spans_of_frame(frame),
-                  c_.topology().local_of(leader_));
+                  c_.topology().local_of(leader_), plan_.bytes());
     report_.node_s += Seconds(Clock::now() - began).count();
   }
 
@@ -423,7 +423,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const auto meeting = Clock::now();
     c.meet();
     if (t.rank() == root && t.is_leader()) c.note_receivers(!(c.told() & kDecodesInHost));
-    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(t.nodes()));
+    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c.shape()));
     if (by_message)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else

@@ -36,6 +36,19 @@ std::string describe(const Signature& s) {
   return text;
 }
 
+std::string difference(const Signature& a, Signature b) {
+  b.layout = a.layout;
+  if (a != b) return "ranks disagree: ";
+  if (a.kind == static_cast<std::uint8_t>(OpKind::kBcastCompressed))
+    return "ranks disagree on the tensors, codec, chunk size, error bound or reference: ";
+  if (a.kind == static_cast<std::uint8_t>(OpKind::kAllreduceCompressed))
+    return "ranks disagree on the tensors, codec, chunk size or error bound: ";
+  const auto kind = static_cast<OpKind>(a.kind);
+  if (kind == OpKind::kAllreduce || kind == OpKind::kReduce) return "ranks disagree on deterministic: ";
+  if (kind == OpKind::kReduceScatter) return "ranks disagree on the sizes of their blocks, or on deterministic: ";
+  return "ranks disagree on the sizes of their blocks: ";
+}
+
 std::vector<OpStats> op_stats() {
   std::vector<OpStats> rows;
   for (int i = 0; i < kOpKinds; ++i)

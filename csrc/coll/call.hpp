@@ -30,6 +30,8 @@ const char* name_of(OpKind kind) noexcept;
 
 /// "bcast of 1024 float32 from root 0": what a rank did, for the message when ranks disagree.
 std::string describe(const Signature& signature);
+/// "ranks disagree: ", or on what, where the descriptions of both are equal.
+std::string difference(const Signature& a, Signature b);
 
 /// One row of `accdp_comm.stats()`: what this process did, over all groups.
 struct OpStats {

@@ -59,6 +59,10 @@ class Context : public Lookout {
     std::size_t bytes = 0;                   ///< of this node's, at most kMostCarriedBytes
     int from_node = -1, to_node = -1;        ///< -1: all
     std::function<void(std::byte*)> load{};  ///< on the leader, once the ranks of its node have come, and agree
+    bool by_tree = false;                    ///< from one node: along a binomial tree; else straight to each
+    /// Of what goes from all to all, where leaders meet at the hub: its leader makes what all get of what is carried()
+    /// there, over what it loaded, and returns its length.
+    std::function<std::size_t(std::byte*)> answer{};
     bool is_one_way() const { return from_node >= 0 || to_node >= 0; }
     bool goes(int from, int to) const { return (from_node < 0 || from == from_node) && (to_node < 0 || to == to_node); }
   };
@@ -66,6 +70,8 @@ class Context : public Lookout {
   void publish_with(const Cargo& cargo);
   /// Afterwards, on leaders: what came from a node, or was loaded here. Valid until the next collective.
   ConstBytes carried(int node, std::size_t bytes);
+  /// Whether what came from the hub, and was loaded there, is its answer.
+  bool is_answered() const { return is_answered_; }
 
   /// Whether a call in whose only step each rank hands over at most so many bytes may go ahead. It then uses short
   /// slots. Ranks that disagree on that disagree on their signatures, too.
@@ -81,11 +87,15 @@ class Context : public Lookout {
   std::uint64_t told() const { return told_; }  ///< of all on leaders, elsewhere of this rank's node
 
   /// Begin and end of messages to and from ranks of other nodes.
-  Wire::Request isend(const Outgoing& parcel) { return wire().isend(parcel.data, parcel.to, Wire::kCollective); }
-  Wire::Request irecv(const Incoming& parcel) { return wire().irecv(parcel.data, parcel.from, Wire::kCollective); }
+  Wire::Request isend(const Outgoing& parcel, Wire::Form form = Wire::Form::kWhole) {
+    return wire().isend(parcel.data, parcel.to, Wire::kCollective, form);
+  }
+  Wire::Request irecv(const Incoming& parcel, Wire::Form form = Wire::Form::kWhole) {
+    return wire().irecv(parcel.data, parcel.from, Wire::kCollective, form);
+  }
   /// Of a message that may be shorter; request.bytes says how long it was.
   Wire::Request irecv_up_to(const Incoming& parcel) {
-    return wire().irecv(parcel.data, parcel.from, Wire::kCollective, false);
+    return wire().irecv(parcel.data, parcel.from, Wire::kCollective, Wire::Form::kUpTo);
   }
   Wire& wire() { return *fabric_.wire(); }
   bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }
@@ -154,11 +164,9 @@ class Context : public Lookout {
   void nap();  // looks around, too
   void compare_on_node();
   void arrive(const Cargo& cargo);
-  void compare_between_nodes(const Cargo& cargo);
-  int meeting_number(int node) const { return (topology().node() - node + topology().nodes()) % topology().nodes(); }
+  class Meeting;  // of leaders: meeting.cpp
+  void meet_leaders(const Cargo& cargo);
   void compare_with(int rank);
-  void ask_whom_it_waits_for(Clock::time_point since);
-  [[noreturn]] void call_the_roll(int rank, const Signature& said);
   [[noreturn]] void fail_mismatch(const std::string& text, std::uint64_t disputed);
   std::string says(int rank, const Signature& what) const;
 
@@ -166,8 +174,11 @@ class Context : public Lookout {
   std::uint64_t digest_;
   Steps steps_;
   std::uint64_t told_ = 0;
-  std::size_t carried_bytes_[kMeetingFanOut] = {};  // by meeting_number()
-  bool arrived_ = false, noted_ = false;
+  struct {
+    int from = -1;
+    std::size_t bytes = 0;
+  } carried_[kMeetingFanOut];  // by meeting place
+  bool arrived_ = false, noted_ = false, is_answered_ = false;
   int wire_peer_ = -1;
 };
 
@@ -182,16 +193,20 @@ class Exchange {
   void receive(const Incoming& parcel);  ///< receives first: then what comes finds its place
   void receive_up_to(const Incoming& parcel) { requests_.push_back(c_.irecv_up_to(parcel)); }
   void send(const Outgoing& parcel);
+  void send_whole(const Outgoing& parcel) { requests_.push_back(c_.isend(parcel)); }  ///< to one that receives up to
   std::size_t begun() const { return requests_.size(); }
   std::size_t received_bytes(std::size_t message) const { return requests_[message].bytes; }
-  void await_first(std::size_t messages);  ///< so many of those that were begun
-  void await_all() { await_first(begun()); }
-  /// rest(): as Context::poll().
+  /// So many of those that were begun. rest(): as Context::poll().
   template <class Rest>
-  void await_all(Rest rest) {
-    c_.wait_for_all(std::span(requests_).subspan(done_), rest);
-    done_ = begun();
+  void await_first(std::size_t messages, Rest rest) {
+    if (messages <= done_) return;
+    c_.wait_for_all(std::span(requests_).subspan(done_, messages - done_), rest);
+    done_ = messages;
   }
+  void await_first(std::size_t messages) {
+    await_first(messages, [] {});
+  }
+  void await_all() { await_first(begun()); }
   bool has_come(std::size_t message) const { return !requests_[message].pending; }
   int peer(std::size_t message) const { return requests_[message].peer; }
 

@@ -62,7 +62,7 @@ Estimate pipeline(std::size_t bytes, const Shape& shape, const Machine& m, bool 
   } else {
     const auto on_node = [&](std::size_t segment_bytes) {
       Estimate one = node_reduce(segment_bytes, shape, m);
-      return receiver_only ? one : one += node_bcast(segment_bytes, shape, m);
+      return receiver_only ? one : one += node_bcast(segment_bytes, shape, m, bytes);
     };
     const Estimate one = on_node(grid.segment_bytes);
     node_s = one.seconds;
@@ -151,10 +151,10 @@ std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes) {
   return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
 }
 
-Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
+Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m, std::size_t of_bytes) {
   return on_nodes(shape, [&](int k) -> Estimate {
     if (k == 1) return {};
-    const std::size_t piece = std::min(bytes, node_piece_bytes(bytes, shape.slot_bytes));
+    const std::size_t piece = std::min(bytes, node_piece_bytes(std::max(bytes, of_bytes), shape.slot_bytes));
     const std::size_t steps = piece ? ceil_div(bytes, piece) : 1;
     // But for the first piece, in and out overlap.
     return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
@@ -189,16 +189,20 @@ double exchange_seconds(std::size_t messages, double bytes_each, const Machine& 
   return m.link.latency_s + one + others * std::max(one, 2 * m.message_s);
 }
 
-int meeting_rounds(int nodes) {
+int meeting_rounds(const Shape& shape) {
+  if (shape.meets_at_hub) return 2;
   int rounds = 0;
-  for_meeting_rounds(nodes, [&](int, int) { ++rounds; });
+  for_meeting_rounds(shape.nodes, [&](int, int) { ++rounds; });
   return rounds;
 }
 
 Estimate meeting(const Shape& shape, const Machine& m) {
   Estimate all{m.step_s, 1, 0, 0};
-  for_meeting_rounds(shape.nodes,
-                     [&](int, int messages) { all.seconds += exchange_seconds(messages, kSignatureBytes, m); });
+  const auto add = [&](int, int messages) { all.seconds += exchange_seconds(messages, kSignatureBytes, m); };
+  if (shape.meets_at_hub)
+    all.seconds += 2 * exchange_seconds(shape.nodes - 1, kSignatureBytes, m);
+  else
+    for_meeting_rounds(shape.nodes, add);
   return all;
 }
 
@@ -207,21 +211,54 @@ bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& s
   return shape.nodes > 1 && shape.nodes <= kMeetingFanOut && carried <= kMostCarriedBytes && fits;
 }
 
-bool bcasts_with_signatures(std::size_t bytes, const Shape& shape) {
-  return goes_with_signatures(bytes * (shape.nodes - 1), bytes, shape);
+bool bcasts_with_signatures(std::size_t bytes, const Shape& shape) { return goes_with_signatures(bytes, bytes, shape); }
+
+bool bcasts_by_tree(std::size_t bytes, const Shape& shape) { return shape.meets_at_hub || bytes * (shape.nodes - 1) > kMostCarriedBytes; }
+
+bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape) {
+  return goes_with_signatures(shape.meets_at_hub ? all_bytes : node_bytes, all_bytes, shape);
+}
+
+bool goes_by_hub(std::size_t bytes, const Shape& shape) {
+  return shape.meets_at_hub && reduces_with_signatures(bytes, shape);
 }
 
 bool reduces_with_signatures(std::size_t bytes, const Shape& shape) {
   return goes_with_signatures(bytes, bytes, shape) && (shape.node_ranks() == 1 || bytes <= shape.flat_bytes);
 }
 
-Estimate with_signatures(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& m) {
-  Estimate all = on_nodes(shape, [&](int k) -> Estimate {
+namespace {
+
+/// What the node does for it: one that is not alone shows its leader what it has, and gets the result.
+Estimate show(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& m) {
+  return on_nodes(shape, [&](int k) -> Estimate {
     const double copies = 4 * static_cast<double>(carried) + (k > 1 ? 2 * static_cast<double>(shown) : 0);
     const std::size_t steps = k > 1 ? 2 : 1;
     return {steps * m.step_s + copy_s(copies, m), steps, 0, 0};
   });
-  all.seconds += exchange_seconds(shape.nodes - 1, static_cast<double>(kSignatureBytes + carried), m);
+}
+
+double letters_seconds(int letters, std::size_t carried, const Machine& m) {
+  return exchange_seconds(letters, static_cast<double>(kSignatureBytes + carried), m);
+}
+
+}  // namespace
+
+Estimate with_signatures(std::size_t carried, std::size_t shown, std::size_t answered, const Shape& shape,
+                         const Machine& m) {
+  Estimate all = show(carried, shown, shape, m);
+  all.seconds += letters_seconds(shape.nodes - 1, carried, m);
+  if (answered && shape.meets_at_hub) all.seconds += letters_seconds(shape.nodes - 1, answered, m);
+  return all;
+}
+
+Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, const Machine& m) {
+  const bool by_tree = bcasts_by_tree(bytes, shape);
+  const int ways = std::bit_width(unsigned(shape.nodes - 1)), letters = by_tree ? ways : shape.nodes - 1;
+  Estimate all = show(bytes, bytes, shape, m);
+  all.seconds += by_tree ? ways * letters_seconds(1, bytes, m) : letters_seconds(letters, bytes, m);
+  all.wire_bytes = bytes * letters;
+  all.chunk_bytes = bytes;
   return all;
 }
 
@@ -266,7 +303,7 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, cons
   const int n = shape.nodes, k = shape.node_ranks();
   const std::size_t bytes = operand.bytes;
   if (algorithm == ReduceAlgorithm::kDirect && reduces_with_signatures(bytes, shape)) {
-    Estimate all_at_once = with_signatures(bytes, bytes, shape, m);
+    Estimate all_at_once = with_signatures(bytes, bytes, receiver_only ? 0 : bytes, shape, m);
     all_at_once.seconds += (k + n) * static_cast<double>(bytes) / m.reduce_bytes_per_s;
     if (receiver_only) all_at_once.steps = 1;  // node 0's leader has it
     all_at_once.wire_bytes = receiver_only ? 0 : bytes * (n - 1);
@@ -302,6 +339,7 @@ double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machin
 namespace {
 
 Choice choose(const Operand& operand, const Shape& shape, const Machine& machine, bool receiver_only) {
+  if (goes_by_hub(operand.bytes, shape)) return {ReduceAlgorithm::kDirect, 1};
   ReduceAlgorithm best = ReduceAlgorithm::kPipeline;
   double least = std::numeric_limits<double>::infinity();
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {

@@ -44,6 +44,7 @@ struct Shape {
   int nodes = 0, ranks = 0;
   int local_size = 0;  ///< ranks on each node; 0 where nodes differ
   int most_local = 0;  ///< ranks on the fullest node
+  bool meets_at_hub = false;  ///< meeting.hpp
   std::size_t slot_bytes, flat_bytes;
 };
 
@@ -73,7 +74,8 @@ std::size_t slot_share_bytes(int k, std::size_t slot_bytes);
 /// What a broadcast on a node hands over in one step: a slot of a long message; of one of few slots an eighth, so that
 /// ranks read while the source writes.
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
-Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machine);
+/// of_bytes: the message that they are a part of; 0: they are all of it.
+Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machine, std::size_t of_bytes = 0);
 /// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.
 std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes);
 Estimate node_reduce(std::size_t bytes, const Shape& shape, const Machine& machine);
@@ -85,20 +87,31 @@ std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes);
 /// Each node sends so many messages at once, and gets as many.
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& machine);
 /// The meeting of all ranks with which every operation over nodes begins: signatures go from leader to leader, in so
-/// many rounds; in each, every leader sends one and gets one.
-constexpr std::size_t kSignatureBytes = 48;
-int meeting_rounds(int nodes);
+/// many rounds, or to the hub and back.
+constexpr std::size_t kSignatureBytes = 64;  ///< with how much goes along
+int meeting_rounds(const Shape& shape);
 Estimate meeting(const Shape& shape, const Machine& machine);
 
 /// Whether an operation is so short, and the nodes so few, that the data go along with the signatures: `carried` is
 /// what a leader sends, `shown` what it then hands to its node.
 bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& shape);
-/// The same of a broadcast, whose root's node sends to all others by itself.
+/// The same of a broadcast.
 bool bcasts_with_signatures(std::size_t bytes, const Shape& shape);
+/// Whether it then goes along a binomial tree; shorter ones go from root's node straight to all others, unless leaders
+/// meet at the hub: it is as many messages, but not all of them root's.
+bool bcasts_by_tree(std::size_t bytes, const Shape& shape);
+Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, const Machine& machine);
+/// The same of an allgather, of so many bytes of the fullest node, and of all.
+bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape);
 /// The same of a reduction. Ranks of a node are then added up by their leader alone.
 bool reduces_with_signatures(std::size_t bytes, const Shape& shape);
-/// From the call to the return of the last rank, but for what is computed.
-Estimate with_signatures(std::size_t carried, std::size_t shown, const Shape& shape, const Machine& machine);
+/// Whether it does without a look at the costs, which do not know that the nodes' messages share cores: any other way has
+/// more of them.
+bool goes_by_hub(std::size_t bytes, const Shape& shape);
+/// From the call to the return of the last rank, but for what is computed. answered: what the hub's leader sends each,
+/// where leaders meet there and all get something.
+Estimate with_signatures(std::size_t carried, std::size_t shown, std::size_t answered, const Shape& shape,
+                         const Machine& machine);
 
 /// What is to be reduced. Partial sums of 16-bit floats travel as float32, twice as wide.
 struct Operand {

@@ -34,6 +34,7 @@ const char* why_not(const ReduceAlgorithmRow& row, int lanes, std::size_t bytes,
   if (asked != ReduceAlgorithm::kAuto && asked != row.id) return "ACCDP_ALLREDUCE says which";
   if (!may_reduce_by(row.id, bytes, shape, receiver_only)) return "only up to a slot: ACCDP_CHUNK_BYTES";
   if (!row.is_offered) return "for comparison";
+  if (asked == ReduceAlgorithm::kAuto && goes_by_hub(bytes, shape)) return "more messages, for which nodes share cores";
   if (row.id == ReduceAlgorithm::kPipeline && lanes != lanes_for(bytes, shape))
     return lanes == 1 ? "leaders: below a quarter of ACCDP_CHUNK_BYTES"
                       : "lanes: from a quarter of ACCDP_CHUNK_BYTES, on few nodes";
@@ -76,11 +77,11 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
     return way;
   }
   // The node's part runs beside the wire but for the last frame.
-  const Estimate each = node_bcast(e.chunk_bytes, shape, m);
+  const Estimate each = node_bcast(e.chunk_bytes, shape, m, bytes);
   const double wire = bcast_seconds(algorithm, shape.nodes, frames, static_cast<double>(bytes), m.link);
   e.seconds += std::max(wire, each.seconds * static_cast<double>(frames)) + each.seconds;
   // The last frame may be short enough for fewer steps.
-  e.steps += each.steps * (frames - 1) + node_bcast(bytes - (frames - 1) * chunk, shape, m).steps;
+  e.steps += each.steps * (frames - 1) + node_bcast(bytes - (frames - 1) * chunk, shape, m, bytes).steps;
   // Every round of `nodes` frames goes as the first one.
   for (const Hop& hop : bcast_schedule(algorithm, shape.nodes, 0, std::min<std::size_t>(frames, shape.nodes))) {
     const std::size_t sent = (frames - 1 - hop.frame) / shape.nodes + 1;
@@ -100,10 +101,7 @@ Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
   Plan plan{bcast_by(chosen, bytes, chunk, shape, m), {}};
   if (options.algorithm == BcastAlgorithm::kAuto && bcasts_with_signatures(bytes, shape)) {
     plan.others.push_back(plan.chosen);
-    Estimate e = with_signatures(bytes, bytes, shape, m);
-    e.wire_bytes = bytes * (shape.nodes - 1);
-    e.chunk_bytes = bytes;
-    plan.chosen = {kWithSignatures, 1, e, ""};
+    plan.chosen = {kWithSignatures, 1, bcast_with_signatures_estimate(bytes, shape, m), ""};
   }
   for (BcastAlgorithm other : {BcastAlgorithm::kChain, BcastAlgorithm::kBinomial, BcastAlgorithm::kScatterAllgather}) {
     if (other == chosen) continue;
@@ -203,9 +201,9 @@ Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
 
 Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
   if (const std::size_t carried = block * shape.node_ranks(), all = block * shape.ranks;
-      goes_with_signatures(carried, all, shape)) {
-    Estimate e = with_signatures(carried, all, shape, m);
-    e.wire_bytes = block * shape.ranks_on_node_0() * (shape.nodes - 1);
+      allgathers_with_signatures(carried, all, shape)) {
+    Estimate e = with_signatures(carried, all, all, shape, m);
+    e.wire_bytes = (shape.meets_at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
     e.chunk_bytes = block;
     return {{kWithSignatures, 1, e, ""}, {}};
   }

@@ -27,6 +27,11 @@ void for_wire_pieces(const Message& m, Piece piece) {
   } while (at < m.bytes);
 }
 
+/// What its receiver need not have asked for may go at once; who waits for a grant has granted all of it.
+Wire::Form form_of(const Message& m) {
+  return m.bytes <= kMostAheadBytes ? Wire::Form::kPieces : Wire::Form::kWhole;
+}
+
 }  // namespace
 
 PostOffice::PostOffice(Fabric& fabric)
@@ -170,7 +175,7 @@ void PostOffice::make_place(const MessageHandle& m, int from) {
     return;
   }
   for_wire_pieces(
-      *m, [&](Bytes piece) { parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id)), {}, m}); });
+      *m, [&](Bytes piece) { parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id), form_of(*m)), {}, m}); });
 }
 
 void PostOffice::grant_place(const MessageHandle& m, int from) {
@@ -322,7 +327,7 @@ void PostOffice::flush_wire(int peer) {
   for (; !route.streaming.empty(); route.streaming.pop_front()) {
     const MessageHandle m = route.streaming.front();
     for_wire_pieces(*m, [&](Bytes piece) {
-      parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id)), {}, m});
+      parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id), form_of(*m)), {}, m});
     });
   }
 }

@@ -71,7 +71,7 @@ class Pipeline : SegmentPipeline {
     if (grid_.lanes() > 1)
       hand_round(segment);
     else if (receiver_ < 0)
-      bcast_on_node(c_, {place(segment)}, t.local_of(leader_));
+      bcast_on_node(c_, {place(segment)}, t.local_of(leader_), in_.size());
     else if (t.is_near(receiver_) && receiver_ != leader_)
       hand_over(c_, speaks_ || has_result() ? place(segment).data() : nullptr, grid_.segment(segment).bytes,
                 t.local_of(leader_), t.local_of(receiver_));

@@ -3,11 +3,12 @@
 //   1. on the node the ranks show the leader what they have (1 step);
 //   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, or to
 //      the one that wants it, and has the result: it reduces by itself, in node order. Where data go one way, so do the
-//      signatures, and who sends goes ahead;
+//      signatures, and who sends goes ahead. Where leaders meet at the hub, its leader reduces, and sends all the result
+//      (meeting.cpp);
 //   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
-// fabric.hpp. Cost: one message's way; S*(nodes-1) bytes out of each node that has something to tell; 2 steps, 1 with a
-// rank per node.
+// fabric.hpp. Cost: one message's way, at the hub two, along a tree log2(nodes); S*(nodes-1) bytes out of each node that
+// has something to tell; 2 steps, 1 with a rank per node.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
@@ -42,30 +43,44 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
   c.note({name_of(ReduceAlgorithm::kDirect), 1, in.size()});
   const std::size_t count = in.size() / element_bytes(how.type);
   const int to_node = receiver < 0 ? -1 : t.node_of(receiver);
-  if (c.local_size() > 1)
-    copy_to(c.open(), in);
-  else
-    c.open_unwritten();
-  c.publish_with({in.size(), -1, to_node, [&](std::byte* place) {
-                    if (c.local_size() == 1) return copy_to(place, in);
-                    const std::span<const void*> sources = c.sources();
-                    for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
-                    reduce(place, sources, count, how.partial());
-                  }});
-  if (to_node >= 0 && to_node != t.node()) return;
   const auto reduce_carried = [&](std::byte* place) {
     const void* sources[kMeetingFanOut];
     for (int node = 0; node < t.nodes(); ++node) sources[node] = c.carried(node, in.size()).data();
     reduce(place, std::span(sources, t.nodes()), count, how);
+    return in.size();
   };
+  if (c.local_size() > 1)
+    copy_to(c.open(), in);
+  else
+    c.open_unwritten();
+  Context::Cargo cargo{in.size(), -1, to_node, [&](std::byte* place) {
+                         if (c.local_size() == 1) return copy_to(place, in);
+                         const std::span<const void*> sources = c.sources();
+                         for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
+                         reduce(place, sources, count, how.partial());
+                       }};
+  if (receiver < 0) cargo.answer = reduce_carried;
+  c.publish_with(cargo);
+  if (to_node >= 0 && to_node != t.node()) return;
   const int leader = t.leader(t.node());
   if (receiver == leader) {
     if (t.is_leader()) reduce_carried(out.data());
     return;
   }
-  if (t.is_leader() && receiver < 0) reduce_carried(out.data());
+  if (t.is_leader() && receiver < 0) {
+    if (c.is_answered())
+      copy_to(out.data(), c.carried(0, in.size()));
+    else
+      reduce_carried(out.data());
+  }
   show_to_node(
-      c, [&](std::byte* slot) { receiver < 0 ? copy_to(slot, out) : reduce_carried(slot); },
+      c,
+      [&](std::byte* slot) {
+        if (receiver < 0)
+          copy_to(slot, out);
+        else
+          reduce_carried(slot);
+      },
       [&](const std::byte* slot) {
         if (receiver < 0 || receiver == t.rank()) copy_to(out.data(), {slot, in.size()});
       });
@@ -78,10 +93,11 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
     copy_to(c.open(), data);
   else
     c.open_unwritten();
-  c.publish_with({t.is_near(root) ? data.size() : 0, t.node_of(root), -1, [&](std::byte* place) {
-                    copy_to(place,
-                            t.rank() == root ? ConstBytes(data) : ConstBytes(c.slot(t.local_of(root)), data.size()));
-                  }});
+  const auto load = [&](std::byte* place) {
+    copy_to(place, t.rank() == root ? ConstBytes(data) : ConstBytes(c.slot(t.local_of(root)), data.size()));
+  };
+  c.publish_with(
+      {t.is_near(root) ? data.size() : 0, t.node_of(root), -1, load, bcasts_by_tree(data.size(), c.shape())});
   if (t.is_leader() && t.rank() != root) copy_to(data.data(), c.carried(t.node_of(root), data.size()));
   show_to_node(
       c, [&](std::byte* slot) { copy_to(slot, data); },
@@ -100,18 +116,18 @@ namespace {
 
 /// Each leader tells a node, or all (-1), the blocks of its own, which have so many bytes together.
 template <class BytesOf>
-void publish_with_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_node, BytesOf bytes_of) {
-  const Topology& t = c.topology();
+Context::Cargo cargo_of_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_node, BytesOf bytes_of) {
   if (c.local_size() > 1)
     copy_to(c.open(), in);
   else
     c.open_unwritten();
-  c.publish_with({bytes, -1, to_node, [&](std::byte* place) {
-                    for (int rank : t.neighbours()) {
-                      copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), bytes_of(rank)));
-                      place += bytes_of(rank);
-                    }
-                  }});
+  return {bytes, -1, to_node, [&c, in, bytes_of](std::byte* place) {
+            const Topology& t = c.topology();
+            for (int rank : t.neighbours()) {
+              copy_to(place, rank == t.rank() ? in : ConstBytes(c.slot(t.local_of(rank)), bytes_of(rank)));
+              place += bytes_of(rank);
+            }
+          }};
 }
 
 /// Blocks of a node's ranks that lie one after the other; where the next node's may begin.
@@ -129,7 +145,7 @@ void gather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>&
   const Topology& t = c.topology();
   c.note({kWithSignatures, 1, in.size()});
   const auto bytes_of_node = [&](int node) { return in.size() * t.members(node).size(); };
-  publish_with_blocks(c, in, bytes_of_node(t.node()), t.node_of(root), [&](int) { return in.size(); });
+  c.publish_with(cargo_of_blocks(c, in, bytes_of_node(t.node()), t.node_of(root), [&](int) { return in.size(); }));
   if (!t.is_near(root)) return;
   const auto blocks_of = [&](int node) { return c.carried(node, bytes_of_node(node)); };
   if (t.leader(t.node()) == root) {
@@ -149,18 +165,25 @@ void gather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>&
 void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
   c.note({kWithSignatures, 1, in.size()});
-  publish_with_blocks(c, in, bytes_of_node(t, t.node(), outs), -1, [&](int rank) { return outs[rank].size(); });
-  if (t.is_leader())
-    for (int node = 0; node < t.nodes(); ++node)
-      take_blocks(t, node, c.carried(node, bytes_of_node(t, node, outs)).data(), outs);
+  std::vector<std::size_t> begins{0};  // of each node's blocks among all
+  for (int node = 0; node < t.nodes(); ++node) begins.push_back(begins.back() + bytes_of_node(t, node, outs));
+  const auto bytes_of_node = [&](int node) { return begins[node + 1] - begins[node]; };
+  const auto blocks_of = [&](int node) {
+    if (!c.is_answered()) return c.carried(node, bytes_of_node(node));
+    return c.carried(0, begins.back()).subspan(begins[node], bytes_of_node(node));
+  };
+  Context::Cargo cargo =
+      cargo_of_blocks(c, in, bytes_of_node(t.node()), -1, [&](int rank) { return outs[rank].size(); });
+  cargo.answer = [&](std::byte* place) {  // at the hub, whose own blocks come first
+    for (int node = 1; node < t.nodes(); ++node) copy_to(place + begins[node], blocks_of(node));
+    return begins.back();
+  };
+  c.publish_with(cargo);
+  for (int node = 0; t.is_leader() && node < t.nodes(); ++node) take_blocks(t, node, blocks_of(node).data(), outs);
   show_to_node(
       c,
       [&](std::byte* slot) {
-        for (int node = 0; node < t.nodes(); ++node) {
-          const ConstBytes blocks = c.carried(node, bytes_of_node(t, node, outs));
-          copy_to(slot, blocks);
-          slot += blocks.size();
-        }
+        for (int node = 0; node < t.nodes(); ++node) copy_to(slot + begins[node], blocks_of(node));
       },
       [&](const std::byte* slot) {
         for (int node = 0; node < t.nodes(); ++node) slot = take_blocks(t, node, slot, outs);

@@ -80,10 +80,10 @@ Bytes WireReduction::memory_of(const Flight& f, std::size_t frame) const {
 }
 
 Wire::Request WireReduction::expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag) {
-  if (!codec_ && !plain.empty()) return c_.wire().irecv(plain, speaker(node), tag);
+  if (!codec_ && !plain.empty()) return c_.wire().irecv(plain, speaker(node), tag, form());
   if (room.empty()) room = codec_ ? c_.scratch(codec_->room()) : scratch(grid_.largest());
-  return codec_ ? c_.wire().irecv(room, speaker(node), tag, false)
-                : c_.wire().irecv(room.first(grid_.cut(frame).bytes), speaker(node), tag);
+  return codec_ ? c_.wire().irecv(room, speaker(node), tag, Wire::Form::kUpTo)
+                : c_.wire().irecv(room.first(grid_.cut(frame).bytes), speaker(node), tag, form());
 }
 
 void WireReduction::start(std::size_t segment, Bytes memory) {
@@ -111,7 +111,7 @@ void WireReduction::contribute(Flight& f) {
       if (f.outbox[node].empty()) f.outbox[node] = c_.scratch(codec_->room());
       message = codec_->encode_contribution(frame, f.outbox[node]);
     }
-    f.offers[node] = c_.wire().isend(message, speaker(node), Wire::kCollective);
+    f.offers[node] = c_.wire().isend(message, speaker(node), Wire::kCollective, form());
   }
 }
 
@@ -140,7 +140,7 @@ void WireReduction::fold(Flight& f) {
   }
   for (int step = 1; step < grid_.nodes(); ++step) {
     const int node = (me_ + step) % grid_.nodes();
-    if (is_wanted(node)) f.answers[node] = c_.wire().isend(message, speaker(node), Wire::kResult);
+    if (is_wanted(node)) f.answers[node] = c_.wire().isend(message, speaker(node), Wire::kResult, form());
   }
 }
 

@@ -26,19 +26,26 @@ class Wire {
   };
   static constexpr std::uint64_t kDataTags = 16384;
   static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
+  /// How a message goes. Who sends one in pieces and who receives it so say the same.
+  enum class Form {
+    kWhole,   ///< of a receive: of exactly that length
+    kUpTo,    ///< of a receive: of any length that the buffer has room for; its sender says kWhole
+    kPieces,  ///< of known length, cut into what MPI libraries send over TCP without asking the receiver first
+  };
   struct Request {
-    std::uint64_t raw = 0;  ///< the library's handle
+    std::uint64_t raw = 0;  ///< the library's handle; in pieces: of the first that is not complete
     std::size_t bytes = 0;  ///< of the buffer; of a completed receive: of the message
     int peer = -1;
     bool pending = false;
     bool is_receive = false;
-    bool exact = true;  ///< of a receive: whether a shorter message is an error
+    Form form = Form::kWhole;
+    std::vector<std::uint64_t> further = {};  ///< handles of further pieces, the last one first
   };
 
   virtual ~Wire() = default;
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
-  virtual Request isend(ConstBytes data, int to, Tag tag) = 0;
-  virtual Request irecv(Bytes data, int from, Tag tag, bool exact = true) = 0;
+  virtual Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) = 0;
+  virtual Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) = 0;
   /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has
   /// a use for, until it is complete.
   struct NativeCall {

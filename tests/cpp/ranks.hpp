@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <map>
 #include <thread>
 #include <vector>
@@ -108,8 +109,11 @@ inline bool run_closed_ranks(int size, const Body& body) {
   });
 }
 
+/// Of a node that is a container: of its machine's cores less than one is its own, so that leaders meet at the hub.
+constexpr double kSharedCores = 0.5, kOwnCores = std::numeric_limits<double>::infinity();
+
 /// Runs `body` in threads that form one group over several nodes: nodes[r] is rank r's. An exception ends the test.
-inline void run_nodes(const std::vector<int>& nodes, const Body& body) {
+inline void run_nodes(const std::vector<int>& nodes, const Body& body, double cores = kOwnCores) {
   const int size = static_cast<int>(nodes.size());
   std::map<int, int> members;
   for (int node : nodes) ++members[node];
@@ -122,7 +126,7 @@ inline void run_nodes(const std::vector<int>& nodes, const Body& body) {
     threads.emplace_back([&, rank] {
       try {
         std::vector<accdp::Peer> peers;
-        for (int node : nodes) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
+        for (int node : nodes) peers.push_back({"host" + std::to_string(node), getpid(), 0, node, cores});
         const auto segment = segments.find(nodes[rank]);
         const int fd = segment == segments.end() ? -1 : segment->second.fd();
         accdp::Group group("test", rank, peers, fd, 30, std::make_shared<ThreadWire>(mail, rank, size));

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr std::size_t kShort = 40;
+constexpr std::size_t kShort = 40, kByTree = 20000;
 
 /// While the others stay away root goes exactly so many broadcasts ahead.
 void how_far(int nodes) {
@@ -33,13 +33,13 @@ void how_far(int nodes) {
 }
 
 /// Calls of all kinds, roots in turn, every rank at its own pace.
-void calls_stay_apart(const std::vector<int>& nodes, int calls) {
+void calls_stay_apart(const std::vector<int>& nodes, int calls, double cores = kOwnCores) {
   const int size = static_cast<int>(nodes.size());
-  run_nodes(nodes, [&](Group& group) {
+  const auto body = [&](Group& group) {
     std::mt19937 same(1), pace(group.rank());
     for (int call = 0; call < calls; ++call) {
       const int root = static_cast<int>(same() % size), kind = static_cast<int>(same() % 8);
-      const std::size_t count = same() % 16 == 0 ? 3 * kChunk : same() % kShort;
+      const std::size_t count = same() % 16 == 0 ? 3 * kChunk : same() % 16 == 1 ? kByTree : same() % kShort;
       if (pace() % 16 == 0) usleep(pace() % 300);
       Ints give = input(call + group.rank(), count), take(count);
       const bool is_root = group.rank() == root;
@@ -61,17 +61,22 @@ void calls_stay_apart(const std::vector<int>& nodes, int calls) {
       }
     }
     group.barrier();
-  });
+  };
+  run_nodes(nodes, body, cores);
 }
 
 using Call = std::function<void(Group&, Ints& data)>;
+struct Place {
+  std::vector<int> nodes;
+  double cores = kOwnCores;
+};
 
 /// The ranks of `nodes` call one thing, rank 2 another. All hear of it, by words that name it first and both calls.
-void disagreement(const std::vector<int>& nodes, const Call& usual, const std::string& usual_words, const Call& odd,
+void disagreement(const Place& place, const Call& usual, const std::string& usual_words, const Call& odd,
                   const std::string& odd_words) {
   const auto started = Clock::now();
-  run_nodes(nodes, [&](Group& group) {
-    Ints data = input(group.rank(), kShort);
+  const auto body = [&](Group& group) {
+    Ints data = input(group.rank(), kByTree);
     group.barrier();
     std::string said;
     try {
@@ -85,7 +90,8 @@ void disagreement(const std::vector<int>& nodes, const Call& usual, const std::s
     if (first == std::string::npos || its == std::string::npos || said.find(usual_words, its) == std::string::npos)
       throw Error("expected that rank 2 calls " + odd_words + ", but others " + usual_words + ", got " + said);
     CHECK_THROWS(group.barrier(), MismatchError, "#2 is an earlier call; this is #");
-  });
+  };
+  run_nodes(place.nodes, body, place.cores);
   CHECK(Clock::now() - started < std::chrono::seconds(10));  // not by the deadline
 }
 
@@ -107,11 +113,15 @@ Call gather_to(int root) {
   };
 }
 
-void disagreements(const std::vector<int>& nodes) {
+void disagreements(const Place& nodes) {
   const std::string from_0 = "calls bcast of 4 int32 with root 0 as #2";
   disagreement(nodes, bcast_from(0), from_0, bcast_from(0, 5), "calls bcast of 5 int32 with root 0 as #2");
   disagreement(nodes, bcast_from(2), "calls bcast of 4 int32 with root 2", bcast_from(2, 5), "calls bcast of 5 int32");
   disagreement(nodes, bcast_from(0), from_0, bcast_from(2), "calls bcast of 4 int32 with root 2 as #2");
+  // By a tree, in which rank 2 passes on to others where there are enough.
+  const std::string long_one = "calls bcast of 20000 int32 with root 0 as #2";
+  disagreement(nodes, bcast_from(0, kByTree), long_one, bcast_from(0, 5), "calls bcast of 5 int32 with root 0 as #2");
+  disagreement(nodes, bcast_from(0, kByTree), long_one, bcast_from(2, kByTree), "int32 with root 2 as #2");
   // Nobody sends: each waits for another.
   disagreement(nodes, bcast_from(2), "calls bcast of 4 int32 with root 2 as #2", bcast_from(0), from_0);
   disagreement(nodes, reduce_to(0), "calls reduce (sum) of 4 int32 with root 0 as #2", reduce_to(2), "with root 2");
@@ -122,6 +132,12 @@ void disagreements(const std::vector<int>& nodes) {
   disagreement(nodes, barrier, "calls barrier as #2", gather_to(0), "calls gather");
   disagreement(nodes, gather_to(0), "calls gather", barrier, "calls barrier as #2");
   disagreement(nodes, bcast_from(2), "calls bcast", barrier, "calls barrier as #2");
+  const Call sum = [](Group& group, Ints& data) {
+    const Bytes some = bytes(data).first(16);
+    group.allreduce(some, some, kType, ReduceOp::kSum);
+  };
+  disagreement(nodes, sum, "calls allreduce (sum) of 4 int32 as #2", reduce_to(0), "calls reduce");
+  disagreement(nodes, bcast_from(1), "calls bcast", sum, "calls allreduce (sum) of 4 int32 as #2");
 }
 
 /// One that comes late is asked what it calls, and answers when it comes.
@@ -148,8 +164,12 @@ int main() {
   calls_stay_apart({0, 1, 2}, 400);
   calls_stay_apart({0, 0, 1, 1}, 300);
   calls_stay_apart({0, 1, 2, 3, 4, 5, 6, 7}, 200);
-  disagreements({0, 1, 2});
-  disagreements({0, 1, 2, 3});
-  disagreements({0, 0, 1, 2, 2});
+  calls_stay_apart({0, 1, 2, 3}, 400, kSharedCores);
+  calls_stay_apart({0, 0, 1, 1, 2}, 300, kSharedCores);
+  for (double cores : {kOwnCores, kSharedCores}) {
+    disagreements({{0, 1, 2}, cores});
+    disagreements({{0, 1, 2, 3}, cores});
+    disagreements({{0, 0, 1, 2, 2}, cores});
+  }
   late_ranks();
 }

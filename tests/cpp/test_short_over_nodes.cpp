@@ -1,5 +1,8 @@
 // Short operations over nodes, whose data go along with the signatures: results, messages, and ranks that disagree.
+#include <numeric>
+
 #include "coll/meeting.hpp"
+#include "coll/schedule.hpp"
 #include "group_checks.hpp"
 
 namespace {
@@ -14,7 +17,15 @@ void results(Group& group) {
   }
 }
 
-/// Whom a leader sends what. A signature goes to every other leader, or along with data that go one way.
+/// To how many nodes a leader sends a broadcast.
+std::size_t children_of(const Topology& t, int root, bool by_tree) {
+  if (!by_tree) return t.is_near(root) ? t.nodes() - 1 : 0;
+  const int place = (t.node() - t.node_of(root) + t.nodes()) % t.nodes();
+  return bcast_schedule(BcastAlgorithm::kBinomial, t.nodes(), place, 1).front().to.size();
+}
+
+/// Whom a leader sends what. A signature goes to every other leader, or along with data that go one way. At the hub its
+/// leader sends what all get.
 void messages_sent(Group& group) {
   constexpr std::size_t kCount = 100, kBytes = kCount * sizeof(std::int32_t);
   const Topology& t = group.topology();
@@ -23,24 +34,39 @@ void messages_sent(Group& group) {
   for (int root = 0; root < group.size(); ++root) {
     Ints data = input(root, kCount), sum(kCount);
     group.bcast(bytes(data), kType, root);
-    CHECK(sent() == (leads && t.is_near(root) ? others * (kSignatureBytes + kBytes) : 0));
+    CHECK(sent() == leads * children_of(t, root, group.shape().meets_at_hub) * (kSignatureBytes + kBytes));
     group.reduce(bytes(data), bytes(sum), kType, ReduceOp::kSum, root);
     CHECK(sent() == (leads && !t.is_near(root) ? kSignatureBytes + kBytes : 0));
     group.barrier();
   }
   Ints data = input(group.rank(), kCount);
   group.allreduce(bytes(data), bytes(data), kType, ReduceOp::kSum);
-  CHECK(sent() == leads * others * (kSignatureBytes + kBytes) &&
+  const bool at_hub = group.shape().meets_at_hub, is_hub = at_hub && t.node() == 0;
+  const std::size_t told = at_hub && !is_hub ? 1 : others;
+  CHECK(sent() == leads * told * (kSignatureBytes + kBytes) &&
         group.last_run().way.algorithm == std::string("direct"));
   CHECK(group.last_run().steps == (t.local_size() > 1 ? 2 : 1));
   std::vector<Ints> blocks(group.size(), Ints(kCount));
   std::vector<Bytes> outs;
   for (Ints& block : blocks) outs.push_back(bytes(block));
   group.allgather(bytes(data), outs, kType);
-  CHECK(sent() == leads * others * (kSignatureBytes + kBytes * t.local_size()));
+  CHECK(sent() == leads * told * (kSignatureBytes + kBytes * (is_hub ? t.size() : t.local_size())));
   for (int root = 0; root < group.size(); ++root) {
     group.gather(bytes(data), group.rank() == root ? outs : std::vector<Bytes>{}, kType, root);
     CHECK(sent() == (leads && !t.is_near(root) ? kSignatureBytes + kBytes * t.local_size() : 0));
+  }
+}
+
+/// Above what root's node may send to all others by itself each node passes on what it got.
+void bcast_by_tree(Group& group) {
+  const Topology& t = group.topology();
+  const std::size_t count = kMost / (t.nodes() - 1) + 1, letter = kSignatureBytes + count * sizeof(std::int32_t);
+  for (int root = 0; root < group.size(); ++root) {
+    Ints data = input(group.rank() == root ? root : 99, count);
+    group.bcast(bytes(data), kType, root);
+    CHECK(data == input(root, count));
+    CHECK(group.last_run().wire_bytes == (t.is_leader() ? children_of(t, root, true) * letter : 0));
+    group.barrier();
   }
 }
 
@@ -62,22 +88,23 @@ void untouched(Group& group, const std::function<void(Ints& data)>& call) {
   CHECK_THROWS(group.barrier(), MismatchError, "disagree: rank 1 (pid");
 }
 
-void disagreements(const std::vector<int>& nodes) {
+void disagreements(const std::vector<int>& nodes, double cores) {
   const auto part = [](Ints& data, std::size_t count) { return bytes(data).first(count * sizeof(std::int32_t)); };
   const auto sum = [](Group& group, Bytes data) { group.allreduce(data, data, kType, ReduceOp::kSum); };
+  const auto run = [&](const Body& body) { run_nodes(nodes, body, cores); };
   for (std::size_t odd : {std::size_t{9}, kMost, kMost + 1})  // the last one is too long to go along
-    run_nodes(nodes, [&](Group& group) {
+    run([&](Group& group) {
       untouched(group, [&](Ints& data) { sum(group, part(data, group.rank() == 1 ? odd : 8)); });
     });
-  run_nodes(nodes, [&](Group& group) {
+  run([&](Group& group) {
     untouched(group, [&](Ints& data) {
       group.rank() == 1 ? sum(group, part(data, 8)) : group.bcast(part(data, 8), kType, 0);
     });
   });
-  run_nodes(nodes, [&](Group& group) {
+  run([&](Group& group) {
     untouched(group, [&](Ints& data) { group.rank() == 1 ? sum(group, part(data, 8)) : group.barrier(); });
   });
-  run_nodes(nodes, [&](Group& group) {
+  run([&](Group& group) {
     untouched(group, [&](Ints& data) { group.bcast(part(data, 8), kType, group.rank() == 1 ? 1 : 0); });
   });
 }
@@ -87,12 +114,23 @@ void disagreements(const std::vector<int>& nodes) {
 int main() {
   for (const std::vector<int>& nodes :
        {std::vector{0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 0, 1, 0, 2}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
-    run_nodes(nodes, results);
-    run_nodes(nodes, messages_sent);
+    for (double cores : {kOwnCores, kSharedCores}) {
+      run_nodes(nodes, results, cores);
+      run_nodes(nodes, messages_sent, cores);
+    }
   }
+  for (int nodes : {3, 4, 8}) {
+    std::vector<int> apart(nodes);
+    std::iota(apart.begin(), apart.end(), 0);
+    run_nodes(apart, bcast_by_tree);
+  }
+  run_nodes({0, 1, 0, 2, 2, 1}, bcast_by_tree);
   run_nodes({0, 1, 2, 3, 4, 5, 6, 7, 8}, results);  // too many nodes for one round
   run_nodes({0, 1}, average_of_halves);
   run_nodes({0, 0, 1, 1}, average_of_halves);
-  disagreements({0, 1, 2});
-  disagreements({0, 1, 0, 2, 2});
+  run_nodes({0, 0, 1, 1, 2, 2}, average_of_halves, kSharedCores);
+  for (double cores : {kOwnCores, kSharedCores}) {
+    disagreements({0, 1, 2}, cores);
+    disagreements({0, 1, 0, 2, 2}, cores);
+  }
 }

@@ -36,7 +36,7 @@ class ThreadWire : public accdp::Wire {
  public:
   ThreadWire(std::shared_ptr<Mail> mail, int rank, int size) : mail_(std::move(mail)), rank_(rank), size_(size) {}
 
-  Request isend(accdp::ConstBytes data, int to, Tag tag) override {
+  Request isend(accdp::ConstBytes data, int to, Tag tag, Form form = Form::kWhole) override {
     std::lock_guard lock(mail_->mutex);
     auto letter = std::make_shared<Mail::Letter>();
     letter->data = data;
@@ -47,14 +47,14 @@ class ThreadWire : public accdp::Wire {
     mail_->letters[{rank_, to, tag}].push_back(letter);
     sends_[++last_] = letter;
     count(data.size(), tag);
-    return {last_, data.size(), to, true, false};
+    return {last_, data.size(), to, true, false, form};
   }
 
-  Request irecv(accdp::Bytes data, int from, Tag tag, bool exact) override {
+  Request irecv(accdp::Bytes data, int from, Tag tag, Form form = Form::kWhole) override {
     std::lock_guard lock(mail_->mutex);
     receives_[{from, rank_, tag}].push_back({++last_, data});
     routes_[last_] = {from, rank_, tag};
-    return {last_, data.size(), from, true, true, exact};
+    return {last_, data.size(), from, true, true, form};
   }
 
   Request start(const NativeCall&) override { throw accdp::UsageError("threads have no collectives of their own"); }
@@ -77,7 +77,7 @@ class ThreadWire : public accdp::Wire {
     received_.erase(found);
     routes_.erase(request.raw);
     request.pending = false;
-    if (request.exact && bytes != request.bytes)
+    if (request.form != Form::kUpTo && bytes != request.bytes)
       throw accdp::MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
                                  " bytes, expected " + std::to_string(request.bytes));
     request.bytes = bytes;

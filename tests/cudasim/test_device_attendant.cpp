@@ -12,13 +12,13 @@ class DeviceWire : public ProcessWire {
  public:
   using ProcessWire::ProcessWire;
   bool takes_device_memory() const override { return true; }
-  Request isend(ConstBytes data, int to, Tag tag) override {
+  Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) override {
     check(data);
-    return ProcessWire::isend(data, to, tag);
+    return ProcessWire::isend(data, to, tag, form);
   }
-  Request irecv(Bytes data, int from, Tag tag, bool exact) override {
+  Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) override {
     check(data);
-    return ProcessWire::irecv(data, from, tag, exact);
+    return ProcessWire::irecv(data, from, tag, form);
   }
 
  private:

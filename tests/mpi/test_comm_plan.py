@@ -8,9 +8,10 @@ from accdp_comm import Communicator, UsageError, _core, settings
 SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test have chunks of 4 KiB
 
 
-def signature_bytes(nodes: int) -> int:
-    """What a leader sends of signatures, up to eight nodes."""
-    return 48 * (nodes - 1)
+def signature_bytes(op: str, nodes: int, plan) -> int:
+    """What the leader of node 0, root, sends of signatures, up to eight nodes: to each, or to its children in a tree."""
+    by_tree = op == "bcast" and plan.algorithm == "direct" and _core.bcasts_by_tree(plan.nbytes, plan.shape)
+    return _core.SIGNATURE_BYTES * ((nodes - 1).bit_length() if by_tree else nodes - 1)
 
 
 def run(world, op: str, nbytes: int, dtype: type = np.float32) -> dict:
@@ -50,7 +51,7 @@ def test_what_ran_is_what_was_planned(world, op):
         # nothing to tell the others.
         is_direct = op == "reduce" and chosen.algorithm == "direct"
         goes_ahead = is_direct and _core.reduces_with_signatures(nbytes, world._core.shape)
-        assert sent == chosen.wire_bytes + (0 if goes_ahead else signature_bytes(nodes)), where
+        assert sent == chosen.wire_bytes + (0 if goes_ahead else signature_bytes(op, nodes, plan)), where
         if world.nodes[world.rank] == 0:
             assert ran["steps"] == chosen.steps, where
 
@@ -66,7 +67,7 @@ def test_a_bcast_that_the_settings_choose(world, algorithm):
     if world.nodes[world.rank] == 0:
         assert ran["steps"] == plan.chosen.steps
     nodes = len(set(world.nodes))
-    assert sent_by_node(world, ran["wire_bytes"]) == plan.chosen.wire_bytes + signature_bytes(nodes)
+    assert sent_by_node(world, ran["wire_bytes"]) == plan.chosen.wire_bytes + signature_bytes("bcast", nodes, plan)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling", "ring", "pipeline"])
@@ -101,7 +102,7 @@ def test_bytes_of_sums_between_leaders(comm, topology, algorithm, dtype):
         for nbytes in (0, 16, 64, 200, 1024) if nodes > 1 else ():
             plan = world.plan("allreduce", np.zeros(nbytes // np.dtype(dtype).itemsize, dtype))
             sent = sent_by_node(world, run(world, "allreduce", nbytes, dtype)["wire_bytes"])
-            assert sent == plan.chosen.wire_bytes + signature_bytes(nodes), plan
+            assert sent == plan.chosen.wire_bytes + signature_bytes("allreduce", nodes, plan), plan
     if nodes == 1:
         pytest.skip("one node: nothing travels")
 

@@ -1,7 +1,8 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
 // nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
-// writes; of a long one that comes part by part the others read one part while the source writes the next. Cost: a step for each piece. A short one goes ahead: its source waits for nobody, the others for the source.
-// Between nodes: bcast_stream.cpp.
+// writes; of a long one that comes part by part the others read one part while the source writes the next. Cost: a step
+// for each piece. A short one goes ahead: its source waits for nobody, the others for the source. Between nodes:
+// bcast_stream.cpp.
 #include <cstring>
 
 #include "coll/algorithms.hpp"
@@ -69,7 +70,8 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
       c.publish();
       c.await(source);
       const std::byte* slot = c.slot(source);
-      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, of_bytes), slot += bytes; });
+      walk(spans, done, n,
+           [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, of_bytes), slot += bytes; });
     }
     done += n;
   } while (done < total);

@@ -213,7 +213,9 @@ bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& s
 
 bool bcasts_with_signatures(std::size_t bytes, const Shape& shape) { return goes_with_signatures(bytes, bytes, shape); }
 
-bool bcasts_by_tree(std::size_t bytes, const Shape& shape) { return shape.meets_at_hub || bytes * (shape.nodes - 1) > kMostCarriedBytes; }
+bool bcasts_by_tree(std::size_t bytes, const Shape& shape) {
+  return shape.meets_at_hub || bytes * (shape.nodes - 1) > kMostCarriedBytes;
+}
 
 bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape) {
   return goes_with_signatures(shape.meets_at_hub ? all_bytes : node_bytes, all_bytes, shape);

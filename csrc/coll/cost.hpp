@@ -42,8 +42,8 @@ struct Shape {
 
   std::vector<Nodes> alike;
   int nodes = 0, ranks = 0;
-  int local_size = 0;  ///< ranks on each node; 0 where nodes differ
-  int most_local = 0;  ///< ranks on the fullest node
+  int local_size = 0;         ///< ranks on each node; 0 where nodes differ
+  int most_local = 0;         ///< ranks on the fullest node
   bool meets_at_hub = false;  ///< meeting.hpp
   std::size_t slot_bytes, flat_bytes;
 };
@@ -105,8 +105,8 @@ Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, c
 bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape);
 /// The same of a reduction. Ranks of a node are then added up by their leader alone.
 bool reduces_with_signatures(std::size_t bytes, const Shape& shape);
-/// Whether it does without a look at the costs, which do not know that the nodes' messages share cores: any other way has
-/// more of them.
+/// Whether it does without a look at the costs, which do not know that the nodes' messages share cores: any other way
+/// has more of them.
 bool goes_by_hub(std::size_t bytes, const Shape& shape);
 /// From the call to the return of the last rank, but for what is computed. answered: what the hub's leader sends each,
 /// where leaders meet there and all get something.

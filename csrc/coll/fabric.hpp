@@ -59,7 +59,7 @@ class Fabric {
   /// Whether ranks outnumber the cores that this node has: of its machine's, if other nodes are there, too.
   bool is_crowded() const;
 
-  double timeout_s;  ///< of operations that give none
+  std::atomic<double> timeout_s;  ///< of operations that give none; any thread sets it
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
   const ReduceAlgorithm allreduce;  ///< between nodes

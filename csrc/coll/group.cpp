@@ -97,7 +97,7 @@ void Group::check_op(Datatype type, ReduceOp op) const {
 
 double Group::seconds(double timeout_s) const {
   if (timeout_s >= 0) return timeout_s;
-  return settings().timeout_s > 0 ? settings().timeout_s : fabric_.timeout_s;
+  return settings().timeout_s > 0 ? settings().timeout_s : fabric_.timeout_s.load();
 }
 
 void Group::check_root(int root) const {

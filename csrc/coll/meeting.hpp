@@ -14,9 +14,9 @@ constexpr bool meets_at_hub(int nodes, double cores_per_node) {
   return nodes > 2 && nodes <= kMeetingFanOut && cores_per_node < 1;
 }
 
-/// How leaders hear of all others elsewhere: in each round from up to seven, in the next from leaders eight times as far away.
-/// Calls round(distance, messages); a round has messages to leaders 1, 2, ... times the distance away. Few rounds,
-/// because each costs a message's way; few messages in them, because each costs time at both ends. Pure.
+/// How leaders hear of all others elsewhere: in each round from up to seven, in the next from leaders eight times as
+/// far away. Calls round(distance, messages); a round has messages to leaders 1, 2, ... times the distance away. Few
+/// rounds, because each costs a message's way; few messages in them, because each costs time at both ends. Pure.
 template <class Round>
 void for_meeting_rounds(int nodes, Round round) {
   for (int distance = 1; distance < nodes; distance *= kMeetingFanOut) {

@@ -28,9 +28,7 @@ void for_wire_pieces(const Message& m, Piece piece) {
 }
 
 /// What its receiver need not have asked for may go at once; who waits for a grant has granted all of it.
-Wire::Form form_of(const Message& m) {
-  return m.bytes <= kMostAheadBytes ? Wire::Form::kPieces : Wire::Form::kWhole;
-}
+Wire::Form form_of(const Message& m) { return m.bytes <= kMostAheadBytes ? Wire::Form::kPieces : Wire::Form::kWhole; }
 
 }  // namespace
 
@@ -174,8 +172,9 @@ void PostOffice::make_place(const MessageHandle& m, int from) {
     routes_[from].arriving[m->id] = m;
     return;
   }
-  for_wire_pieces(
-      *m, [&](Bytes piece) { parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id), form_of(*m)), {}, m}); });
+  for_wire_pieces(*m, [&](Bytes piece) {
+    parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id), form_of(*m)), {}, m});
+  });
 }
 
 void PostOffice::grant_place(const MessageHandle& m, int from) {

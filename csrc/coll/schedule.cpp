@@ -91,8 +91,8 @@ std::vector<Hop> bcast_schedule(BcastAlgorithm algorithm, int places, int place,
 double bcast_seconds(BcastAlgorithm algorithm, int places, std::size_t frames, double bytes, const LinkSpeed& link) {
   const double rounds = std::bit_width(static_cast<unsigned>(places - 1)), hops = places - 1;
   const double all = bytes / link.bytes_per_s, one = all / static_cast<double>(frames);
-  // Frames follow each other on every link, so only the way of one counts; a link of root's carries each of them once for
-  // each of its children, the one with the most below it first.
+  // Frames follow each other on every link, so only the way of one counts; a link of root's carries each of them once
+  // for each of its children, the one with the most below it first.
   switch (algorithm) {
     case BcastAlgorithm::kBinomial:
     case BcastAlgorithm::kP2pCompressed: return rounds * (link.latency_s + all);

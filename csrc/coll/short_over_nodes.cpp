@@ -3,12 +3,12 @@
 //   1. on the node the ranks show the leader what they have (1 step);
 //   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, or to
 //      the one that wants it, and has the result: it reduces by itself, in node order. Where data go one way, so do the
-//      signatures, and who sends goes ahead. Where leaders meet at the hub, its leader reduces, and sends all the result
-//      (meeting.cpp);
+//      signatures, and who sends goes ahead. Where leaders meet at the hub, its leader reduces, and sends all the
+//      result (meeting.cpp);
 //   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
-// fabric.hpp. Cost: one message's way, at the hub two, along a tree log2(nodes); S*(nodes-1) bytes out of each node that
-// has something to tell; 2 steps, 1 with a rank per node.
+// fabric.hpp. Cost: one message's way, at the hub two, along a tree log2(nodes); S*(nodes-1) bytes out of each node
+// that has something to tell; 2 steps, 1 with a rank per node.
 #include <cstring>
 
 #include "coll/algorithms.hpp"

@@ -25,7 +25,8 @@ struct Cut {
   std::size_t bytes, pieces, each;
 
   Cut(std::size_t of_bytes, Wire::Form form)
-      : bytes(of_bytes), pieces(form == Wire::Form::kPieces ? std::max<std::size_t>(ceil_div(bytes, kPieceBytes), 1) : 1) {
+      : bytes(of_bytes),
+        pieces(form == Wire::Form::kPieces ? std::max<std::size_t>(ceil_div(bytes, kPieceBytes), 1) : 1) {
     constexpr std::size_t kLine = 64;
     each = ceil_div(ceil_div(bytes, pieces), kLine) * kLine;
     if (each) pieces = std::max<std::size_t>(ceil_div(bytes, each), 1);

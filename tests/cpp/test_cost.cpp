@@ -49,6 +49,22 @@ void choices() {
       }
 }
 
+/// Broadcasts between nodes.
+void ways_of_a_bcast() {
+  const LinkSpeed slow{125e6, 50e-6};
+  // Long streams go by the chain, whose every link carries each byte once; a single frame by the tree.
+  CHECK(choose_bcast(8, 256, 64 << 20, slow) == BcastAlgorithm::kChain);
+  CHECK(choose_bcast(8, 1, 1000, slow) == BcastAlgorithm::kBinomial);
+  CHECK(choose_bcast(2, 1, 1000, slow) == BcastAlgorithm::kChain);
+  const double limit = (64 << 20) / slow.bytes_per_s;
+  const double chain = bcast_seconds(BcastAlgorithm::kChain, 4, 256, 64 << 20, slow);
+  CHECK(chain > limit && chain < 1.02 * limit);  // the latencies of frames that follow each other do not add up
+  const double frame = slow.latency_s + (200 << 10) / slow.bytes_per_s;
+  CHECK(std::abs(bcast_seconds(BcastAlgorithm::kBinomial, 4, 1, 200 << 10, slow) / (2 * frame) - 1) < 1e-9);
+  CHECK(choose_bcast(4, 1, 200 << 10, slow) == BcastAlgorithm::kBinomial);
+  CHECK(bcast_seconds(BcastAlgorithm::kBinomial, 4, 256, 64 << 20, slow) > 1.9 * limit);
+}
+
 /// However long a message and however many nodes: in no time, and time grows with bytes.
 void plans_of_any_size() {
   const Shape shape = shape_of(4096, 8);
@@ -159,7 +175,8 @@ void any_ranks_anywhere() {
           const int known = nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
           nodes.push_back(std::min(known, static_cast<int>(below(most_nodes))));
         }
-        AsPlanned(nodes, below(2) ? kSharedCores : kOwnCores).run({0, 1, below(64), below(floats / 4), below(floats), below(4 * floats)});
+        AsPlanned(nodes, below(2) ? kSharedCores : kOwnCores)
+            .run({0, 1, below(64), below(floats / 4), below(floats), below(4 * floats)});
       }
     }
 }
@@ -179,6 +196,7 @@ void pieces() {
 int main() {
   by_hand();
   choices();
+  ways_of_a_bcast();
   plans_of_any_size();
   ring_bytes();
   for (const std::vector<int>& nodes : {std::vector{0},

@@ -43,8 +43,7 @@ void messages_sent(Group& group) {
   group.allreduce(bytes(data), bytes(data), kType, ReduceOp::kSum);
   const bool at_hub = group.shape().meets_at_hub, is_hub = at_hub && t.node() == 0;
   const std::size_t told = at_hub && !is_hub ? 1 : others;
-  CHECK(sent() == leads * told * (kSignatureBytes + kBytes) &&
-        group.last_run().way.algorithm == std::string("direct"));
+  CHECK(sent() == leads * told * (kSignatureBytes + kBytes) && group.last_run().way.algorithm == std::string("direct"));
   CHECK(group.last_run().steps == (t.local_size() > 1 ? 2 : 1));
   std::vector<Ints> blocks(group.size(), Ints(kCount));
   std::vector<Bytes> outs;

@@ -59,21 +59,6 @@ void schedules() {
   CHECK_THROWS(bcast_algorithm_named("ring"), UsageError, "expected one of auto, chain");
 }
 
-void costs() {
-  const LinkSpeed slow{125e6, 50e-6};
-  // Long streams go by the chain, whose every link carries each byte once; a single frame by the tree.
-  CHECK(choose_bcast(8, 256, 64 << 20, slow) == BcastAlgorithm::kChain);
-  CHECK(choose_bcast(8, 1, 1000, slow) == BcastAlgorithm::kBinomial);
-  CHECK(choose_bcast(2, 1, 1000, slow) == BcastAlgorithm::kChain);
-  const double limit = (64 << 20) / slow.bytes_per_s;
-  const double chain = bcast_seconds(BcastAlgorithm::kChain, 4, 256, 64 << 20, slow);
-  CHECK(chain > limit && chain < 1.02 * limit);  // the latencies of frames that follow each other do not add up
-  const double frame = slow.latency_s + (200 << 10) / slow.bytes_per_s;
-  CHECK(std::abs(bcast_seconds(BcastAlgorithm::kBinomial, 4, 1, 200 << 10, slow) / (2 * frame) - 1) < 1e-9);
-  CHECK(choose_bcast(4, 1, 200 << 10, slow) == BcastAlgorithm::kBinomial);
-  CHECK(bcast_seconds(BcastAlgorithm::kBinomial, 4, 256, 64 << 20, slow) > 1.9 * limit);
-}
-
 std::vector<Piece> pieces_of(const std::vector<std::pair<std::size_t, Datatype>>& shapes, bool lossy) {
   static std::byte memory[1];
   std::vector<Piece> pieces;
@@ -436,7 +421,6 @@ void spreads() {
 
 int main() {
   schedules();
-  costs();
   plans();
   policy();
   shared_cores();

@@ -9,7 +9,7 @@ SIZES = [0, 64, 1024, 1088, 4096, 40_000, 300_000]  # bytes; the ranks of a test
 
 
 def signature_bytes(op: str, nodes: int, plan) -> int:
-    """What the leader of node 0, root, sends of signatures, up to eight nodes: to each, or to its children in a tree."""
+    """What the leader of node 0, root, sends of signatures on up to eight nodes: to each, or to children in a tree."""
     by_tree = op == "bcast" and plan.algorithm == "direct" and _core.bcasts_by_tree(plan.nbytes, plan.shape)
     return _core.SIGNATURE_BYTES * ((nodes - 1).bit_length() if by_tree else nodes - 1)
 

@@ -199,9 +199,9 @@ class Context::Meeting {
   const Cargo& cargo_;
   const int nodes_ = c_.topology().nodes(), me_ = c_.topology().node();
   const Clock::time_point began_ = Clock::now();
-  Signature all_;              // of this rank and all that it heard of
-  bool asks_ = true;           // whom it waits for
-  bool is_heard_out_ = false;  // although some disagree, so that all hear of it
+  Signature all_;                            // of this rank and all that it heard of
+  bool asks_ = c_.wire().late_ranks_live();  // whom it waits for: not one that may be dead
+  bool is_heard_out_ = false;                // although some disagree, so that all hear of it
 };
 
 void Context::meet_leaders(const Cargo& cargo) { Meeting(*this, cargo).run(); }

@@ -216,4 +216,5 @@ def test_the_odd_rank_is_named(comm, topology):
     with formed(comm, topology) as world:
         odd = world.size - 1
         with pytest.raises(MismatchError, match=rf"disagree: rank {odd} \(pid .* of 11 float64 .*but rank "):
+            world.barrier()  # a rank that is late would hear of it while it forms the group, or wakes up in here
             world.allreduce(np.ones(11 if world.rank == odd else 10))

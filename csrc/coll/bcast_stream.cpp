@@ -8,18 +8,19 @@
 #include "coll/bcast_stream.hpp"
 
 #include <cstring>
-#include <deque>
+#include <map>
 #include <utility>
 
 #include "base/settings.hpp"
 #include "coll/algorithms.hpp"
 #include "coll/mpi_baselines.hpp"
+#include "coll/receipts.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kAhead = 8;  // receives posted before their frame is needed
-constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
+constexpr std::size_t kAhead = ReceiptRule::kMostAhead;  // receives posted before their frame is needed
+constexpr std::size_t kKept = 16;                        // frames that may be on their way to the next nodes at once
 
 using Seconds = std::chrono::duration<double>;
 
@@ -80,6 +81,7 @@ class BetweenNodes {
       if (place_ == 0 && direct_) codec_->fetch();
       if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
     }
+    if (leads_) count_frames();
     const double began = processor_seconds();
     const auto under_way = Clock::now();
     try {
@@ -95,9 +97,9 @@ class BetweenNodes {
         handing_over += processor_seconds() - before;
       }
       for (Passage& passage : passages_) settle(passage);
-      for (Wire::Request& receipt : receipts_) c_.wait(receipt);
-      while (!sent_at_receipt_.empty()) await_receipt();
-      if (sent_bytes_ > 0) c_.link().end(Clock::now());
+      for (auto& [place, frames] : taken_) frames.await_all();
+      for (auto& [place, frames] : given_) frames.await_all();
+      if (wants_receipts_ && place_ == 0) c_.link().end(Clock::now());
       if (wants_time_ && place_ == nodes_ - 1) tell_end();
       if (wants_time_ && place_ == 0) await_end(set_out);
       if (leads_ && direct_)
@@ -108,17 +110,35 @@ class BetweenNodes {
         c_.abandon(passage.receive);
         for (Wire::Request& send : passage.sends) c_.abandon(send);
       }
-      c_.abandon(receipt_);
-      for (Wire::Request& receipt : receipts_) c_.abandon(receipt);
+      for (auto& [place, frames] : taken_) frames.abandon();
+      for (auto& [place, frames] : given_) frames.abandon();
+      c_.abandon(end_);
       throw;
     }
   }
 
  private:
   int leader_at(int place) const { return c_.topology().leader((place + root_node_) % nodes_, root_); }
-  /// Of a long stream not every frame has a receipt: each costs both sides a message.
-  bool has_receipt(std::size_t frame) const {
-    return wants_receipts_ && (frame < kEachReceipt || frame % kReceiptEvery == 0);
+  /// By whom this node gets frames, to whom it gives them, and how many.
+  void count_frames() {
+    std::map<int, std::size_t> from, to;
+    for (const Hop& hop : hops_) {
+      if (hop.from >= 0) ++from[hop.from];
+      for (int place : hop.to) ++to[place];
+    }
+    const auto rule = [&](int sender, int receiver, std::size_t frames) {
+      return ReceiptRule{frames, wants_receipts_ && sender == 0 && receiver == 1};
+    };
+    for (auto [place, frames] : from) taken_.try_emplace(place, c_, leader_at(place), rule(place, place_, frames));
+    for (auto [place, frames] : to) given_.try_emplace(place, c_, leader_at(place), rule(place_, place, frames));
+  }
+  void pass(ConstBytes message, const std::vector<int>& to, Passage& p) {
+    for (int place : to) {
+      FramesUnderWay& frames = given_.at(place);
+      frames.make_room();
+      p.sends.push_back(c_.isend({leader_at(place), message}, direct_ ? Wire::Form::kPieces : Wire::Form::kWhole));
+      frames.sent(message.size());
+    }
   }
   Passage& passage(std::size_t hop) {
     while (passages_.size() <= hop % kKept) passages_.emplace_back();
@@ -178,14 +198,8 @@ class BetweenNodes {
     }
     report_.wire_bytes += message.size();
     moved_bytes_ += message.size() * hops_[i].to.size();
-    for (int place : hops_[i].to) {
-      p.sends.push_back(c_.isend({leader_at(place), message}));
-      if (place != 1 || !wants_receipts_) continue;
-      c_.link().sent(message.size(), Clock::now());
-      sent_bytes_ += message.size();
-      if (has_receipt(frame)) sent_at_receipt_.push_back(sent_bytes_);
-    }
-    look_for_receipts();
+    pass(message, hops_[i].to, p);
+    if (wants_receipts_) given_.at(1).look();
   }
 
   /// All other ranks get the same bits, those on the root's node too.
@@ -199,7 +213,8 @@ class BetweenNodes {
 
   /// While nothing is known of the link few frames are on their way, so that a wrong first choice is soon seen.
   void feel_the_link() {
-    while (!c_.link().is_known() && sent_at_receipt_.size() >= kFirstFrames) await_receipt();
+    while (wants_receipts_ && !c_.link().is_known() && given_.at(1).awaited() >= kFirstFrames)
+      given_.at(1).await_receipt();
   }
   /// Once the link is known better than when the codecs were chosen, they are chosen again.
   void reconsider(std::size_t frame, Journey journey) {
@@ -214,31 +229,14 @@ class BetweenNodes {
     codec_->choose(frame, journey);
   }
 
-  void look_for_receipts() {
-    while (!sent_at_receipt_.empty()) {
-      if (!receipt_.pending) receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(1), Wire::kReceipt);
-      if (!c_.test(receipt_)) return;
-      count_receipt();
-    }
-  }
-  void await_receipt() {
-    if (!receipt_.pending) receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(1), Wire::kReceipt);
-    c_.wait(receipt_);
-    count_receipt();
-  }
-  void count_receipt() {
-    c_.link().received(sent_at_receipt_.front(), Clock::now());
-    sent_at_receipt_.pop_front();
-  }
-
   /// The node that comes last has it all: that is when a stream ends.
   void tell_end() {
-    receipts_.push_back(c_.wire().isend(ConstBytes(&token_, 1), leader_at(0), Wire::kReceipt));
-    c_.wait(receipts_.back());
+    end_ = c_.wire().isend(c_.scratch(1), leader_at(0), Wire::kReceipt);
+    c_.wait(end_);
   }
   void await_end(Clock::time_point set_out) {
-    receipt_ = c_.wire().irecv(Bytes(&token_, 1), leader_at(nodes_ - 1), Wire::kReceipt);
-    c_.wait(receipt_);
+    end_ = c_.wire().irecv(c_.scratch(1), leader_at(nodes_ - 1), Wire::kReceipt);
+    c_.wait(end_);
     if (is_as_chosen_) codec_->note_time(Seconds(Clock::now() - set_out).count());
   }
 
@@ -264,7 +262,8 @@ class BetweenNodes {
     settle(p);
     const std::size_t frame = hops_[i].frame;
     const int from = leader_at(hops_[i].from);
-    p.receive = direct_ ? c_.irecv({from, direct_memory(frame, p)}) : c_.irecv_up_to({from, room_of(p)});
+    p.receive =
+        direct_ ? c_.irecv({from, direct_memory(frame, p)}, Wire::Form::kPieces) : c_.irecv_up_to({from, room_of(p)});
   }
 
   void take(std::size_t i) {
@@ -277,13 +276,12 @@ class BetweenNodes {
     const Bytes memory = direct_ ? direct_memory(frame, p) : p.room.first(p.receive.bytes);
     report_.wire_bytes += memory.size();
     moved_bytes_ += memory.size() * (1 + hops_[i].to.size());
-    for (int place : hops_[i].to) p.sends.push_back(c_.isend({leader_at(place), memory}));
+    pass(memory, hops_[i].to, p);
     if (!direct_)
       codec_->decode(frame, memory);
     else if (memory.data() == p.room.data())
       scatter(memory, spans_of_frame(frame));
-    if (has_receipt(frame) && hops_[i].from == 0 && place_ == 1)
-      receipts_.push_back(c_.wire().isend(ConstBytes(&token_, 1), leader_at(0), Wire::kReceipt));
+    taken_.at(hops_[i].from).count();
   }
 
   // ---- on the node ------------------------------------------------------------------------------
@@ -298,7 +296,6 @@ class BetweenNodes {
   }
 
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
-  static constexpr std::size_t kEachReceipt = 16, kReceiptEvery = 8;
 
   Context& c_;
   const std::vector<Piece>& pieces_;
@@ -315,12 +312,9 @@ class BetweenNodes {
   std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
   bool knew_link_ = false;
   double considered_ = 0;
-  // Receipts, on the root and on the place after it.
-  Wire::Request receipt_;
-  std::vector<Wire::Request> receipts_;
-  std::deque<std::size_t> sent_at_receipt_;  // of the receipts that are still to come
-  std::size_t sent_bytes_ = 0;
-  std::byte token_{1};
+  std::map<int, FramesTaken> taken_;     // by the place that they come from
+  std::map<int, FramesUnderWay> given_;  // by the place that they go to
+  Wire::Request end_;
   std::vector<std::byte> result_;  // root: a lossy frame as the others get it
 };
 

@@ -113,14 +113,14 @@ inline bool run_closed_ranks(int size, const Body& body) {
 constexpr double kSharedCores = 0.5, kOwnCores = std::numeric_limits<double>::infinity();
 
 /// Runs `body` in threads that form one group over several nodes: nodes[r] is rank r's. An exception ends the test.
-inline void run_nodes(const std::vector<int>& nodes, const Body& body, double cores = kOwnCores) {
+inline void run_nodes(const std::vector<int>& nodes, const Body& body, double cores = kOwnCores,
+                      const std::shared_ptr<Mail>& mail = std::make_shared<Mail>()) {
   const int size = static_cast<int>(nodes.size());
   std::map<int, int> members;
   for (int node : nodes) ++members[node];
   std::map<int, Segment> segments;
   for (auto [node, ranks] : members)
     if (ranks > 1) segments.try_emplace(node, ranks);
-  const auto mail = std::make_shared<Mail>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {

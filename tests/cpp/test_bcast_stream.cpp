@@ -4,6 +4,7 @@
 #include <random>
 
 #include "codec/nvcomp_api.hpp"
+#include "coll/receipts.hpp"
 #include "group_checks.hpp"
 
 using Floats = std::vector<float>;
@@ -155,6 +156,38 @@ void again_and_again(Group& group) {
     }
 }
 
+/// Frames so short that they leave whether or not somebody takes them: of a slow rank, few wait for it.
+void frames_await_receipts(int slow, const char* algorithm, const char* codec) {
+  const auto mail = std::make_shared<Mail>();
+  mail->slow = slow;
+  const auto body = [&](Group& group) {
+    const Floats wanted = weights(128 * 1024, 9);
+    Floats values = group.rank() == 0 ? wanted : Floats(wanted.size());
+    group.bcast_stream({{memory(values), Datatype::kF32}}, 0, stream_options(codec, 4096, algorithm));
+    CHECK(values == wanted);
+  };
+  run_nodes({0, 1, 2}, body, kOwnCores, mail);
+  CHECK(mail->most_kept <= ReceiptRule::kMostAhead + 1);  // the signature comes before them
+}
+
+/// Whatever the number of frames: no sender waits for a receipt that does not come, none comes that nobody waits for,
+/// and few are on their way.
+void receipts_match_waits(bool measures_link) {
+  for (std::size_t frames = 0; frames < 200; ++frames) {
+    const ReceiptRule rule{frames, measures_link};
+    std::size_t arrived = 0, receipts = 0, waits = 0;
+    for (std::size_t nth = 1; nth <= frames; ++nth) receipts += rule.has(nth);
+    for (std::size_t sent = 0; sent < frames; ++sent)
+      while (sent - arrived >= ReceiptRule::kMostAhead) {
+        do CHECK(++arrived <= sent);
+        while (!rule.has(arrived));
+        ++waits;
+      }
+    CHECK(measures_link ? receipts >= waits : receipts == waits);
+    CHECK(measures_link || frames > ReceiptRule::kMostAhead || receipts == 0);
+  }
+}
+
 int main() {
   if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
   set_setting("ACCDP_CACHE_DIR", "-");
@@ -171,6 +204,11 @@ int main() {
     run_nodes({0, 1, 2}, body);
   }
   run_nodes({0, 1, 2}, bytes_on_the_wire);
+  receipts_match_waits(false);
+  receipts_match_waits(true);
+  for (int slow : {0, 1, 2})
+    for (const char* algorithm : {"chain", "binomial", "scatter_allgather"})
+      for (const char* codec : {"none", "zstd"}) frames_await_receipts(slow, algorithm, codec);
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}})
     run_nodes(nodes, again_and_again);
 }

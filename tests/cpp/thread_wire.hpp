@@ -1,10 +1,12 @@
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -29,6 +31,8 @@ class Mail {
 
   std::mutex mutex;
   std::map<Route, std::deque<std::shared_ptr<Letter>>> letters;
+  int slow = -1;              ///< a rank that seldom looks at what has come
+  std::size_t most_kept = 0;  ///< of collectives: letters of one route that lay there at once
 };
 
 /// One rank's end of it.
@@ -44,7 +48,9 @@ class ThreadWire : public accdp::Wire {
       letter->copied.assign(data.begin(), data.end());
       letter->data = letter->copied;
     }
-    mail_->letters[{rank_, to, tag}].push_back(letter);
+    auto& route = mail_->letters[{rank_, to, tag}];
+    route.push_back(letter);
+    if (tag == kCollective) mail_->most_kept = std::max(mail_->most_kept, route.size());
     sends_[++last_] = letter;
     count(data.size(), tag);
     return {last_, data.size(), to, true, false, form};
@@ -62,6 +68,7 @@ class ThreadWire : public accdp::Wire {
 
   bool test(Request& request) override {
     if (!request.pending) return true;
+    if (request.is_receive && mail_->slow == rank_) std::this_thread::sleep_for(std::chrono::microseconds(200));
     std::lock_guard lock(mail_->mutex);
     if (!request.is_receive) {
       const Mail::Letter& letter = *sends_.at(request.raw);

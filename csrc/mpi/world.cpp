@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdio>
@@ -112,14 +113,32 @@ class Exchange {
 /// Whether somebody else (mpi4py) calls MPI_Finalize in some ranks, and we in the others.
 bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 
-/// MPI_Finalize begins with this, whoever calls it and from wherever. Ranks that leave MPI to us meet in finalize(),
-/// those of somebody else here: else each kind would wait for the other without end.
-int meet_in_finalize(MPI_Comm, int, void*, void*) {
+// From ranks that close a group and leave at about the same time.
+constexpr std::chrono::milliseconds kFarewellsTake{200};
+
+void await_farewells() {
+  const auto awaits = [] {
+    const std::lock_guard lock(state().wires_mutex);
+    return std::ranges::any_of(state().wires, [](const State::WireComm& wire) { return wire.is_dropped; });
+  };
+  free_dropped_wires();
+  for (const auto until = Clock::now() + kFarewellsTake; awaits() && Clock::now() < until; free_dropped_wires()) {
+    const timespec nap{0, 100'000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+/// MPI_Finalize begins with this where somebody else calls it. Ranks that leave MPI to us meet in finalize(), those of
+/// somebody else here: else each kind would wait for the other without end.
+int leave_in_finalize(MPI_Comm, int, void*, void*) {
   State& s = state();
-  if (std::exchange(s.has_met, true)) return MPI_SUCCESS;
-  MPI_Request request;
-  if (const int code = MPI_Ibarrier(s.world, &request)) return code;
-  return MPI_Wait(&request, MPI_STATUS_IGNORE);
+  if (is_mixed() && !std::exchange(s.has_met, true)) {
+    MPI_Request request;
+    if (const int code = MPI_Ibarrier(s.world, &request)) return code;
+    if (const int code = MPI_Wait(&request, MPI_STATUS_IGNORE)) return code;
+  }
+  if (!s.ours && s.health == Wire::kWell) await_farewells();  // finalize() reads them itself
+  return MPI_SUCCESS;
 }
 
 void call_in_finalize(MPI_Comm_delete_attr_function* call) {
@@ -286,7 +305,7 @@ bool join() {
   } else if (done) {
     s.world = s.duplicate;
     s.stage = State::kInside;
-    if (is_mixed()) call_in_finalize(meet_in_finalize);
+    if (s.owners < world_size()) call_in_finalize(leave_in_finalize);
   }
   return s.stage == State::kInside;
 }

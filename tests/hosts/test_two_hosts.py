@@ -48,6 +48,15 @@ def test_open_mpi_refuses_ranks_over_hosts_that_it_did_not_start(two_hosts):
     assert "start the script by mpirun, or build accdp with MPICH" in result.stderr, str(result)
 
 
+@pytest.mark.parametrize("owner", ["from mpi4py import MPI; ", ""], ids=["mpi4py", "accdp"])
+@pytest.mark.parametrize("end", ["; group.close()", ""], ids=["closed", "open"])
+def test_mpi_has_nothing_to_say_at_the_end(two_hosts, mpich_launcher, owner, end):
+    """Over UCX each message that nobody has read is a warning, whoever calls MPI_Finalize."""
+    code = f"{owner}import accdp_comm; group = accdp_comm.Communicator(); group.barrier(){end}"
+    result = two_hosts.mpiexec(1, [sys.executable, "-c", code], timeout=SECONDS)
+    assert result.returncode == 0 and not result.stdout + result.stderr, str(result)
+
+
 def test_collectives_with_uneven_nodes(two_hosts, launcher):
     result = start(two_hosts, launcher, [2, 1], COLLECTIVES_CHILD)
     check_reports(result, ["node0", "node0", "node1"])

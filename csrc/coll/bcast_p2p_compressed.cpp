@@ -23,7 +23,8 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
     try {
       if (hop.from >= 0) {
         const auto began = Clock::now();
-        for (std::size_t i = 0; i < frames; ++i) requests.push_back(c.irecv_up_to({leader_at(hop.from), room(i)}));
+        for (std::size_t i = 0; i < frames; ++i)
+          requests.push_back(c.irecv({leader_at(hop.from), room(i)}, Wire::Form::kUpTo));
         for (Wire::Request& request : requests) c.wait(request);
         report.wire_s += Seconds(Clock::now() - began).count();
         StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
@@ -43,7 +44,8 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
         std::vector<ConstBytes> messages;
         for (std::size_t i = 0; i < frames; ++i) messages.push_back(own.encode(i, room(i)));
         const auto began = Clock::now();
-        for (const ConstBytes& message : messages) requests.push_back(c.isend({leader_at(child), message}));
+        for (const ConstBytes& message : messages)
+          requests.push_back(c.isend({leader_at(child), message}, Wire::Form::kUpTo));
         for (Wire::Request& request : requests) c.wait(request);
         report.wire_s += Seconds(Clock::now() - began).count();
         if (hop.from < 0 && child == hop.to.front())

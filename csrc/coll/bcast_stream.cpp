@@ -132,11 +132,12 @@ class BetweenNodes {
     for (auto [place, frames] : from) taken_.try_emplace(place, c_, leader_at(place), rule(place, place_, frames));
     for (auto [place, frames] : to) given_.try_emplace(place, c_, leader_at(place), rule(place_, place, frames));
   }
+  Wire::Form form() const { return direct_ ? Wire::Form::kPieces : Wire::Form::kUpTo; }
   void pass(ConstBytes message, const std::vector<int>& to, Passage& p) {
     for (int place : to) {
       FramesUnderWay& frames = given_.at(place);
       frames.make_room();
-      p.sends.push_back(c_.isend({leader_at(place), message}, direct_ ? Wire::Form::kPieces : Wire::Form::kWhole));
+      p.sends.push_back(c_.isend({leader_at(place), message}, form()));
       frames.sent(message.size());
     }
   }
@@ -262,8 +263,7 @@ class BetweenNodes {
     settle(p);
     const std::size_t frame = hops_[i].frame;
     const int from = leader_at(hops_[i].from);
-    p.receive =
-        direct_ ? c_.irecv({from, direct_memory(frame, p)}, Wire::Form::kPieces) : c_.irecv_up_to({from, room_of(p)});
+    p.receive = c_.irecv({from, direct_ ? direct_memory(frame, p) : room_of(p)}, form());
   }
 
   void take(std::size_t i) {

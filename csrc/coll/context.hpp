@@ -93,10 +93,6 @@ class Context : public Lookout {
   Wire::Request irecv(const Incoming& parcel, Wire::Form form = Wire::Form::kWhole) {
     return wire().irecv(parcel.data, parcel.from, Wire::kCollective, form);
   }
-  /// Of a message that may be shorter; request.bytes says how long it was.
-  Wire::Request irecv_up_to(const Incoming& parcel) {
-    return wire().irecv(parcel.data, parcel.from, Wire::kCollective, Wire::Form::kUpTo);
-  }
   Wire& wire() { return *fabric_.wire(); }
   bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }
   double cores_per_node() const { return fabric_.cores_per_node(); }
@@ -191,9 +187,9 @@ class Exchange {
   ~Exchange();
 
   void receive(const Incoming& parcel);  ///< receives first: then what comes finds its place
-  void receive_up_to(const Incoming& parcel) { requests_.push_back(c_.irecv_up_to(parcel)); }
   void send(const Outgoing& parcel);
-  void send_whole(const Outgoing& parcel) { requests_.push_back(c_.isend(parcel)); }  ///< to one that receives up to
+  void receive_up_to(const Incoming& parcel) { requests_.push_back(c_.irecv(parcel, Wire::Form::kUpTo)); }
+  void send_up_to(const Outgoing& parcel) { requests_.push_back(c_.isend(parcel, Wire::Form::kUpTo)); }
   std::size_t begun() const { return requests_.size(); }
   std::size_t received_bytes(std::size_t message) const { return requests_[message].bytes; }
   /// So many of those that were begun. rest(): as Context::poll().

@@ -88,7 +88,7 @@ std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes);
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& machine);
 /// The meeting of all ranks with which every operation over nodes begins: signatures go from leader to leader, in so
 /// many rounds, or to the hub and back.
-constexpr std::size_t kSignatureBytes = 64;  ///< with how much goes along
+constexpr std::size_t kSignatureBytes = 64;  ///< what goes along lies behind them
 int meeting_rounds(const Shape& shape);
 Estimate meeting(const Shape& shape, const Machine& machine);
 

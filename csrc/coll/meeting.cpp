@@ -7,8 +7,8 @@
 // - one way, where data go one way: who has something to tell tells it, who gets it compares, and nobody else waits.
 //   All agree on which calls go ahead so, because they count them. Not where a rank may be dead without an end of the
 //   job: MPI minds every message to it, and who goes ahead would send several.
-// A letter has a head, which is all that is read of one that does not fit, and what it carries. There is room for a
-// first message of whatever length: who sends it may call something else.
+// A letter has a head, which is all that is read of one that does not fit, and what it carries. There is room for one
+// of whatever length: who sends it may call something else.
 #include "coll/meeting.hpp"
 
 #include <algorithm>
@@ -23,14 +23,11 @@
 namespace accdp {
 namespace {
 
-struct Head {
-  std::uint64_t carried;  ///< bytes
-  std::uint64_t unused;   ///< what is carried begins at a cache line
+/// What is carried begins at a cache line.
+struct alignas(kSignatureBytes) Head {
   Signature signature;
 };
 static_assert(sizeof(Head) == kSignatureBytes);
-// Of more than that a first message goes by a handshake over TCP (mpi_wire.cpp); the rest follows in one of its own.
-constexpr std::size_t kFirstBytes = 60 << 10;
 // Long against what a message takes, and short for who waits to hear that it does so in vain.
 constexpr std::chrono::milliseconds kAsksAfter{50};
 // Who has gone ahead answers when it next waits or calls something.
@@ -141,47 +138,36 @@ class Context::Meeting {
   void talk(const Nodes& from, const Nodes& to, Carries carries, int place = 0) {
     Exchange talks(c_);
     const int expected = static_cast<int>(from.size());
-    for (int i = 0; i < expected; ++i) talks.receive_up_to({leader(from[i]), letter(i + 1).first(kFirstBytes)});
+    for (int i = 0; i < expected; ++i) talks.receive_up_to({leader(from[i]), letter(i + 1)});
     // One head for all: MPI may read it later.
-    const Head mine{c_.carried_[place].bytes, 0, all_};
-    if (!to.empty()) std::memcpy(letter(place).data(), &mine, sizeof mine);
+    if (!to.empty()) std::memcpy(letter(place).data(), &all_, sizeof all_);
     for (int node : to) {
-      const Bytes all = letter(place).first(sizeof mine + (carries(node) ? mine.carried : 0));
-      talks.send_whole({leader(node), all.first(std::min(all.size(), kFirstBytes))});
-      talks.send({leader(node), all.subspan(std::min(all.size(), kFirstBytes))});
+      const std::size_t carried = carries(node) ? c_.carried_[place].bytes : 0;
+      talks.send_up_to({leader(node), letter(place).first(sizeof(Head) + carried)});
     }
     const auto compare = [&] {
       for (int i = 0; i < expected && !is_heard_out_; ++i)
-        if (talks.has_come(i) && said(i).signature != all_) call_the_roll(talks.peer(i), said(i).signature);
+        if (talks.has_come(i) && said(i) != all_) call_the_roll(talks.peer(i), said(i));
     };
     const auto look_around = [&] {
       compare();
       if (asks_) ask_whom_it_waits_for();
     };
-    talks.await_first(expected, look_around);  // the rest of what this rank sends may wait until the others receive it
+    talks.await_first(talks.begun(), look_around);
     compare();
     bool agree = true;
     for (int i = 0; i < expected; ++i) {
-      const Head head = said(i);
-      agree &= head.signature == all_;
-      all_.notice |= head.signature.notice;
-      const std::size_t first = talks.received_bytes(i);
-      const std::size_t carried = first > sizeof head ? std::min<std::size_t>(head.carried, kMostCarriedBytes) : 0;
-      const Bytes all = letter(i + 1).first(sizeof head + carried);
-      c_.carried_[i + 1] = {from[i], carried};
-      if (first != std::min(all.size(), kFirstBytes))
-        c_.fail_mismatch(c_.describe(leader(from[i])) + " sent " + std::to_string(first) + " bytes at once, expected " +
-                         std::to_string(std::min(all.size(), kFirstBytes)));
-      if (all.size() > first) talks.receive({leader(from[i]), all.subspan(first)});
+      agree &= said(i) == all_;
+      all_.notice |= said(i).notice;
+      c_.carried_[i + 1] = {from[i], std::max(talks.received_bytes(i), sizeof(Head)) - sizeof(Head)};
     }
-    talks.await_first(talks.begun(), look_around);
     if (!agree) all_.kind = kSomeDisagree;
   }
 
-  Head said(int message) const {
-    Head head;
-    std::memcpy(&head, letter(message + 1).data(), sizeof head);
-    return head;
+  Signature said(int message) const {
+    Signature signature;
+    std::memcpy(&signature, letter(message + 1).data(), sizeof signature);
+    return signature;
   }
 
   /// Who waits long may wait for one that is late, or that calls something else.

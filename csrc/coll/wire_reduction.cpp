@@ -82,8 +82,7 @@ Bytes WireReduction::memory_of(const Flight& f, std::size_t frame) const {
 Wire::Request WireReduction::expect(int node, std::size_t frame, Bytes plain, Bytes& room, Wire::Tag tag) {
   if (!codec_ && !plain.empty()) return c_.wire().irecv(plain, speaker(node), tag, form());
   if (room.empty()) room = codec_ ? c_.scratch(codec_->room()) : scratch(grid_.largest());
-  return codec_ ? c_.wire().irecv(room, speaker(node), tag, Wire::Form::kUpTo)
-                : c_.wire().irecv(room.first(grid_.cut(frame).bytes), speaker(node), tag, form());
+  return c_.wire().irecv(codec_ ? room : room.first(grid_.cut(frame).bytes), speaker(node), tag, form());
 }
 
 void WireReduction::start(std::size_t segment, Bytes memory) {

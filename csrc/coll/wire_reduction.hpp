@@ -91,7 +91,7 @@ class WireReduction {
   };
   Flight& flight(std::size_t segment) { return flights_[segment % flights_.size()]; }
   int speaker(int node) const;
-  Wire::Form form() const { return codec_ || workplace_ ? Wire::Form::kWhole : Wire::Form::kPieces; }
+  Wire::Form form() const { return codec_ ? Wire::Form::kUpTo : workplace_ ? Wire::Form::kWhole : Wire::Form::kPieces; }
   bool is_wanted(int node) const { return part_ != Part::kScatter && (receiver_ < 0 || receiver_ == node); }
   /// For frames that are not encoded.
   Bytes scratch(std::size_t bytes) { return workplace_ ? workplace_->scratch(bytes) : c_.scratch(bytes); }

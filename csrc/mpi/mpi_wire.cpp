@@ -2,6 +2,7 @@
 #include <atomic>
 #include <climits>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "mpi/native.hpp"
@@ -20,14 +21,18 @@ int count_of(std::size_t bytes) {
 // 64 KiB then take 1.8 times as long as 60 KiB, and MPI's thread spends a third more on each byte of a long message.
 constexpr std::size_t kPieceBytes = 60 << 10;
 
-/// Nearly equal pieces of a message; both ends cut alike.
+/// Pieces of a message; both ends cut alike. Of a known length nearly equal ones; else the first that is not of
+/// kPieceBytes is the last, if need be an empty one.
 struct Cut {
-  std::size_t bytes, pieces, each;
+  std::size_t bytes, pieces = 1, each;
 
-  Cut(std::size_t of_bytes, Wire::Form form)
-      : bytes(of_bytes),
-        pieces(form == Wire::Form::kPieces ? std::max<std::size_t>(ceil_div(bytes, kPieceBytes), 1) : 1) {
+  Cut(std::size_t of_bytes, Wire::Form form) : bytes(of_bytes), each(kPieceBytes) {
+    if (form == Wire::Form::kUpTo) {
+      pieces = bytes / kPieceBytes + 1;
+      return;
+    }
     constexpr std::size_t kLine = 64;
+    if (form == Wire::Form::kPieces) pieces = std::max<std::size_t>(ceil_div(bytes, kPieceBytes), 1);
     each = ceil_div(ceil_div(bytes, pieces), kLine) * kLine;
     if (each) pieces = std::max<std::size_t>(ceil_div(bytes, each), 1);
   }
@@ -47,17 +52,35 @@ class MpiWire : public Wire {
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
-    Request request = begin(data, {.peer = to, .form = form}, [&](ConstBytes piece, MPI_Request* raw) {
-      ACCDP_MPI(MPI_Isend(piece.data(), count_of(piece.size()), MPI_BYTE, to, tag, comm_, raw));
+    auto lock = turn();
+    Request request{.bytes = data.size(), .peer = to, .form = form};
+    if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
+    const Cut cut(data.size(), form);
+    begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
+      const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
+      const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
+      ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
     });
     count(data.size(), tag);
     return request;
   }
 
   Request irecv(Bytes data, int from, Tag tag, Form form) override {
-    return begin(data, {.peer = from, .is_receive = true, .form = form}, [&](Bytes piece, MPI_Request* raw) {
-      ACCDP_MPI(MPI_Irecv(piece.data(), count_of(piece.size()), MPI_BYTE, from, tag, comm_, raw));
+    auto lock = turn();
+    Request request{.bytes = data.size(), .peer = from, .is_receive = true, .form = form};
+    if (form == Form::kUpTo) {
+      request.rest_tag = rest_tag(received_[{from, tag}]++, tag);
+      request.bytes = 0;
+      request.room = data;
+      receive_next(request, tag);
+      return request;
+    }
+    const Cut cut(data.size(), form);
+    begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
+      const Bytes part = data.subspan(cut.begin(piece), cut.length(piece));
+      ACCDP_MPI(MPI_Irecv(part.data(), count_of(part.size()), MPI_BYTE, from, tag, comm_, raw));
     });
+    return request;
   }
 
   Request start(const NativeCall& call) override {
@@ -134,11 +157,7 @@ class MpiWire : public Wire {
   void abandon(Request& request) noexcept override {
     if (!request.pending) return;
     auto lock = turn();
-    for (; request.pending; complete_one(request)) {
-      MPI_Request raw = unpack(request.raw);
-      if (request.is_receive) MPI_Cancel(&raw);
-      MPI_Request_free(&raw);
-    }
+    give_up(request);
   }
 
   void retire(int farewells) noexcept override {
@@ -151,40 +170,63 @@ class MpiWire : public Wire {
   Health health() const noexcept override { return mpi::health(); }
 
  private:
-  static void check_received(Request& request, const MPI_Status& status) {
+  /// A piece has come.
+  void check_received(Request& request, const MPI_Status& status) {
     if (!request.is_receive) return;
-    int bytes = 0;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    int count = 0;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    const auto bytes = static_cast<std::size_t>(count);
+    if (request.form == Form::kUpTo) {
+      request.bytes += bytes;
+      request.room = request.room.subspan(bytes);
+      if (bytes == kPieceBytes) receive_next(request, request.rest_tag);
+      return;
+    }
     const Cut cut(request.bytes, request.form);
     const std::size_t expected = cut.length(cut.pieces - 1 - (request.pending ? 1 + request.further.size() : 0));
-    if (request.form == Form::kUpTo)
-      request.bytes = bytes;
-    else if (static_cast<std::size_t>(bytes) != expected)
+    if (bytes != expected)
       throw MismatchError("rank " + std::to_string(request.peer) + " sent " + std::to_string(bytes) +
                           " bytes, expected " + std::to_string(expected));
   }
-  /// begin_one(bytes, raw) begins a piece.
-  template <class Memory, class BeginOne>
-  Request begin(Memory data, Request request, BeginOne begin_one) {
-    request.bytes = data.size();
-    const Cut cut(data.size(), request.form);
-    auto lock = turn();
+  void receive_next(Request& request, int tag) {
+    const Bytes part = request.room.first(std::min(request.room.size(), kPieceBytes));
+    MPI_Request raw;
+    ACCDP_MPI(MPI_Irecv(part.data(), count_of(part.size()), MPI_BYTE, request.peer, tag, comm_, &raw));
+    request.raw = pack(raw);
+    request.pending = true;
+  }
+  /// begin_one(piece, raw) begins a piece.
+  template <class BeginOne>
+  void begin(Request& request, const Cut& cut, BeginOne begin_one) {
     try {
       for (std::size_t piece = 0; piece < cut.pieces; ++piece) {
         MPI_Request raw;
-        begin_one(data.subspan(cut.begin(piece), cut.length(piece)), &raw);
+        begin_one(piece, &raw);
         if (!std::exchange(request.pending, true))
           request.raw = pack(raw);
         else
           request.further.push_back(pack(raw));
       }
     } catch (...) {
-      if (lock) lock.unlock();
-      abandon(request);
+      std::reverse(request.further.begin(), request.further.end());
+      give_up(request);
       throw;
     }
     std::reverse(request.further.begin(), request.further.end());
-    return request;
+  }
+  static void give_up(Request& request) noexcept {
+    for (; request.pending; complete_one(request)) {
+      MPI_Request raw = unpack(request.raw);
+      if (request.is_receive) MPI_Cancel(&raw);
+      MPI_Request_free(&raw);
+    }
+  }
+  /// Later messages' pieces must not come where the rest of this one is awaited: who completes which first is the
+  /// caller's choice.
+  static int rest_tag(unsigned nth, Tag tag) {
+    constexpr int kTags = 16, kUnderWay = 512, kFirst = kData + static_cast<int>(kDataTags);
+    static_assert(kData <= kTags && kFirst + kTags * kUnderWay <= 32767, "MPI has tags up to 32767");
+    return kFirst + kTags * static_cast<int>(nth % kUnderWay) + tag;
   }
   static std::uint64_t pack(MPI_Request raw) {
     std::uint64_t packed = 0;
@@ -207,6 +249,7 @@ class MpiWire : public Wire {
   MPI_Comm comm_;
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
+  std::map<std::pair<int, int>, unsigned> sent_, received_;  // messages of kUpTo, by peer and tag
 };
 
 }  // namespace

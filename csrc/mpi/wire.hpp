@@ -26,20 +26,23 @@ class Wire {
   };
   static constexpr std::uint64_t kDataTags = 16384;
   static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
-  /// How a message goes. Who sends one in pieces and who receives it so say the same.
+  /// How a message goes. Both ends say the same. Pieces are so short that MPI libraries send them over TCP without
+  /// asking the receiver first.
   enum class Form {
-    kWhole,   ///< of a receive: of exactly that length
-    kUpTo,    ///< of a receive: of any length that the buffer has room for; its sender says kWhole
-    kPieces,  ///< of known length, cut into what MPI libraries send over TCP without asking the receiver first
+    kWhole,   ///< of exactly the length that the receiver says
+    kPieces,  ///< the same, in pieces
+    kUpTo,    ///< in pieces, of any length that the receiver has room for
   };
   struct Request {
     std::uint64_t raw = 0;  ///< the library's handle; in pieces: of the first that is not complete
-    std::size_t bytes = 0;  ///< of the buffer; of a completed receive: of the message
+    std::size_t bytes = 0;  ///< of the message, once it is complete
     int peer = -1;
     bool pending = false;
     bool is_receive = false;
     Form form = Form::kWhole;
     std::vector<std::uint64_t> further = {};  ///< handles of further pieces, the last one first
+    Bytes room = {};                          ///< of a receive of kUpTo: for what has not come yet
+    int rest_tag = 0;                         ///< of its pieces but the first
   };
 
   virtual ~Wire() = default;

@@ -27,8 +27,9 @@ void for_wire_pieces(const Message& m, Piece piece) {
   } while (at < m.bytes);
 }
 
-/// What its receiver need not have asked for may go at once; who waits for a grant has granted all of it.
-Wire::Form form_of(const Message& m) { return m.bytes <= kMostAheadBytes ? Wire::Form::kPieces : Wire::Form::kWhole; }
+Wire::Form form_of(const Message& m) { return m.is_whole ? Wire::Form::kWhole : Wire::Form::kPieces; }
+
+bool asks(const MessageHead& head) { return head.kind == MessageHead::kAsk || head.kind == MessageHead::kAskWhole; }
 
 }  // namespace
 
@@ -92,8 +93,10 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   } else {
     m->id = next_id_++;
     routes_[m->peer].asked[m->id] = m;
+    m->is_whole = !is_near(m->peer) && fabric_.wire_takes_device_memory();
+    const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
     routes_[m->peer].outbox.push_back(
-        {{MessageHead::kAsk, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
+        {{kind, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
   }
   try {
     begin(*m);
@@ -125,7 +128,7 @@ bool PostOffice::may_go_ahead(const Message& m) const {
 
 /// What came ahead has found its receive. The peer hears of it with the next letter, and of much at once.
 void PostOffice::count_matched(int from, const MessageHead& head) {
-  if (is_near(from) || head.kind == MessageHead::kAsk) return;
+  if (is_near(from) || asks(head)) return;
   Route& route = routes_[from];
   route.matched += held_bytes(head.bytes);
   if (route.matched - route.told_matched < kAllowanceBytes / 2) return;
@@ -158,6 +161,7 @@ void PostOffice::accept(const MessageHandle& m, int from, const MessageHead& hea
 
 void PostOffice::grant(const MessageHandle& m, int from, const MessageHead& head) {
   m->id = head.id;
+  m->is_whole = head.kind == MessageHead::kAskWhole;
   if (head.kind == MessageHead::kAhead) return make_place(m, from);
   if (fabric_.can_read(from)) {
     m->address = head.address;
@@ -252,7 +256,7 @@ void PostOffice::begin(const Message& m) {
 }
 
 bool PostOffice::is_asked_for(int from, const MessageHead& head) const {
-  if (head.kind != MessageHead::kEager && head.kind != MessageHead::kAsk) return true;
+  if (head.kind != MessageHead::kEager && !asks(head)) return true;
   return std::any_of(receives_.begin(), receives_.end(),
                      [&](const MessageHandle& m) { return m->tag == head.tag && (m->peer < 0 || m->peer == from); });
 }

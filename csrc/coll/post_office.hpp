@@ -31,6 +31,7 @@ struct Message {
   std::size_t moved = 0;      ///< payload bytes that have gone or come so far
   std::uint64_t id = 0;       ///< of a long message, unique per sender
   std::uint64_t address = 0;  ///< in the sender's memory
+  bool is_whole = false;      ///< between nodes: not cut into pieces
   bool matched = false;       ///< from then on the peer counts on it
   std::atomic<bool> done{false};
   std::exception_ptr error;       ///< written before `done`

@@ -8,13 +8,14 @@ namespace accdp {
 /// Starts every record in a ring; between nodes it follows the start of a letter (coll/post_office.hpp).
 struct MessageHead {
   enum Kind : std::uint32_t {
-    kEager = 1,  ///< the whole message follows
-    kAsk = 2,    ///< a long message is ready; `id` names it
-    kGrant = 3,  ///< the receiver has a place for message `id`
-    kData = 4,   ///< the next `piece` bytes of message `id`
-    kTaken = 5,  ///< the receiver has copied message `id` out of the sender's memory
-    kAhead = 6,  ///< as kAsk, but message `id` is on its way: nobody waits for a grant
-    kCount = 7,  ///< nothing but what the letter counts
+    kEager = 1,     ///< the whole message follows
+    kAsk = 2,       ///< a long message is ready; `id` names it
+    kGrant = 3,     ///< the receiver has a place for message `id`
+    kData = 4,      ///< the next `piece` bytes of message `id`
+    kTaken = 5,     ///< the receiver has copied message `id` out of the sender's memory
+    kAhead = 6,     ///< as kAsk, but message `id` is on its way: nobody waits for a grant
+    kCount = 7,     ///< nothing but what the letter counts
+    kAskWhole = 8,  ///< as kAsk, of a message to another node that may lie on a device, so that it is not cut
   };
   std::uint32_t kind;
   std::uint32_t piece;  ///< bytes that follow this head in its record

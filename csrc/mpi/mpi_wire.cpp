@@ -17,8 +17,8 @@ int count_of(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
-// Over TCP, longer ones go by a handshake in MPICH with UCX, and in Open MPI, whose own heads count towards 64 KiB:
-// 64 KiB then take 1.8 times as long as 60 KiB, and MPI's thread spends a third more on each byte of a long message.
+// Over TCP, longer ones go by a handshake in MPICH with UCX, and in Open MPI, whose own heads count towards 64 KiB.
+// MPI's thread then spends more on each byte, too.
 constexpr std::size_t kPieceBytes = 60 << 10;
 
 /// Pieces of a message; both ends cut alike. Of a known length nearly equal ones; else the first that is not of

@@ -94,7 +94,8 @@ class Wrapper(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        raise NotImplementedError(f"{function} of a wrapper")
+        # Whoever calls anything of it instead of refusing it has taken it for a tensor with memory.
+        raise AssertionError(f"{function} of a wrapper")
 
 
 @pytest.mark.parametrize(

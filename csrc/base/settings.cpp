@@ -20,8 +20,9 @@ constexpr Setting kRows[] = {
     {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k to 1G, a power of two, k/M/G suffix",
      "Size of the shared-memory ring from one rank to another that send and recv use.", true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
-     "Messages up to this size are sent before the receiver asked for them; to ranks of other nodes they travel with "
-     "their heads, and longer ones may follow at once (docs/algorithms.md).",
+     "Messages up to this size are sent before the receiver asked for them. To ranks of other nodes all below 60 KiB "
+     "are, "
+     "and longer ones may follow at once (docs/algorithms.md).",
      true},
     {&Settings::cma, "ACCDP_CMA", "auto, on or off",
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "

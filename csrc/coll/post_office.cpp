@@ -83,7 +83,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     m->matched = true;
     Route& route = routes_[m->peer];
     if (!is_near(m->peer)) route.sent_ahead += held_bytes(m->bytes);
-    if (m->bytes <= fabric_.eager_bytes) {
+    if (m->bytes <= eager_bytes(m->peer)) {
       route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
     } else {
       m->id = next_id_++;
@@ -114,6 +114,12 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     }
   }
   run_callbacks(lock);
+}
+
+/// To another node a second message takes longer than the copies into a letter and out of it.
+std::size_t PostOffice::eager_bytes(int peer) const {
+  constexpr std::size_t kMostInLetter = Wire::kAtOnceBytes - sizeof(LetterHead);
+  return is_near(peer) ? fabric_.eager_bytes : std::max(fabric_.eager_bytes, kMostInLetter);
 }
 
 /// Whether a message leaves before the receiver asks for it. On a node the ring bounds what then lies at the receiver
@@ -313,9 +319,10 @@ void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payloa
   const LetterHead start{routes_[peer].matched, head};
   routes_[peer].told_matched = start.matched;
   Parcel parcel;
-  parcel.mail.resize(sizeof start + head.piece);
-  std::memcpy(parcel.mail.data(), &start, sizeof start);
-  if (head.piece) std::memcpy(parcel.mail.data() + sizeof start, payload, head.piece);
+  const ConstBytes first = std::as_bytes(std::span(&start, 1));
+  parcel.mail.reserve(first.size() + head.piece);
+  parcel.mail.assign(first.begin(), first.end());
+  if (head.piece) parcel.mail.insert(parcel.mail.end(), payload, payload + head.piece);
   parcel.request = fabric_.wire()->isend(parcel.mail, peer, Wire::kMail);
   if (!fabric_.wire()->test(parcel.request)) parcels_.push_back(std::move(parcel));  // short ones have mostly left
   if (message) finish(message);                                                      // its payload was copied
@@ -338,17 +345,16 @@ void PostOffice::flush_wire(int peer) {
 bool PostOffice::progress_wire() {
   bool moved = false;
   int from;
-  std::vector<std::byte> letter;
-  while (fabric_.wire()->take(Wire::kMail, from, letter)) {
+  while (fabric_.wire()->take(Wire::kMail, from, letter_)) {
     LetterHead start;
-    if (letter.size() >= sizeof start) std::memcpy(&start, letter.data(), sizeof start);
-    if (letter.size() < sizeof start || letter.size() - sizeof start != start.message.piece)
-      throw MismatchError(fabric_.describe(from) + " sent a letter of " + std::to_string(letter.size()) +
+    if (letter_.size() >= sizeof start) std::memcpy(&start, letter_.data(), sizeof start);
+    if (letter_.size() < sizeof start || letter_.size() - sizeof start != start.message.piece)
+      throw MismatchError(fabric_.describe(from) + " sent a letter of " + std::to_string(letter_.size()) +
                           " bytes, expected a head and what it announces");
     routes_[from].matched_there = start.matched;
     const MessageHead& head = start.message;
     arrived(from, head, [&](std::byte* place) {
-      if (head.piece) std::memcpy(place, letter.data() + sizeof start, head.piece);
+      if (head.piece) std::memcpy(place, letter_.data() + sizeof start, head.piece);
     });
     moved = true;
   }

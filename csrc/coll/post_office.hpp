@@ -74,9 +74,11 @@ class PostOffice {
   /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
   /// messages between nodes; short ones are copied here. peer = -1: a receive from any rank, which may be a near one.
   bool takes_device_memory(std::size_t bytes, int peer) const {
-    return peer >= 0 && peer < fabric_.topology().size() && !is_near(peer) && bytes > fabric_.eager_bytes &&
+    return peer >= 0 && peer < fabric_.topology().size() && !is_near(peer) && bytes > eager_bytes(peer) &&
            fabric_.wire_takes_device_memory();
   }
+  /// Messages up to this travel with their heads.
+  std::size_t eager_bytes(int peer) const;
   /// What the background thread does from now on before it drives: MPI wants the device of messages to be current.
   void prepare_attendant(std::function<void()> prepare);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
@@ -154,6 +156,7 @@ class PostOffice {
   std::list<Unexpected> unexpected_;
   std::list<MessageHandle> open_;  // everything not done
   std::list<Parcel> parcels_;
+  std::vector<std::byte> letter_;  // the last one that came: room for the next
   std::vector<std::function<void()>> callbacks_;
   std::uint64_t next_id_ = 1;
   std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again

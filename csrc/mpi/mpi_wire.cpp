@@ -17,22 +17,18 @@ int count_of(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
-// Over TCP, longer ones go by a handshake in MPICH with UCX, and in Open MPI, whose own heads count towards 64 KiB.
-// MPI's thread then spends more on each byte, too.
-constexpr std::size_t kPieceBytes = 60 << 10;
-
 /// Pieces of a message; both ends cut alike. Of a known length nearly equal ones; else the first that is not of
-/// kPieceBytes is the last, if need be an empty one.
+/// Wire::kAtOnceBytes is the last, if need be an empty one.
 struct Cut {
   std::size_t bytes, pieces = 1, each;
 
-  Cut(std::size_t of_bytes, Wire::Form form) : bytes(of_bytes), each(kPieceBytes) {
+  Cut(std::size_t of_bytes, Wire::Form form) : bytes(of_bytes), each(Wire::kAtOnceBytes) {
     if (form == Wire::Form::kUpTo) {
-      pieces = bytes / kPieceBytes + 1;
+      pieces = bytes / Wire::kAtOnceBytes + 1;
       return;
     }
     constexpr std::size_t kLine = 64;
-    if (form == Wire::Form::kPieces) pieces = std::max<std::size_t>(ceil_div(bytes, kPieceBytes), 1);
+    if (form == Wire::Form::kPieces) pieces = std::max<std::size_t>(ceil_div(bytes, Wire::kAtOnceBytes), 1);
     each = ceil_div(ceil_div(bytes, pieces), kLine) * kLine;
     if (each) pieces = std::max<std::size_t>(ceil_div(bytes, each), 1);
   }
@@ -179,7 +175,7 @@ class MpiWire : public Wire {
     if (request.form == Form::kUpTo) {
       request.bytes += bytes;
       request.room = request.room.subspan(bytes);
-      if (bytes == kPieceBytes) receive_next(request, request.rest_tag);
+      if (bytes == Wire::kAtOnceBytes) receive_next(request, request.rest_tag);
       return;
     }
     const Cut cut(request.bytes, request.form);
@@ -189,7 +185,7 @@ class MpiWire : public Wire {
                           " bytes, expected " + std::to_string(expected));
   }
   void receive_next(Request& request, int tag) {
-    const Bytes part = request.room.first(std::min(request.room.size(), kPieceBytes));
+    const Bytes part = request.room.first(std::min(request.room.size(), Wire::kAtOnceBytes));
     MPI_Request raw;
     ACCDP_MPI(MPI_Irecv(part.data(), count_of(part.size()), MPI_BYTE, request.peer, tag, comm_, &raw));
     request.raw = pack(raw);

@@ -26,8 +26,10 @@ class Wire {
   };
   static constexpr std::uint64_t kDataTags = 16384;
   static Tag data_tag(std::uint64_t id) { return static_cast<Tag>(kData + static_cast<int>(id % kDataTags)); }
-  /// How a message goes. Both ends say the same. Pieces are so short that MPI libraries send them over TCP without
-  /// asking the receiver first.
+  /// What MPI libraries send over TCP without asking the receiver first, in MPICH with UCX and in Open MPI, whose own
+  /// heads count towards 64 KiB. Of longer messages each byte takes more time of MPI's thread, too.
+  static constexpr std::size_t kAtOnceBytes = 60 << 10;
+  /// How a message goes. Both ends say the same. No piece is longer than kAtOnceBytes.
   enum class Form {
     kWhole,   ///< of exactly the length that the receiver says
     kPieces,  ///< the same, in pieces

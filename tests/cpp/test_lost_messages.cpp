@@ -36,15 +36,15 @@ void too_late(Group& group) {
 /// mistaken for it. On one node the receiver hears of it; between nodes it may only time out, but gets no other
 /// message's bytes.
 void given_up(Group& group) {
-  const Data stale = content(0, 1, 1, 20000);
+  const Data stale = content(0, 1, 1, 100000);
   if (group.rank() == 0) {
-    CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 20000 bytes, tag 1");
-    CHECK_THROWS(group.send(stale, 1, 1), PeerTimeout, "send of 20000 bytes, tag 1");
+    CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 100000 bytes, tag 1");
+    CHECK_THROWS(group.send(stale, 1, 1), PeerTimeout, "send of 100000 bytes, tag 1");
     return;
   }
   usleep(2'000'000);  // by far more than a busy machine may keep the other rank from its core
-  Data late(20000);
-  CHECK_THROWS(group.post_office().wait(group.receive(late, 0, 1, 1)), PeerTimeout, "of 20000 bytes, tag 1");
+  Data late(100000);
+  CHECK_THROWS(group.post_office().wait(group.receive(late, 0, 1, 1)), PeerTimeout, "of 100000 bytes, tag 1");
   CHECK(late != stale);
 }
 

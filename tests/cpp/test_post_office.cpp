@@ -18,9 +18,9 @@ std::vector<Sending> plan(int from, int to, int messages) {
   std::mt19937 random(1000 * from + to);
   std::vector<Sending> plans;
   for (int i = 0; i < messages; ++i) {
-    // Below and above the eager limit (1k), the ring (8k), and many rings.
-    const std::size_t limits[] = {1, 64, 1024, 1025, 9000, 60000};
-    plans.push_back({static_cast<int>(random() % 4), random() % limits[random() % 6]});
+    // Below and above the eager limit (1k; between nodes 60 KiB), the ring (8k), and many rings.
+    const std::size_t limits[] = {1, 64, 1024, 1025, 9000, 60000, 200000};
+    plans.push_back({static_cast<int>(random() % 4), random() % limits[random() % std::size(limits)]});
   }
   return plans;
 }

@@ -46,7 +46,7 @@ constexpr Setting kRows[] = {
      "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
     {&Settings::bcast_algorithm, "ACCDP_BCAST_ALGORITHM",
      "auto, chain, binomial, scatter_allgather, mpi or p2p_compressed",
-     "How a broadcast goes from node to node; the last two are for comparison.", true},
+     "How a broadcast goes from node to node; the last three are for comparison.", true},
     {&Settings::allreduce, "ACCDP_ALLREDUCE", "auto, direct, recursive_doubling, ring, pipeline or mpi",
      "How allreduce goes from node to node; auto takes the cheapest. mpi, for comparison, is the MPI library's own "
      "over "

@@ -52,6 +52,7 @@ class BetweenNodes {
         root_(root),
         leader_(c.topology().leader(c.topology().node(), root)),
         leads_(leader_ == c.topology().rank()),
+        goes_round_(algorithm == BcastAlgorithm::kScatterAllgather),
         hops_(bcast_schedule(algorithm, nodes_, place_, plan.frames().size())),
         direct_(codec == nullptr) {}
 
@@ -126,8 +127,11 @@ class BetweenNodes {
       if (hop.from >= 0) ++from[hop.from];
       for (int place : hop.to) ++to[place];
     }
+    // On a ring root goes round all nodes before it comes to the one that the first node behind it waits for.
+    const std::size_t round = goes_round_ ? static_cast<std::size_t>(nodes_) + ReceiptRule::kEvery : 0;
     const auto rule = [&](int sender, int receiver, std::size_t frames) {
-      return ReceiptRule{frames, wants_receipts_ && sender == 0 && receiver == 1};
+      const bool measures = wants_receipts_ && sender == 0 && receiver == 1;
+      return ReceiptRule{frames, measures, std::max(ReceiptRule::kMostAhead, round)};
     };
     for (auto [place, frames] : from) taken_.try_emplace(place, c_, leader_at(place), rule(place, place_, frames));
     for (auto [place, frames] : to) given_.try_emplace(place, c_, leader_at(place), rule(place_, place, frames));
@@ -304,7 +308,7 @@ class BetweenNodes {
   StreamReport& report_;
   const bool takes_decoded_;
   const int root_node_, nodes_, place_, root_, leader_;
-  const bool leads_;
+  const bool leads_, goes_round_;
   const std::vector<Hop> hops_;
   bool direct_, wants_receipts_ = false, wants_time_ = false;
   bool is_as_chosen_ = true;  // all of it with the codecs that were chosen before its first frame

@@ -93,7 +93,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   } else {
     m->id = next_id_++;
     routes_[m->peer].asked[m->id] = m;
-    m->is_whole = !is_near(m->peer) && fabric_.wire_takes_device_memory();
+    m->is_whole = takes_device_memory(m->bytes, m->peer);
     const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
     routes_[m->peer].outbox.push_back(
         {{kind, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
@@ -126,6 +126,7 @@ std::size_t PostOffice::eager_bytes(int peer) const {
 /// unless it looks; between nodes the allowance does.
 bool PostOffice::may_go_ahead(const Message& m) const {
   if (is_near(m.peer)) return m.bytes <= fabric_.eager_bytes;
+  if (takes_device_memory(m.bytes, m.peer)) return false;
   const Route& route = routes_[m.peer];
   return m.bytes <= kMostAheadBytes && route.sent_ahead - route.matched_there + held_bytes(m.bytes) <= kAllowanceBytes;
 }
@@ -324,8 +325,12 @@ void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payloa
   parcel.mail.assign(first.begin(), first.end());
   if (head.piece) parcel.mail.insert(parcel.mail.end(), payload, payload + head.piece);
   parcel.request = fabric_.wire()->isend(parcel.mail, peer, Wire::kMail);
-  if (!fabric_.wire()->test(parcel.request)) parcels_.push_back(std::move(parcel));  // short ones have mostly left
-  if (message) finish(message);                                                      // its payload was copied
+  if (fabric_.wire()->test(parcel.request)) {  // short ones have mostly left
+    if (message) finish(message);
+    return;
+  }
+  parcel.message = message;  // open until the letter has left, so that somebody sees to it
+  parcels_.push_back(std::move(parcel));
 }
 
 void PostOffice::flush_wire(int peer) {
@@ -365,7 +370,10 @@ bool PostOffice::progress_wire() {
       ++it;
       continue;
     }
-    if (it->message) piece_moved(*it);
+    if (it->message && !it->mail.empty())
+      finish(it->message);
+    else if (it->message)
+      piece_moved(*it);
     it = parcels_.erase(it);
     moved = true;
   }

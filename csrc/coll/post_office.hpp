@@ -93,7 +93,7 @@ class PostOffice {
   struct Parcel {  // on the wire
     Wire::Request request;
     std::vector<std::byte> mail;
-    MessageHandle message;  // of which it is a piece, if any
+    MessageHandle message;  // of which it is a piece, or that travels in the mail, if any
   };
   /// Starts every mail between nodes.
   struct LetterHead {

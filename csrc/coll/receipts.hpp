@@ -10,12 +10,13 @@ namespace accdp {
 struct ReceiptRule {
   std::size_t frames = 0;      ///< in all
   bool measures_link = false;  ///< whether the sender wants to know when they come, and not only not to run ahead
+  std::size_t most_ahead = kMostAhead;  ///< frames that may be under way without a receipt, at least so many
 
   static constexpr std::size_t kMostAhead = 8, kEvery = 4, kEachOfFirst = 16;
   /// nth: from 1.
   bool has(std::size_t nth) const {
     if (measures_link && nth <= kEachOfFirst) return true;
-    return nth % kEvery == 0 && (measures_link || nth + kMostAhead - kEvery < frames);
+    return nth % kEvery == 0 && (measures_link || nth + most_ahead - kEvery < frames);
   }
 };
 
@@ -27,7 +28,7 @@ class FramesUnderWay {
   FramesUnderWay(Context& context, int receiver, ReceiptRule rule) : c_(context), receiver_(receiver), rule_(rule) {}
 
   void make_room() {
-    while (sent_ - arrived_ >= ReceiptRule::kMostAhead) await_receipt();
+    while (sent_ - arrived_ >= rule_.most_ahead) await_receipt();
   }
   void sent(std::size_t bytes);
   /// Takes the receipts that have come.

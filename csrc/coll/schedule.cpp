@@ -57,7 +57,7 @@ std::vector<Hop> scatter_allgather(int places, int place, std::size_t frames) {
 
 const std::vector<BcastAlgorithmRow>& bcast_algorithm_rows() {
   static const std::vector<BcastAlgorithmRow> rows = {
-      {BcastAlgorithm::kAuto, "auto", "the cheapest of chain, binomial and scatter_allgather"},
+      {BcastAlgorithm::kAuto, "auto", "the cheaper one of chain and binomial"},
       {BcastAlgorithm::kChain, "chain", "node to node, frame by frame"},
       {BcastAlgorithm::kBinomial, "binomial", "a binomial tree over the nodes"},
       {BcastAlgorithm::kScatterAllgather, "scatter_allgather", "a part to each node, then round a ring"},
@@ -102,11 +102,9 @@ double bcast_seconds(BcastAlgorithm algorithm, int places, std::size_t frames, d
 }
 
 BcastAlgorithm choose_bcast(int places, std::size_t frames, double bytes, const LinkSpeed& link) {
-  BcastAlgorithm best = BcastAlgorithm::kChain;
-  for (BcastAlgorithm other : {BcastAlgorithm::kBinomial, BcastAlgorithm::kScatterAllgather})
-    if (bcast_seconds(other, places, frames, bytes, link) < bcast_seconds(best, places, frames, bytes, link))
-      best = other;
-  return best;
+  const auto seconds = [&](BcastAlgorithm algorithm) { return bcast_seconds(algorithm, places, frames, bytes, link); };
+  return seconds(BcastAlgorithm::kBinomial) < seconds(BcastAlgorithm::kChain) ? BcastAlgorithm::kBinomial
+                                                                              : BcastAlgorithm::kChain;
 }
 
 }  // namespace accdp

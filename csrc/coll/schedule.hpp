@@ -32,7 +32,7 @@ struct LinkSpeed {
   double latency_s;  ///< of a message's way, with what its sender and receiver do for it
 };
 double bcast_seconds(BcastAlgorithm algorithm, int places, std::size_t frames, double bytes, const LinkSpeed& link);
-/// The cheapest of chain, binomial tree and scatter-allgather.
+/// Chain or binomial tree; scatter-allgather never costs less than the chain.
 BcastAlgorithm choose_bcast(int places, std::size_t frames, double bytes, const LinkSpeed& link);
 
 }  // namespace accdp

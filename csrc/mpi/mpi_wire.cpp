@@ -3,6 +3,7 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "mpi/native.hpp"
@@ -43,6 +44,10 @@ class MpiWire : public Wire {
  public:
   explicit MpiWire(MPI_Comm comm) : comm_(comm) {}
   ~MpiWire() override {
+    const auto is_open = [](const auto& arrival) { return arrival.second.request != MPI_REQUEST_NULL; };
+    // MPI may still write there.
+    if (std::any_of(arriving_.begin(), arriving_.end(), is_open))
+      static_cast<void>(new std::map<int, Arrival>(std::move(arriving_)));
     if (retired_) drop_wire(comm_, awaited_);
   }
 
@@ -136,16 +141,26 @@ class MpiWire : public Wire {
   }
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
-    int found = 0, bytes = 0;
-    MPI_Message matched;
-    MPI_Status status;
+    const std::lock_guard one(arriving_mutex_);
     auto lock = turn();
-    ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &found, &matched, &status));
-    if (!found) return false;
-    ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
-    message.resize(bytes);
-    from = status.MPI_SOURCE;
-    ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
+    Arrival& arrival = arriving_[tag];
+    if (arrival.request == MPI_REQUEST_NULL) {
+      int found = 0, bytes = 0;
+      MPI_Message matched;
+      MPI_Status status;
+      ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &found, &matched, &status));
+      if (!found) return false;
+      ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+      arrival.message = std::move(message);  // with its room
+      arrival.message.resize(bytes);
+      arrival.from = status.MPI_SOURCE;
+      ACCDP_MPI(MPI_Imrecv(arrival.message.data(), bytes, MPI_BYTE, &matched, &arrival.request));
+    }
+    int done = 0;
+    ACCDP_MPI(MPI_Test(&arrival.request, &done, MPI_STATUS_IGNORE));
+    if (!done) return false;
+    message = std::move(arrival.message);
+    from = arrival.from;
     if (tag == kFarewell) --awaited_;
     return true;
   }
@@ -245,7 +260,15 @@ class MpiWire : public Wire {
   MPI_Comm comm_;
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
-  std::map<std::pair<int, int>, unsigned> sent_, received_;  // messages of kUpTo, by peer and tag
+  std::map<std::pair<int, int>, unsigned> sent_, received_;  // of kUpTo, which collectives use: by peer and tag
+  /// A message of take() that has begun to come: a long one MPI may have to fetch from a rank that is gone.
+  struct Arrival {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int from = -1;
+    std::vector<std::byte> message;
+  };
+  std::mutex arriving_mutex_;
+  std::map<int, Arrival> arriving_;  // by tag
 };
 
 }  // namespace

@@ -35,18 +35,18 @@ class DeviceWire : public ProcessWire {
 }  // namespace
 
 int main() {
-  CHECK(run_processes_on_nodes<DeviceWire>({0, 1}, [](Group& group) {
-    cudasim::set_devices(2);
-    const DeviceGuard guard(kSecond);
-    Gpu gpu(group);
-    const std::size_t count = 300'000;
-    const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
-    CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
-    gpu.path->await(group.post_office(), kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
-    const MessageHandle message =
-        group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
-    while (!group.post_office().is_done(message)) usleep(1000);
-    CHECK(!message->error && data.values() == input(0, count));
-    group.barrier();
-  }));
+  for (const std::size_t count : {25'000, 300'000})
+    CHECK(run_processes_on_nodes<DeviceWire>({0, 1}, [count](Group& group) {
+      cudasim::set_devices(2);
+      const DeviceGuard guard(kSecond);
+      Gpu gpu(group);
+      const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
+      CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
+      gpu.path->await(group.post_office(), kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
+      const MessageHandle message =
+          group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
+      while (!group.post_office().is_done(message)) usleep(1000);
+      CHECK(!message->error && data.values() == input(0, count));
+      group.barrier();
+    }));
 }

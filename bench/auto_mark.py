@@ -12,6 +12,7 @@ from real_tensors import MIB
 Row = dict[str, Any]
 
 SLACK = 1.05
+FIXED_CHOICES = ("none", *LOSSLESS)
 
 
 def median_error(row: Row) -> float:
@@ -63,6 +64,6 @@ class AutoPoint:
 
 def auto_point(methods: Mapping[str, Row]) -> AutoPoint | None:
     """Of rows of methods that took turns, by name; None where auto or a fixed choice is missing."""
-    choices = [row for name, row in methods.items() if name in ("none", *LOSSLESS)]
+    choices = [row for name, row in methods.items() if name in FIXED_CHOICES]
     auto = methods.get("auto")
     return AutoPoint(auto, min(choices, key=lambda row: row["median_s"])) if auto and choices else None

@@ -3,7 +3,7 @@
 A sample is the slowest rank's time for one broadcast from rank 0; for small messages, the mean over a burst in which
 the root goes round, so that no rank can run ahead of the one before. Before its first sample each method has to fill
 cleared memory with what root has. After some rounds only the contenders go on: the methods that are not far from the
-fastest, and auto, which is held against it; longer while chance may hide that auto is beyond its mark, or make it seem
+fastest, auto, and the fixed choices that are not far from the fastest of them, which auto is held against; longer while chance may hide that auto is beyond its mark, or make it seem
 so. Rank 0 appends one JSON line per method to a file.
 """
 
@@ -23,7 +23,7 @@ import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
-from auto_mark import auto_point
+from auto_mark import FIXED_CHOICES, auto_point
 from bcast_plan import Method, Point
 from mpi4py import MPI
 from torch import Tensor
@@ -154,9 +154,15 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
 
 
 def contenders_of(middle: dict[Method, float]) -> list[Method]:
-    """The methods that may be the fastest, and auto where it is, by their medians so far."""
-    least = min(middle.values())
-    return [method for method, seconds in middle.items() if seconds < _CONTENDS * least or method.codec == "auto"]
+    """The methods that may be the fastest, or the fastest fixed choice, and auto, by their medians so far."""
+    limit = _CONTENDS * min(middle.values())
+    fixed = {method: seconds for method, seconds in middle.items() if method.name in FIXED_CHOICES}
+    limit_of_fixed = _CONTENDS * min(fixed.values(), default=0.0)
+    return [
+        method
+        for method, seconds in middle.items()
+        if method.codec == "auto" or seconds < (limit_of_fixed if method in fixed else limit)
+    ]
 
 
 def row_of(point: Point, method: Method, seconds: list[float], results: list[Any], calls: int) -> dict[str, Any]:

@@ -4,19 +4,23 @@
 #include <cmath>
 
 namespace accdp {
-namespace {
-
-/// Disturbances only add time, and may double it: of up to three the least counts. Of nine it is the third: of a way
-/// that is fast only while buffers are empty, one in five may look so.
-double typical(std::vector<double> took) {
-  const auto low = took.begin() + static_cast<long>((took.size() - 1) / 3);
-  std::nth_element(took.begin(), low, took.end());
-  return *low;
+void Times::add(double seconds_per_byte) {
+  kept_.push_back(seconds_per_byte);
+  if (kept_.size() > kKept) kept_.erase(kept_.begin());
+  settle();
 }
 
-double fastest(const std::vector<double>& took) { return *std::min_element(took.begin(), took.end()); }
+void Times::forget_oldest() {
+  kept_.erase(kept_.begin());
+  if (!kept_.empty()) settle();
+}
 
-}  // namespace
+void Times::settle() {
+  std::vector<double> sorted = kept_;
+  const auto low = sorted.begin() + static_cast<long>((sorted.size() - 1) / 3);
+  std::nth_element(sorted.begin(), low, sorted.end());
+  typical_ = *low;
+}
 
 std::pair<const CodecRow*, int> UsualBias::key_of(const CodecRow* codec, double bytes) {
   return {codec, static_cast<int>(std::lround(std::log2(std::max(bytes, 1.0)) / 2))};
@@ -44,7 +48,7 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
     Estimate one{0, 0};
     if (is_tried(option)) {
       one.predicted = option.candidate.codec ? encoded_seconds(journey, option.candidate.cost) : plain_seconds(journey);
-      one.seconds = option.took.empty() ? 0 : typical(option.took) * journey.bytes;
+      one.seconds = option.took.empty() ? 0 : option.took.typical() * journey.bytes;
     }
     if (one.seconds > 0 && (least == 0 || one.seconds < least)) {
       least = one.seconds;
@@ -77,7 +81,7 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best, dou
     if (option.took.size() == 1)  // which may have been disturbed
       hoped = std::min(hoped, all[i].predicted * std::min(1.0, bias));
     if (hoped >= least) continue;
-    if (option.took.size() >= kEnough && fastest(option.took) * bytes >= all[best].seconds) continue;
+    if (option.took.size() >= kEnough && option.took.fastest() * bytes >= all[best].seconds) continue;
     least = hoped;
     found = static_cast<int>(i);
   }
@@ -108,7 +112,6 @@ const CodecRow* Experience::predict(const Journey& journey) const {
 
 const CodecRow* Experience::choose(const Journey& journey) {
   ++operations_;
-  explores_ = false;
   const std::vector<Estimate> all = estimates(journey);
   std::size_t best = 0;
   for (std::size_t i = 1; i < all.size(); ++i)
@@ -117,14 +120,9 @@ const CodecRow* Experience::choose(const Journey& journey) {
       std::all_of(all.begin(), all.end(), [](const Estimate& one) { return one.seconds == one.predicted; });
   if (is_by_model) best = index_of(predict(journey));
   spent_s_ += all[best].seconds;
-  since_change_ = best == favourite_ ? since_change_ + 1 : 1;
-  favourite_ = best;
   if (operations_ >= next_try_) {
     next_try_ = operations_ + std::min(operations_ + 1, kLaterEach);
-    if (const int other = explored(all, best, journey.bytes); other >= 0) {
-      explores_ = true;
-      best = static_cast<std::size_t>(other);
-    }
+    if (const int other = explored(all, best, journey.bytes); other >= 0) best = static_cast<std::size_t>(other);
   }
   predicted_s_per_byte_ = all[best].predicted / journey.bytes;
   return options_[best].candidate.codec;
@@ -144,21 +142,20 @@ double Experience::best_seconds(const Journey& journey) const {
   return least;
 }
 
-void Experience::note(const CodecRow* codec, double seconds, double bytes, double ratio) {
-  if (usual_) usual_->note(codec, bytes, seconds / bytes / predicted_s_per_byte_);
+void Experience::note(const Trial& done, double seconds) {
+  if (usual_) usual_->note(done.codec, done.bytes, seconds / done.predicted_s);
   // Other data after all, however like its first samples were.
-  const auto [before, is_first] = ratios_.try_emplace(codec, ratio);
-  if (!is_first && std::abs(ratio / before->second - 1) > kLike) {
+  const auto [before, is_first] = ratios_.try_emplace(done.codec, done.ratio);
+  if (!is_first && std::abs(done.ratio / before->second - 1) > kLike) {
     forget_times();
-    ratios_ = {{codec, ratio}};
+    ratios_ = {{done.codec, done.ratio}};
   }
   for (Option& option : options_) {
-    if (option.candidate.codec == codec) {
-      option.took.push_back(seconds / bytes);
-      if (option.took.size() > kKept) option.took.erase(option.took.begin());
+    if (option.candidate.codec == done.codec) {
+      option.took.add(seconds / done.bytes);
       option.idle = 0;
     } else if (++option.idle >= kLaterEach && !option.took.empty()) {  // the machine may have changed
-      option.took.erase(option.took.begin());
+      option.took.forget_oldest();
       option.idle = 0;
     }
   }
@@ -179,6 +176,14 @@ void Experiences::link_is(double bytes_per_s) {
   link_bytes_per_s_ = bytes_per_s;
   kept_.clear();
   usual_.clear();
+  expected_.reset();
+}
+
+void Experiences::took(double seconds) {
+  if (!expected_) return;
+  if (const auto found = kept_.find(expected_->first); found != kept_.end())
+    found->second.note(expected_->second, seconds);
+  expected_.reset();
 }
 
 }  // namespace accdp

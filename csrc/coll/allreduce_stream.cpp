@@ -57,9 +57,7 @@ class StreamFrames : public FrameCodec {
     sum_.choose_as(contribution_.choices());
   }
   /// Of the rank that chose: it took so long.
-  void note_time(double seconds) {
-    if (contribution_.chooser().wants_time()) contribution_.note_time(seconds);
-  }
+  void note_time(double seconds) { contribution_.note_time(seconds); }
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
   bool is_for_device() const { return contribution_.is_for_device(); }

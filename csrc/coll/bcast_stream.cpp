@@ -31,9 +31,10 @@ struct Passage {
   std::vector<Wire::Request> sends;
 };
 
-/// What ranks tell each other with their signatures: the root how the stream goes, and who decodes it that it does so
-/// in the host.
-enum Notice : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kTime = 4, kDecodesInHost = 8 };
+/// What ranks tell each other with their signatures: the root how the stream goes, who decodes it that it does so in
+/// the host, and who was the last to have all of the stream before from this root how long that one took.
+enum Notice : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kDecodesInHost = 4 };
+constexpr int kTimeAt = 8;  // the bit where nanoseconds begin
 
 class BetweenNodes {
  public:
@@ -66,19 +67,16 @@ class BetweenNodes {
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
     const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
-    // The model takes "none" to be direct.
-    const bool wants_time = codec_->chooser().wants_time() && direct != codec_->encodes();
-    return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing) | (wants_time ? kTime : kNothing);
+    return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing);
   }
 
   /// After all have met.
   void run(const Journey& journey) {
     double handing_over = 0;
-    const auto set_out = Clock::now();
+    const auto met = Clock::now();
     if (leads_ && codec_) {
       direct_ = c_.told() & kDirect;
       wants_receipts_ = c_.told() & kReceipts;
-      wants_time_ = c_.told() & kTime;
       if (place_ == 0 && direct_) codec_->fetch();
       if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
     }
@@ -101,8 +99,7 @@ class BetweenNodes {
       for (auto& [place, frames] : taken_) frames.await_all();
       for (auto& [place, frames] : given_) frames.await_all();
       if (wants_receipts_ && place_ == 0) c_.link().end(Clock::now());
-      if (wants_time_ && place_ == nodes_ - 1) tell_end();
-      if (wants_time_ && place_ == 0) await_end(set_out);
+      if (leads_ && codec_ && place_ == nodes_ - 1) note_time(Clock::now() - met);
       if (leads_ && direct_)
         c_.message_cost().note(processor_seconds() - began - handing_over, Seconds(Clock::now() - under_way).count(),
                                static_cast<double>(moved_bytes_), c_.cores_per_node());
@@ -113,9 +110,18 @@ class BetweenNodes {
       }
       for (auto& [place, frames] : taken_) frames.abandon();
       for (auto& [place, frames] : given_) frames.abandon();
-      c_.abandon(end_);
       throw;
     }
+  }
+
+  /// Root, at the end: what ranks of all nodes told, most of it of the stream before.
+  void hear() {
+    if (const auto told = c_.told_by_all()) {
+      c_.note_receivers(!(*told & kDecodesInHost));
+      if (*told >> kTimeAt) c_.experiences().took(static_cast<double>(*told >> kTimeAt) * 1e-9);
+    }
+    // The model takes "none" to be direct.
+    if (codec_ && is_as_chosen_ && direct_ != codec_->encodes()) codec_->expect_time();
   }
 
  private:
@@ -234,15 +240,10 @@ class BetweenNodes {
     codec_->choose(frame, journey);
   }
 
-  /// The node that comes last has it all: that is when a stream ends.
-  void tell_end() {
-    end_ = c_.wire().isend(c_.scratch(1), leader_at(0), Wire::kReceipt);
-    c_.wait(end_);
-  }
-  void await_end(Clock::time_point set_out) {
-    end_ = c_.wire().irecv(c_.scratch(1), leader_at(nodes_ - 1), Wire::kReceipt);
-    c_.wait(end_);
-    if (is_as_chosen_) codec_->note_time(Seconds(Clock::now() - set_out).count());
+  /// The node that comes last has it all: that is when a stream ends. All have met at about the same time, so it knows
+  /// how long that took. Root hears of it with the signatures of its next stream, and need not wait for a message.
+  void note_time(Clock::duration since_met) {
+    c_.took_ns(root_) = static_cast<std::uint64_t>(std::chrono::nanoseconds(since_met).count());
   }
 
   static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
@@ -310,7 +311,7 @@ class BetweenNodes {
   const int root_node_, nodes_, place_, root_, leader_;
   const bool leads_, goes_round_;
   const std::vector<Hop> hops_;
-  bool direct_, wants_receipts_ = false, wants_time_ = false;
+  bool direct_, wants_receipts_ = false;
   bool is_as_chosen_ = true;  // all of it with the codecs that were chosen before its first frame
   std::vector<Passage> passages_;
   std::size_t posted_ = 0, moved_bytes_ = 0;  // moved: received and sent
@@ -318,8 +319,7 @@ class BetweenNodes {
   double considered_ = 0;
   std::map<int, FramesTaken> taken_;     // by the place that they come from
   std::map<int, FramesUnderWay> given_;  // by the place that they go to
-  Wire::Request end_;
-  std::vector<std::byte> result_;  // root: a lossy frame as the others get it
+  std::vector<std::byte> result_;        // root: a lossy frame as the others get it
 };
 
 /// All tensors one after the other through shared memory, without copies beyond the slot.
@@ -417,15 +417,16 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const bool by_message = algorithm == BcastAlgorithm::kP2pCompressed;
     BetweenNodes stream(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded, report);
     if (t.rank() == root && !by_message) c.tell(stream.decide(journey));
+    if (!plain && !by_message) c.tell(std::exchange(c.took_ns(root), 0) << kTimeAt);
     if (!t.is_near(root) && !(asked.far && decodes_far)) c.tell(kDecodesInHost);
     const auto meeting = Clock::now();
     c.meet();
-    if (t.rank() == root && t.is_leader()) c.note_receivers(!(c.told() & kDecodesInHost));
     if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c.shape()));
     if (by_message)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else
       stream.run(journey);
+    if (t.rank() == root) stream.hear();
   }
   if (options.far) options.far->finish();
   codec.finish_report();

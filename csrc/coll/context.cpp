@@ -53,7 +53,16 @@ void Context::arrive(const Cargo& cargo) {
   arrived_ = true;
   steps_.await_all();
   compare_on_node();
-  if (topology().nodes() > 1 && topology().is_leader()) meet_leaders(cargo);
+  if (topology().nodes() == 1 || !topology().is_leader()) return;
+  meet_leaders(cargo);
+  fabric_.board().mine().told.store(told_, std::memory_order_relaxed);
+  fabric_.board().mine().told_in.store(signature_.sequence, std::memory_order_release);
+}
+
+std::optional<std::uint64_t> Context::told_by_all() const {
+  const RankLine& leader = fabric_.board().line(topology().local_of(topology().leader(topology().node())));
+  if (leader.told_in.load(std::memory_order_acquire) != signature_.sequence) return std::nullopt;
+  return leader.told.load(std::memory_order_relaxed);
 }
 
 void Context::publish_ahead() {

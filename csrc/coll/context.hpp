@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -83,8 +84,10 @@ class Context : public Lookout {
   const std::byte* short_slot(int local_rank) const { return steps_.short_slot(local_rank); }
 
   /// Of a bcast_compressed, before the first step: what all leaders shall know after it, of all ranks together.
-  void tell(std::uint64_t notice) { signature_.notice = notice; }
+  void tell(std::uint64_t notice) { signature_.notice |= notice; }
   std::uint64_t told() const { return told_; }  ///< of all on leaders, elsewhere of this rank's node
+  /// Of all on any rank; nothing while the leader of its node is still meeting the others.
+  std::optional<std::uint64_t> told_by_all() const;
 
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel, Wire::Form form = Wire::Form::kWhole) {
@@ -100,6 +103,7 @@ class Context : public Lookout {
   MessageCost& message_cost() { return fabric_.message_cost; }
   KindsOfSums& sums() { return fabric_.sums; }
   Experiences& experiences() { return fabric_.experiences; }
+  std::uint64_t& took_ns(int root) { return fabric_.took_ns[root]; }
   /// Whether all who decode a broadcast from this rank do it on devices, as the last one showed.
   bool receivers_decode_far() const { return fabric_.receivers_decode_far; }
   void note_receivers(bool decode_far) { fabric_.receivers_decode_far = decode_far; }

@@ -69,7 +69,9 @@ class Fabric {
 
   LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
   MessageCost message_cost;
-  Experiences experiences;              ///< of broadcasts from this rank
+  Experiences experiences;  ///< of broadcasts from this rank
+  /// By root: of its last broadcast, of which this rank was the last to have all, and has not told yet; else 0.
+  std::map<int, std::uint64_t> took_ns;
   bool receivers_decode_far;            ///< on devices, in the last of them
   bool node_sums_far = true;            ///< whether its ranks did in the last compressed allreduce from devices
   KindsOfSums sums;                     ///< rank 0: of compressed allreduces

@@ -110,13 +110,15 @@ const CodecRow* StreamChooser::choose_for(const Data& data, Journey journey, Exp
   const auto candidates = [&] { return codecs_to_try(how, options_.lacking, journey.link_bytes_per_s, placed); };
   Experience* experience;
   if (known && static_cast<double>(data.bytes) > kNearlyAll * static_cast<double>(plan_.bytes())) {
-    main_ = experience = &known->at(key_of(data, journey), where(data), candidates);
+    known_ = known;
+    main_key_ = {where(data), key_of(data, journey)};
+    main_ = experience = &known->at(main_key_, candidates);
     main_class_ = data.which;
     main_bytes_ = journey.bytes;
   } else {
     experience = &own_.insert_or_assign(data.which, Experience(candidates())).first->second;
   }
-  sample(data, journey, placed, *experience);
+  if (experience->wants_samples() && !sample(data, journey, placed, *experience)) experience->has_all_samples();
   journey.transform_s_per_byte = experience->transform_s_per_byte;
   return experience->choose(journey);
 }
@@ -173,28 +175,36 @@ std::pair<const Piece*, std::size_t> StreamChooser::find(const Data& data, std::
 /// At even distances. What is on a device comes in one transfer: waiting for it takes longer than the bytes do.
 std::vector<StreamChooser::Look> StreamChooser::look_at(const Data& data, std::size_t places, std::size_t bytes) const {
   std::vector<Look> looks;
-  std::vector<ConstBytes> wanted;
+  looks.reserve(places);
   for (std::size_t k = 0; k < places; ++k) {
     const auto [piece, offset] = find(data, k * (data.bytes / places));
     const std::size_t n = std::min(bytes, piece->data.size() - offset);
     looks.push_back({piece, piece->data.subspan(offset, n), {}});
     if (!piece->reference.empty()) looks.back().reference = piece->reference.subspan(offset, n);
-    wanted.push_back(looks.back().data);
-    wanted.push_back(looks.back().reference);
   }
-  if (options_.far) options_.far->fetch(wanted);
+  if (!options_.far) return looks;
+  std::vector<ConstBytes> wanted;
+  for (const Look& look : looks) {
+    wanted.push_back(look.data);
+    wanted.push_back(look.reference);
+  }
+  options_.far->fetch(wanted);
   return looks;
 }
 
 /// The first time each codec for itself, afterwards all that may still be the best or none, so that what is compared
-/// was seen at the same length. What one operation has no time for, the next one like it may have.
-void StreamChooser::sample(const Data& data, const Journey& journey, const Placement& placed,
+/// was seen at the same length. What one operation has no time for, the next one like it may have. False: nothing was
+/// tried, and nothing will be.
+bool StreamChooser::sample(const Data& data, const Journey& journey, const Placement& placed,
                            Experience& experience) const {
   const double share = static_cast<double>(data.bytes) / journey.bytes;
   Journey with_transform = journey;
   const Encoding how = data.how();
   SamplingBudget budget(experience.best_seconds(journey) * share, experience.sampling_share());
   budget.spend(-experience.saved_s);
+  const double most_saved = kMostSaved * budget.usual();
+  const bool may_save = experience.saved_s < most_saved;
+  bool is_open = false;
   for (std::size_t bytes = kFirstSlice; bytes <= plan_.chunk_bytes() && bytes <= data.bytes; bytes *= kLongerBy) {
     with_transform.transform_s_per_byte = experience.transform_s_per_byte;
     std::vector<Experience::Option*> wanted;
@@ -205,6 +215,7 @@ void StreamChooser::sample(const Data& data, const Journey& journey, const Place
       if (bytes > kFirstSlice && is_hopeless) continue;
       wanted.push_back(&option);
     }
+    is_open |= may_save && !wanted.empty();
     // Tensors differ: of what is worth it not only one place is looked at.
     const std::size_t slices = 2 * cost_of(wanted, kMostSlices, bytes) < budget.usual() ? kMostSlices : 1;
     if (bytes > kFirstSlice && !budget.allows(cost_of(wanted, slices, bytes))) break;
@@ -216,6 +227,7 @@ void StreamChooser::sample(const Data& data, const Journey& journey, const Place
       const std::vector<ConstBytes> views(samples.begin(), samples.end());
       option->helps = try_codec(option->candidate, how, views, placed);
       option->slice_bytes = bytes;
+      is_open = true;
       budget.spend(seconds_since(began));
       with_transform.transform_s_per_byte = experience.transform_s_per_byte;
       if (option->helps) budget.found(encoded_seconds(with_transform, option->candidate.cost) * share);
@@ -223,7 +235,8 @@ void StreamChooser::sample(const Data& data, const Journey& journey, const Place
   }
   // What only the second one may spend is not kept.
   const bool is_second = experience.sampling_share() > SamplingBudget::kShare;
-  experience.saved_s = std::min(budget.left(), is_second ? 0 : kMostSaved * budget.usual());
+  experience.saved_s = std::min(budget.left(), is_second ? 0 : most_saved);
+  return is_open;
 }
 
 /// Copied, so that the codec that comes first does not pay for bringing them into the cache.
@@ -244,8 +257,12 @@ std::vector<std::vector<std::byte>> StreamChooser::slices_of(const Data& data, s
   return found;
 }
 
-void StreamChooser::note(const CodecChoices& chosen, double seconds, double ratio) {
-  if (main_) main_->note(chosen.at(main_class_), seconds, main_bytes_, ratio);
+void StreamChooser::note(const CodecChoices& chosen, double ratio, double seconds) {
+  if (main_) main_->note(main_->trial(chosen.at(main_class_), main_bytes_, ratio), seconds);
+}
+
+void StreamChooser::expect_time(const CodecChoices& chosen, double ratio) {
+  if (main_) known_->expect(main_key_, main_->trial(chosen.at(main_class_), main_bytes_, ratio));
 }
 
 }  // namespace accdp

@@ -29,12 +29,13 @@ class StreamChooser {
 
   /// For what is still to come from frame `first` on. `known`: what is known from streams before; may be null.
   CodecChoices choose(std::size_t first_frame, const Journey& journey, Experiences* known);
-  /// Whether to time this stream; one whose tensors are not nearly all of one class says nothing.
-  bool wants_time() const { return main_ && main_->wants_time(); }
   /// Whether the choice is by what was seen before, so that news of the link are no reason for another one.
   bool has_seen(const CodecChoices& chosen) const { return main_ && main_->has_seen(chosen.at(main_class_)); }
-  /// The stream took so long as it was chosen, with this ratio.
-  void note(const CodecChoices& chosen, double seconds, double ratio);
+  /// The stream went as it was chosen, with this ratio, and took so long. One whose tensors are not nearly all of one
+  /// class says nothing.
+  void note(const CodecChoices& chosen, double ratio, double seconds);
+  /// The same where it becomes known later how long: Experiences::took().
+  void expect_time(const CodecChoices& chosen, double ratio);
 
  private:
   /// Where the bytes of a class are.
@@ -63,14 +64,16 @@ class StreamChooser {
   Placement placement(const Data& data) const;
   std::uint64_t key_of(const Data& data, const Journey& journey) const;
   const CodecRow* choose_for(const Data& data, Journey journey, Experiences* known, bool is_first);
-  void sample(const Data& data, const Journey& journey, const Placement& placed, Experience& experience) const;
+  bool sample(const Data& data, const Journey& journey, const Placement& placed, Experience& experience) const;
   std::vector<std::vector<std::byte>> slices_of(const Data& data, std::size_t slices, std::size_t bytes,
                                                 double& transform_s_per_byte) const;
 
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
   const StreamOptions& options_;
+  Experiences* known_ = nullptr;
   Experience* main_ = nullptr;
+  Experiences::Key main_key_{};
   PieceClass main_class_{};
   double main_bytes_ = 0;                 // of the journey
   std::map<PieceClass, Experience> own_;  // where nothing is kept

@@ -105,9 +105,9 @@ void StreamCodec::choose(std::size_t first_frame, const Journey& journey, Experi
   if (options_.automatic && journey.bytes >= kTooSmall) chosen_ = chooser_.choose(first_frame, journey, known);
 }
 
-void StreamCodec::note_time(double seconds) {
+double StreamCodec::ratio() const {
   const double sent = static_cast<double>(std::max<std::uint64_t>(report_.wire_bytes, 1));
-  chooser_.note(chosen_, seconds, static_cast<double>(report_.logical_bytes) / sent);
+  return static_cast<double>(report_.logical_bytes) / sent;
 }
 
 ConstBytes StreamCodec::joined(const std::vector<ConstBytes>& spans, std::vector<std::byte>& room) {

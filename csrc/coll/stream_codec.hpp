@@ -51,8 +51,9 @@ class StreamCodec {
   /// `known`: from streams before, for those to come; may be null.
   void choose(std::size_t first_frame, const Journey& journey, Experiences* known = nullptr);
   const StreamChooser& chooser() const { return chooser_; }
-  /// The stream took so long on the way that was chosen for it.
-  void note_time(double seconds);
+  /// The stream went the way that was chosen for it, and took so long, or it will be told later how long.
+  void note_time(double seconds) { chooser_.note(chosen_, ratio(), seconds); }
+  void expect_time() { chooser_.expect_time(chosen_, ratio()); }
   const Choices& choices() const { return chosen_; }
   void choose_as(const Choices& other) { chosen_ = other; }  ///< what was chosen for the same classes
   bool encodes() const;                                      ///< whether any tensor has a codec now
@@ -83,6 +84,7 @@ class StreamCodec {
   void finish_report();  ///< names the codec that encoded most
 
  private:
+  double ratio() const;
   const CodecRow* codec_for(const Piece& piece) const;
   FrameReader read(std::size_t frame, ConstBytes message) const;
   void fetch(const StreamPlan::Chunk& chunk);

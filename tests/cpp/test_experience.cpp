@@ -22,13 +22,17 @@ void make_tried(Experience& experience) {
   for (Experience::Option& option : experience.codecs()) option.slice_bytes = 4 << 10;
 }
 
+void note(Experience& experience, const CodecRow* codec, double seconds, double ratio) {
+  experience.note(experience.trial(codec, kJourney.bytes, ratio), seconds);
+}
+
 /// Plays operations that take `truth` ms each; returns how often each way was taken.
 std::map<const CodecRow*, int> play(Experience& experience, std::map<const CodecRow*, double> truth, int operations) {
   std::map<const CodecRow*, int> taken;
   for (int i = 0; i < operations; ++i) {
     const CodecRow* codec = experience.choose(kJourney);
     ++taken[codec];
-    if (experience.wants_time()) experience.note(codec, truth.at(codec) * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+    note(experience, codec, truth.at(codec) * 1e-3, codec ? 1.2 : 1);
   }
   return taken;
 }
@@ -69,7 +73,7 @@ void learns_that_the_link_is_faster() {
   Experiences all;
   all.link_is(kJourney.link_bytes_per_s);
   const auto shorter = [] { return std::vector<Candidate>{{kZhuff, {8, 2e9, 2.6e9}}}; };
-  Experience& ids = all.at(1, kHere, shorter);
+  Experience& ids = all.at({kHere, 1}, shorter);
   make_tried(ids);
   const double plain_ms = 1e3 * plain_seconds(kJourney);
   const double zhuff_ms = 1e3 * encoded_seconds(kJourney, ids.codecs()[0].candidate.cost);
@@ -77,7 +81,7 @@ void learns_that_the_link_is_faster() {
   const std::map<const CodecRow*, double> truth{{nullptr, 0.7 * zhuff_ms}, {kZhuff, zhuff_ms}};
   play(ids, truth, 300);
   CHECK(ids.choose(kJourney) == nullptr);
-  Experience& zeros = all.at(2, kHere, shorter);
+  Experience& zeros = all.at({kHere, 2}, shorter);
   make_tried(zeros);
   CHECK(zeros.predict(kJourney) == kZhuff && zeros.choose(kJourney) == nullptr);
 }
@@ -122,12 +126,11 @@ double cost_over_bucket(double link_bytes_per_s, double plain_s, double zhuff_s,
   };
   Experiences all;
   all.link_is(link_bytes_per_s);
-  Experience& known = all.at(1, kHere, [&] { return std::vector<Candidate>{{kZhuff, {ratio, 2e9, 2.6e9}}}; });
+  Experience& known = all.at({kHere, 1}, [&] { return std::vector<Candidate>{{kZhuff, {ratio, 2e9, 2.6e9}}}; });
   make_tried(known);
-  const double by_choice = total([&] { return known.choose(journey); },
-                                 [&](const CodecRow* codec, double took) {
-                                   if (known.wants_time()) known.note(codec, took, kBytes, codec ? ratio : 1);
-                                 });
+  const double by_choice = total(
+      [&] { return known.choose(journey); },
+      [&](const CodecRow* codec, double took) { known.note(known.trial(codec, kBytes, codec ? ratio : 1), took); });
   return by_choice / std::min(by_one(nullptr), by_one(kZhuff));
 }
 
@@ -153,7 +156,7 @@ void tries_seldom() {
     const CodecRow* codec = experience.choose(kJourney);
     if (codec != kZhuff) tried.push_back(operation);
     const double ms = codec == kZhuff ? zhuff_ms : codec == kFpk ? 1.02 * zhuff_ms : plain_ms;
-    if (experience.wants_time()) experience.note(codec, ms * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+    note(experience, codec, ms * 1e-3, codec ? 1.2 : 1);
   }
   CHECK(!tried.empty() && tried.front() >= 5 && tried.size() <= 6);
 }
@@ -163,7 +166,7 @@ void forgives_a_disturbance() {
   Experience experience(candidates());
   make_tried(experience);
   CHECK(experience.choose(kJourney) == kZhuff);
-  experience.note(kZhuff, 1, kJourney.bytes, 1.2);
+  note(experience, kZhuff, 1, 1.2);
   const auto taken = play(experience, {{nullptr, 138}, {kFpk, 131}, {kZhuff, 100}}, 64);
   CHECK(taken.at(kZhuff) >= 48);
 }
@@ -174,7 +177,7 @@ void forgives_a_disturbance_where_predictions_are_off() {
   Experience experience(candidates());
   make_tried(experience);
   CHECK(experience.choose(kJourney) == kZhuff);
-  experience.note(kZhuff, 0.16, kJourney.bytes, 1.2);
+  note(experience, kZhuff, 0.16, 1.2);
   auto taken = play(experience, {{nullptr, 45}, {kFpk, 30}, {kZhuff, 25}}, 64);
   CHECK(taken[kZhuff] >= 48);
 }
@@ -190,7 +193,7 @@ void is_not_in_step_with_the_program() {
     const CodecRow* codec = experience.choose(kJourney);
     ++taken[codec];
     const double ms = (codec == kZhuff ? 100 : codec == kFpk ? 110 : 130) * (operation % 2 ? 1 : 1.4);
-    if (experience.wants_time()) experience.note(codec, ms * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+    note(experience, codec, ms * 1e-3, codec ? 1.2 : 1);
   }
   std::fprintf(stderr, "in step: %d of %d\n", taken[kZhuff], kOperations);
   CHECK(taken[kZhuff] >= 0.97 * kOperations);
@@ -214,7 +217,7 @@ void finds_the_best_in_noise() {
       codec = experience.choose(kJourney);
       spent += truth.at(codec);
       const double ms = truth.at(codec) * (1 + slower(random)) * (is_interrupted(random) ? 4 : 1);
-      if (experience.wants_time()) experience.note(codec, ms * 1e-3, kJourney.bytes, codec ? 1.2 : 1);
+      note(experience, codec, ms * 1e-3, codec ? 1.2 : 1);
     }
     wrong_at_end += codec != kZhuff;
   }
@@ -228,38 +231,38 @@ void finds_the_best_in_noise() {
 void forgets() {
   Experiences all;
   all.link_is(1e9);
-  Experience& one = all.at(7, kHere, candidates);
+  Experience& one = all.at({kHere, 7}, candidates);
   make_tried(one);
   one.choose(kJourney);
-  one.note(kZhuff, 0.2, kJourney.bytes, 1.2);
+  note(one, kZhuff, 0.2, 1.2);
   CHECK(one.has_seen(kZhuff));
-  one.note(kFpk, 0.2, kJourney.bytes, 1.1);
-  one.note(kFpk, 0.2, kJourney.bytes, 9);
+  note(one, kFpk, 0.2, 1.1);
+  note(one, kFpk, 0.2, 9);
   CHECK(!one.has_seen(kZhuff) && one.has_seen(kFpk));
   all.link_is(1.5e9);
-  CHECK(all.at(7, kHere, candidates).has_seen(kFpk));
+  CHECK(all.at({kHere, 7}, candidates).has_seen(kFpk));
   all.link_is(0.4e9);
-  CHECK(!all.at(7, kHere, candidates).has_seen(kFpk));
+  CHECK(!all.at({kHere, 7}, candidates).has_seen(kFpk));
 }
 
 /// What data of one kind showed about the machine holds for other data from the start, but not for other places.
 void transfers() {
   Experiences all;
   all.link_is(0.5e9);
-  Experience& weights = all.at(1, kHere, candidates);
+  Experience& weights = all.at({kHere, 1}, candidates);
   make_tried(weights);
   play(weights, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 16);
-  Experience& gradients = all.at(2, kHere, candidates);
+  Experience& gradients = all.at({kHere, 2}, candidates);
   make_tried(gradients);
   CHECK(gradients.predict(kJourney) == kZhuff && gradients.choose(kJourney) == nullptr);
   for (const std::uint64_t key : {1, 2}) {
-    Experience& elsewhere = all.at(key, kElsewhere, candidates);
+    Experience& elsewhere = all.at({kElsewhere, key}, candidates);
     CHECK(!elsewhere.has_seen(nullptr));
     make_tried(elsewhere);
     CHECK(elsewhere.choose(kJourney) == kZhuff);
   }
   all.link_is(0.1e9);  // nor over another link
-  Experience& anew = all.at(2, kHere, candidates);
+  Experience& anew = all.at({kHere, 2}, candidates);
   make_tried(anew);
   CHECK(anew.choose(kJourney) == kZhuff);
 }
@@ -268,22 +271,76 @@ void transfers() {
 void does_not_transfer_luck() {
   Experiences all;
   all.link_is(0.5e9);
-  Experience& zeros = all.at(1, kHere, candidates);
+  Experience& zeros = all.at({kHere, 1}, candidates);
   make_tried(zeros);
   CHECK(zeros.choose(kJourney) == kZhuff);
-  zeros.note(kZhuff, 0.01, kJourney.bytes, 1.2);
+  note(zeros, kZhuff, 0.01, 1.2);
   Experience& weights = all.at(
-      2, kHere, [] { return std::vector<Candidate>{{kFpk, {1.5, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; });
+      {kHere, 2}, [] { return std::vector<Candidate>{{kFpk, {1.5, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; });
   make_tried(weights);
   CHECK(weights.choose(kJourney) == kFpk);
 }
 
-/// What was seen long ago is looked at again; as few operations are timed then, that may take some thousand.
+/// What was seen long ago is looked at again.
 void notices_that_the_machine_changed() {
   Experience experience(candidates());
   make_tried(experience);
   CHECK(play(experience, {{nullptr, 140}, {kFpk, 115}, {kZhuff, 100}}, 300)[kZhuff] >= 290);
   CHECK(play(experience, {{nullptr, 140}, {kFpk, 50}, {kZhuff, 100}}, 4000)[kFpk] >= 1000);
+}
+
+/// Machines have slow moments, of some hundred operations each: they are no reason to leave the best way for long. What
+/// a broadcast took is known only after the next one was chosen for.
+void bears_slow_moments() {
+  constexpr int kPrograms = 100, kOperations = 1000;
+  for (const double other : {1.05, 1.2, 1.4}) {
+    const std::map<const CodecRow*, double> truth{{nullptr, 130 * other}, {kFpk, 100 * other}, {kZhuff, 100}};
+    double spent = 0, least = 0;
+    for (unsigned seed = 1; seed <= kPrograms; ++seed) {
+      std::mt19937 random(seed);
+      std::exponential_distribution<double> slower(4);
+      std::bernoulli_distribution is_interrupted(0.1), changes(1 / 150.0);
+      Experiences all;
+      Experience& experience = all.at({kHere, 1}, candidates);
+      make_tried(experience);
+      double level = 1, took_ms = 0;
+      for (int i = 0; i < kOperations; ++i) {
+        const CodecRow* codec = experience.choose(kJourney);
+        all.took(took_ms * 1e-3);
+        if (changes(random)) level = 2.5 - level;
+        took_ms = truth.at(codec) * level * (1 + slower(random)) * (is_interrupted(random) ? 2 : 1);
+        all.expect({kHere, 1}, experience.trial(codec, kJourney.bytes, codec ? 1.2 : 1));
+        spent += truth.at(codec) * level;
+        least += truth.at(kZhuff) * level;
+      }
+    }
+    std::fprintf(stderr, "slow moments, the next best way %.2f: %.3f of the best way's time\n", other, spent / least);
+    CHECK(spent / least < 1.03);
+  }
+}
+
+/// A time that comes late goes to the operation that it is of, if that is not forgotten; one that nobody expects, to
+/// none.
+void finds_whose_time_it_is() {
+  Experiences all;
+  all.link_is(0.5e9);
+  Experience& weights = all.at({kHere, 1}, candidates);
+  make_tried(weights);
+  all.took(0.2);
+  weights.choose(kJourney);
+  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
+  Experience& others = all.at({kHere, 2}, candidates);
+  make_tried(others);
+  others.choose(kJourney);
+  all.took(0.1);
+  CHECK(weights.has_seen(kZhuff) && !others.has_seen(kZhuff));
+  all.took(0.2);
+  CHECK(!weights.has_seen(nullptr) && !others.has_seen(nullptr));
+  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
+  all.link_is(0.1e9);
+  Experience& anew = all.at({kHere, 1}, candidates);
+  all.took(0.1);
+  CHECK(!anew.has_seen(kZhuff));
 }
 
 }  // namespace
@@ -302,4 +359,6 @@ int main() {
   transfers();
   does_not_transfer_luck();
   notices_that_the_machine_changed();
+  bears_slow_moments();
+  finds_whose_time_it_is();
 }

@@ -1,5 +1,7 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
+#include <limits>
 
 namespace accdp {
 
@@ -7,6 +9,18 @@ using Clock = std::chrono::steady_clock;
 
 /// Seconds for which this thread had a processor.
 double processor_seconds() noexcept;
+
+/// Of calls of the same, the shortest, for those whose first ones warm something up; never 0.
+template <class Call>
+double least_processor_seconds(int calls, Call call) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < calls; ++i) {
+    const double began = processor_seconds();
+    call();
+    least = std::min(least, processor_seconds() - began);
+  }
+  return std::max(least, 1e-9);
+}
 
 /// A point in time after which a wait gives up, and how long it had been.
 class Deadline {

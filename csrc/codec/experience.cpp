@@ -62,7 +62,8 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
     const double usual = usual_ ? usual_->of(options_[i].candidate.codec, journey.bytes) : 0;
     // A codec that was faster than predicted was so for the sake of its data; what is slow may be so for the machine's.
     // To data that goes as it is, all data is alike.
-    const double known = options_[i].candidate.codec ? std::max(usual, 1.0) : usual;
+    const bool is_plain = !options_[i].candidate.codec;
+    const double known = is_plain ? usual : std::max(usual, 1.0) * std::min(std::sqrt(bias), 1.0);
     all[i].seconds = all[i].predicted * (usual > 0 ? known : std::sqrt(bias));
   }
   return all;
@@ -154,7 +155,7 @@ void Experience::note(const Trial& done, double seconds) {
     if (option.candidate.codec == done.codec) {
       option.took.add(seconds / done.bytes);
       option.idle = 0;
-    } else if (++option.idle >= kLaterEach && !option.took.empty()) {  // the machine may have changed
+    } else if (++option.idle >= kForgetEach && !option.took.empty()) {  // the machine may have changed
       option.took.forget_oldest();
       option.idle = 0;
     }

@@ -106,7 +106,7 @@ class Experience {
 
   static constexpr int kFirstTry = 5;
   // Prime, not to be in step with what a program repeats: say, operations in pairs, of which one takes longer.
-  static constexpr int kLaterEach = 61;
+  static constexpr int kLaterEach = 61, kForgetEach = 8 * kLaterEach;
   static constexpr std::size_t kEnough = 3;
   static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kShareOfTries = 0.025, kLike = 0.1;
 

@@ -13,6 +13,8 @@
 namespace accdp {
 namespace {
 
+constexpr int kTurns = 3;  // the first one also warms up
+
 /// Floats as trained weights have them, in the datatype's bits. Integers as differences between versions are: most of
 /// them small, one in four 0.
 std::vector<std::byte> noise(Datatype type) {
@@ -41,17 +43,6 @@ std::vector<std::byte> noise(Datatype type) {
   return data;
 }
 
-template <class Call>
-double best_seconds(Call call) {
-  double best = 1e9;
-  for (int i = 0; i < 3; ++i) {  // the first one also warms up
-    const double began = processor_seconds();
-    call();
-    best = std::min(best, processor_seconds() - began);
-  }
-  return std::max(best, 1e-9);
-}
-
 /// A few of the elements again and again, for codecs that find repetitions and see none in noise.
 void repeat_elements(std::vector<std::byte>& data, std::size_t width) {
   std::mt19937 random(2);
@@ -63,12 +54,12 @@ void repeat_elements(std::vector<std::byte>& data, std::size_t width) {
 std::pair<double, double> time_both(const CodecRow& codec, const Encoding& how, ConstBytes data, Bytes stored,
                                     Bytes back) {
   std::size_t size = 0;
-  const double encode = best_seconds([&] {
+  const double encode = least_processor_seconds(kTurns, [&] {
     size = codec.encode(how, data, stored);
     crc32c(size ? ConstBytes(stored).first(size) : data);
   });
   if (size == 0) return {encode, encode};
-  const double decode = best_seconds([&] {
+  const double decode = least_processor_seconds(kTurns, [&] {
     crc32c(ConstBytes(stored).first(size));
     codec.decode(how.type, ConstBytes(stored).first(size), back.first(data.size()));
   });

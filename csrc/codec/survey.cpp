@@ -11,10 +11,6 @@ namespace accdp {
 namespace {
 
 constexpr double kFasterOnSomeData = 3;
-constexpr std::size_t kEnoughToTime = 4;
-
-/// From one time to another; never 0.
-double between(double began, double ended) { return std::max(ended - began, 1e-9); }
 
 /// Zeros and small differences go faster than what the usual speed was measured on, or slower: the samples tell, by the
 /// times that they took in units of what is usual for as many bytes. The median, because one of them may have been
@@ -23,7 +19,7 @@ double adjusted_speed(double usual, std::vector<double>& slowness) {
   if (slowness.empty()) return usual;
   const auto middle = slowness.begin() + static_cast<long>(slowness.size() / 2);
   std::nth_element(slowness.begin(), middle, slowness.end());
-  const double least = slowness.size() < kEnoughToTime ? 0.5 : 0.1;
+  const double least = sampling_turns(slowness.size()) > 1 ? 0.5 : 0.1;
   return usual * std::clamp(1 / *middle, least, 16.0);
 }
 
@@ -54,19 +50,24 @@ bool try_codec(Candidate& candidate, const Encoding& how, std::span<const ConstB
   const Bytes stored(scratch.at_least(2 * longest), longest), back(stored.data() + longest, longest);
   std::vector<double> encoding, decoding;
   const CodecTimes usual = codec_times(codec, how.type);
+  const int turns = sampling_turns(samples.size());
   for (const ConstBytes sample : samples) {
-    const double began = processor_seconds();  // other ranks may share the core
-    const std::size_t size = codec.encode(how, sample, stored);
-    const ConstBytes payload = size ? ConstBytes(stored).first(size) : sample;
-    crc32c(payload);  // as frames do
-    const double encoded = processor_seconds();
-    encoding.push_back(between(began, encoded) / usual.encode_s(sample.size()));
+    std::size_t size = 0;
+    ConstBytes payload;
+    const double encode_s = least_processor_seconds(turns, [&] {
+      size = codec.encode(how, sample, stored);
+      payload = size ? ConstBytes(stored).first(size) : sample;
+      crc32c(payload);  // as frames do
+    });
+    encoding.push_back(encode_s / usual.encode_s(sample.size()));
     before += sample.size();
     after += payload.size();
     if (size == 0) continue;
-    crc32c(payload);
-    codec.decode(how.type, payload, back.first(sample.size()));
-    decoding.push_back(between(encoded, processor_seconds()) / usual.decode_s(sample.size()));
+    const double decode_s = least_processor_seconds(turns, [&] {
+      crc32c(payload);
+      codec.decode(how.type, payload, back.first(sample.size()));
+    });
+    decoding.push_back(decode_s / usual.decode_s(sample.size()));
   }
   if (after >= before) return false;
   CodecCost found = codec_speed(codec, how.type);

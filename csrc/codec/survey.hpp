@@ -23,7 +23,11 @@ using Placement = std::function<CodecCost(const CodecRow&, const CodecCost& in_h
 /// are slower than `pace` (bytes per second of the link), on any data, are left out: they could only slow it down.
 std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace, const Placement& placed);
 
-/// Encodes and decodes all samples once, in the host. True where they become smaller: the candidate then has the
+/// How often each of so many samples is encoded and decoded: the first time a codec has to fetch its own code and
+/// tables, which in one short sample would count for all that it does.
+constexpr int sampling_turns(std::size_t samples) { return samples < 4 ? 2 : 1; }
+
+/// Encodes and decodes all samples, in the host. True where they become smaller: the candidate then has the
 /// codec's ratio and speed there. Samples should be in the cache already, or the first candidate looks slow.
 bool try_codec(Candidate& candidate, const Encoding& how, std::span<const ConstBytes> samples, const Placement& placed);
 

@@ -28,7 +28,7 @@ double cost_of(std::span<const Experience::Option* const> options, std::size_t s
   double seconds = 0;
   for (const Experience::Option* option : options)
     seconds += sampling_seconds(option->candidate.in_host, static_cast<double>(bytes));
-  return seconds * static_cast<double>(slices);
+  return seconds * static_cast<double>(slices) * sampling_turns(slices);
 }
 
 /// Numbers that differ by less than a fifth or so have the same.

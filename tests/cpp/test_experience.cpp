@@ -319,6 +319,27 @@ void bears_slow_moments() {
   }
 }
 
+/// Ways that are tried in vain do not keep the one from its turn that its samples, and other data, make look bad.
+void gives_each_its_turn() {
+  Experiences all;
+  const auto four = [] {
+    std::vector<Candidate> found = candidates();
+    found.push_back({find_codec(CodecId::kZstd), {1.22, 1.9e9, 2.5e9}});
+    found[0].cost.encode_bytes_per_s = 0.2e9;
+    return found;
+  };
+  Experience& others = all.at({kHere, 1}, candidates);
+  make_tried(others);
+  others.choose(kJourney);
+  note(others, kFpk, others.best_seconds(kJourney), 1.2);
+  Experience& experience = all.at({kHere, 2}, four);
+  make_tried(experience);
+  CHECK(experience.predict(kJourney) == kZhuff);
+  const auto taken = play(experience, {{nullptr, 60}, {kFpk, 25}, {kZhuff, 50}, {find_codec(CodecId::kZstd), 60}}, 600);
+  std::fprintf(stderr, "its turn: %d of 600\n", taken.count(kFpk) ? taken.at(kFpk) : 0);
+  CHECK(experience.choose(kJourney) == kFpk && taken.at(kFpk) >= 200);
+}
+
 /// A time that comes late goes to the operation that it is of, if that is not forgotten; one that nobody expects, to
 /// none.
 void finds_whose_time_it_is() {
@@ -360,5 +381,6 @@ int main() {
   does_not_transfer_luck();
   notices_that_the_machine_changed();
   bears_slow_moments();
+  gives_each_its_turn();
   finds_whose_time_it_is();
 }

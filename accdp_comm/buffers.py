@@ -92,13 +92,13 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buff
         return _tensor(x, name, device)
     if isinstance(x, np.ndarray):
         return _array(x, x, name, writable)
-    if hasattr(x, "__cuda_array_interface__"):
+    is_class = isinstance(x, type)  # which has what its instances have
+    if not is_class and hasattr(x, "__cuda_array_interface__"):
         return _cuda_array(x, name, writable, device)
-    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+    if not is_class and hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _dlpack(x, name, writable, device)
-    raise UsageError(
-        f"{name} is a {type(x).__name__}: expected a NumPy array, a torch tensor or an object with __dlpack__"
-    )
+    what = f"the class {x.__name__}" if is_class else f"a {type(x).__name__}"
+    raise UsageError(f"{name} is {what}: expected a NumPy array, a torch tensor or an object with __dlpack__")
 
 
 def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:

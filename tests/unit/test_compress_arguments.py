@@ -16,6 +16,8 @@ ON_META = torch.ones(3, device="meta")
 # Name -> (positional arguments, keywords, part of the message).
 WRONG = {
     "number": ((1.5,), {}, r"tensor is a float: expected a NumPy array, a torch tensor or an object with __dlpack__"),
+    "class": ((np.ndarray,), {}, "tensor is the class ndarray: expected a NumPy array"),
+    "class of tensors": (([X, torch.Tensor],), {}, r"tensor\[1\] is the class Tensor: expected"),
     "none": ((None,), {}, r"tensor is a NoneType: expected a NumPy array"),
     "numbers": (([X, 2.5],), {}, r"tensor\[1\] is a float: expected"),
     "numbers by name": (({"w": X, "lr": 0.1},), {}, r"tensor\['lr'\] is a float: expected"),

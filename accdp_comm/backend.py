@@ -131,7 +131,8 @@ def monitored_barrier(
         timeout: How long rank 0 waits for the others; None takes the group's time-out.
         wait_all_ranks: Name all missing ranks after the time-out instead of the first.
     Raises:
-        PeerTimeout: Ranks are missing; rank 0's message names them.
+        torch.distributed.DistBackendError: Ranks are missing; rank 0's message names them.
+        RuntimeError: Operations that were begun before did not end in time.
         UsageError: The group has no accdp backend, or not such a timeout.
 
     Collective, blocking. A rank that is not in the group returns at once.

@@ -27,7 +27,10 @@ class Relative:
 
 
 def relative(value: float) -> Relative:
-    """Return an error bound of ``value`` times the standard deviation of each tensor's finite values."""
+    """Return an error bound of ``value`` times the standard deviation of each tensor's finite values.
+
+    What takes a bound raises UsageError where ``value`` is not a finite number above 0.
+    """
     return Relative(value)
 
 

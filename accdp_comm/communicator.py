@@ -36,7 +36,8 @@ class Communicator(Messages):
     Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close and those that
     move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An operation
     that fails for another reason than a wrong argument breaks the communicator: its later calls raise the first reason,
-    and buffers it was to write are undefined. But a receive that times out before its message has come ends alone.
+    and buffers it was to write are undefined. But a receive that times out before its message has come ends alone. What
+    an operation costs, in steps and bytes: docs/algorithms.md; one call: plan().
 
     Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
     and refuses all others without a word; what follows there knows the others, and says what is wrong.
@@ -339,6 +340,7 @@ class Communicator(Messages):
         """Wait until all ranks are here.
 
         Raises:
+            MismatchError: Ranks disagree on the call.
             PeerTimeout, PeerDied: A rank did not come, or is gone.
         """
         self._group.barrier()
@@ -353,7 +355,7 @@ class Communicator(Messages):
             link_bytes_per_s, latency_s (of a message), message_s (of a further one at the same time), step_s (a
             hand-over between ranks of a node), node_bytes_per_s (copied), reduce_bytes_per_s.
         Raises:
-            PeerTimeout, PeerDied: As in bcast().
+            MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
         self._group.measure()
         self._is_measured = True
@@ -385,6 +387,7 @@ class Communicator(Messages):
             This rank's new communicator, or None.
         Raises:
             UsageError: Not such numbers. Nothing was sent.
+            MismatchError, PeerTimeout, PeerDied: As in bcast().
 
         Collective over all ranks of this communicator, with color None too.
         """

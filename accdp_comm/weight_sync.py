@@ -24,7 +24,8 @@ class WeightSync:
         group, codec, chunk_bytes: As in bcast_compressed().
 
     Root keeps a copy of the last version, so it needs the memory of the tensors twice; receivers compare a checksum of
-    what they hold, and need none. Lossless.
+    what they hold, and need none. From the second sync() on each rank reads all tensors once for that checksum, on one
+    thread; those on a CUDA device are copied to the host for it, one at a time. Lossless.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class WeightSync:
         return self._version
 
     def sync(self) -> BcastResult:
-        """Bring all ranks' tensors to the root's state. Collective over the group; errors as bcast_compressed()."""
+        """Bring all ranks' tensors to the root's state. Collective over the group, blocking; errors as
+        bcast_compressed(), whose result it returns.
+        """
         channel = channel_of(self._group)
         Arguments(channel.rank, channel.size).rank_of("root", self._root)
         is_root = channel.rank == self._root

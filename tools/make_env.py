@@ -1,7 +1,7 @@
 """Create the virtual environment and install pinned requirements into it, each with its reason: the Makefile's helper.
 
     python tools/make_env.py .venv run            the environment and what building and running need
-    python tools/make_env.py .venv test           what `make test` needs besides; `extra` and `lint` likewise
+    python tools/make_env.py .venv test           what `make test` needs besides; `bench`, `recipes`, `lint` likewise
 
 ``--wheels DIR`` installs from a folder of wheels and asks no index. With ``--venv-flags=--system-site-packages``
 whatever the machine has is kept, whatever its version, and only the rest is installed.

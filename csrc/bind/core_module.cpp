@@ -162,7 +162,10 @@ PYBIND11_MODULE(_core, m) {
       py::arg("changes"),
       "Change settings, all or none: environment variable's name -> (text, source), source as in settings().");
   m.def("settings_text", &shared_settings_text, "The settings that all ranks must share, as one string to compare.");
-  m.def("stats", stats_rows, "One dict per operation that this process did: op, calls, bytes, seconds.");
+  m.def("stats", stats_rows,
+        "One dict per operation, over all groups of this process since its start or reset_stats(): op, calls, bytes "
+        "(that the caller handed in, or received where it handed in none), seconds inside calls, waiting for other "
+        "ranks included. Local.");
   m.def("reset_stats", &reset_op_stats, "Set all counters of stats() to zero.");
   m.def(
       "log_events_into",

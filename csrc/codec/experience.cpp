@@ -79,7 +79,7 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best, dou
     const Option& option = options_[i];
     if (i == best || !is_tried(option)) continue;
     double hoped = all[i].seconds;
-    if (option.took.size() == 1)  // which may have been disturbed
+    if (!option.took.empty() && option.took.size() < kEnough)  // all of which may have been disturbed
       hoped = std::min(hoped, all[i].predicted * std::min(1.0, bias));
     if (hoped >= least) continue;
     if (option.took.size() >= kEnough && option.took.fastest() * bytes >= all[best].seconds) continue;

@@ -3,8 +3,8 @@
 A sample is the slowest rank's time for one broadcast from rank 0; for small messages, the mean over a burst in which
 the root goes round, so that no rank can run ahead of the one before. Before its first sample each method has to fill
 cleared memory with what root has. After some rounds only the contenders go on: the methods that are not far from the
-fastest, auto, and the fixed choices that are not far from the fastest of them, which auto is held against; longer while chance may hide that auto is beyond its mark, or make it seem
-so. Rank 0 appends one JSON line per method to a file.
+fastest, auto, and the fixed choices that are not far from the fastest of them, which auto is held against; longer while
+chance may hide that auto is beyond its mark, or make it seem so. Rank 0 appends one JSON line per method to a file.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ void Experience::note(const Trial& done, double seconds) {
     if (option.candidate.codec == done.codec) {
       option.took.add(seconds / done.bytes);
       option.idle = 0;
-    } else if (++option.idle >= kForgetEach && !option.took.empty()) {  // the machine may have changed
+    } else if (++option.idle >= (option.took.size() > kEnough ? kLaterEach : kForgetEach) && !option.took.empty()) {
+      // The machine may have changed. The last ones stay longer, or what was tried in vain would be tried again first.
       option.took.forget_oldest();
       option.idle = 0;
     }
@@ -181,10 +182,9 @@ void Experiences::link_is(double bytes_per_s) {
 }
 
 void Experiences::took(double seconds) {
-  if (!expected_) return;
-  if (const auto found = kept_.find(expected_->first); found != kept_.end())
-    found->second.note(expected_->second, seconds);
-  expected_.reset();
+  const auto done = std::exchange(expected_, std::nullopt);
+  if (!done || !(seconds > 0)) return;
+  if (const auto found = kept_.find(done->first); found != kept_.end()) found->second.note(done->second, seconds);
 }
 
 }  // namespace accdp

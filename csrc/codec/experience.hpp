@@ -106,7 +106,8 @@ class Experience {
 
   static constexpr int kFirstTry = 5;
   // Prime, not to be in step with what a program repeats: say, operations in pairs, of which one takes longer.
-  static constexpr int kLaterEach = 61, kForgetEach = 8 * kLaterEach;
+  static constexpr int kLaterEach = 61;
+  static constexpr int kForgetEach = 8 * kLaterEach;
   static constexpr std::size_t kEnough = 3;
   static constexpr double kShareOfSecond = 0.25, kWorthTrying = 1.3, kShareOfTries = 0.025, kLike = 0.1;
 
@@ -137,7 +138,7 @@ class Experiences {
   void link_is(double bytes_per_s);
   /// How long an operation took that another rank times may become known after the next one was chosen for.
   void expect(const Key& key, const Experience::Trial& done) { expected_ = {key, done}; }
-  /// The last operation, if it was expected and is not forgotten.
+  /// The last operation, if it was expected and is not forgotten; 0: nobody will know any more.
   void took(double seconds);
 
  private:

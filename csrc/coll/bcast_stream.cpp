@@ -116,12 +116,13 @@ class BetweenNodes {
 
   /// Root, at the end: what ranks of all nodes told, most of it of the stream before.
   void hear() {
-    if (const auto told = c_.told_by_all()) {
-      c_.note_receivers(!(*told & kDecodesInHost));
-      if (*told >> kTimeAt) c_.experiences().took(static_cast<double>(*told >> kTimeAt) * 1e-9);
-    }
+    if (!codec_) return;
+    const auto told = c_.told_by_all();
+    if (told) c_.note_receivers(!(*told & kDecodesInHost));
+    // A time that was told and not heard is lost: the next one is of another stream.
+    c_.experiences().took(static_cast<double>(told.value_or(kNothing) >> kTimeAt) * 1e-9);
     // The model takes "none" to be direct.
-    if (codec_ && is_as_chosen_ && direct_ != codec_->encodes()) codec_->expect_time();
+    if (is_as_chosen_ && direct_ != codec_->encodes()) codec_->expect_time();
   }
 
  private:
@@ -426,7 +427,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else
       stream.run(journey);
-    if (t.rank() == root) stream.hear();
+    if (t.rank() == root && !by_message) stream.hear();
   }
   if (options.far) options.far->finish();
   codec.finish_report();

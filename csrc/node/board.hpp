@@ -26,7 +26,7 @@ struct Signature {
   Datatype type = Datatype::kBytes;
   std::uint8_t op = 255;  ///< ReduceOp, 255 where the operation has none
   MemoryKind memory = MemoryKind::kHost;
-  /// What the rank that decides something tells the others along with it; 0 from all others. Not compared.
+  /// What ranks tell each other along with a bcast_compressed, all of it together; else 0. Not compared.
   std::uint64_t notice = 0;
 
   bool operator==(const Signature& other) const {

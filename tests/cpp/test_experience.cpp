@@ -340,6 +340,17 @@ void gives_each_its_turn() {
   CHECK(experience.choose(kJourney) == kFpk && taken.at(kFpk) >= 200);
 }
 
+/// The best way is left while something takes its cores, and found again afterwards.
+void comes_back() {
+  Experience experience(candidates());
+  make_tried(experience);
+  CHECK(play(experience, {{nullptr, 120}, {kFpk, 130}, {kZhuff, 100}}, 200)[kZhuff] >= 190);
+  CHECK(play(experience, {{nullptr, 125}, {kFpk, 230}, {kZhuff, 200}}, 40)[nullptr] >= 20);
+  const auto taken = play(experience, {{nullptr, 120}, {kFpk, 130}, {kZhuff, 100}}, 3000);
+  std::fprintf(stderr, "comes back: %d of 3000\n", taken.at(kZhuff));
+  CHECK(taken.at(kZhuff) >= 1000);
+}
+
 /// A time that comes late goes to the operation that it is of, if that is not forgotten; one that nobody expects, to
 /// none.
 void finds_whose_time_it_is() {
@@ -355,8 +366,13 @@ void finds_whose_time_it_is() {
   others.choose(kJourney);
   all.took(0.1);
   CHECK(weights.has_seen(kZhuff) && !others.has_seen(kZhuff));
+  weights.forget_times();
   all.took(0.2);
-  CHECK(!weights.has_seen(nullptr) && !others.has_seen(nullptr));
+  CHECK(!weights.has_seen(kZhuff) && !others.has_seen(kZhuff));
+  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
+  all.took(0);  // which was lost
+  all.took(0.1);
+  CHECK(!weights.has_seen(kZhuff));
   all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
   all.link_is(0.1e9);
   Experience& anew = all.at({kHere, 1}, candidates);
@@ -382,5 +398,6 @@ int main() {
   notices_that_the_machine_changed();
   bears_slow_moments();
   gives_each_its_turn();
+  comes_back();
   finds_whose_time_it_is();
 }

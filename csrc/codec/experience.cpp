@@ -184,6 +184,7 @@ void Experiences::link_is(double bytes_per_s) {
 void Experiences::took(double seconds) {
   const auto done = std::exchange(expected_, std::nullopt);
   if (!done || !(seconds > 0)) return;
+  ++heard_;
   if (const auto found = kept_.find(done->first); found != kept_.end()) found->second.note(done->second, seconds);
 }
 

@@ -140,12 +140,14 @@ class Experiences {
   void expect(const Key& key, const Experience::Trial& done) { expected_ = {key, done}; }
   /// The last operation, if it was expected and is not forgotten; 0: nobody will know any more.
   void took(double seconds);
+  std::uint64_t heard() const { return heard_; }  ///< of so many it became known
 
  private:
   static constexpr std::size_t kMost = 256;
   std::map<Key, Experience> kept_;
   std::map<unsigned, UsualBias> usual_;
   std::optional<std::pair<Key, Experience::Trial>> expected_;
+  std::uint64_t heard_ = 0;
   double link_bytes_per_s_ = 0;
 };
 

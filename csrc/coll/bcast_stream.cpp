@@ -121,8 +121,10 @@ class BetweenNodes {
     if (told) c_.note_receivers(!(*told & kDecodesInHost));
     // A time that was told and not heard is lost: the next one is of another stream.
     c_.experiences().took(static_cast<double>(told.value_or(kNothing) >> kTimeAt) * 1e-9);
-    // The model takes "none" to be direct.
-    if (is_as_chosen_ && direct_ != codec_->encodes()) codec_->expect_time();
+    // A root that does not lead its node begins when the ranks there have come, and the clocks start when all nodes
+    // have: that is little of a long stream, but nearly all of one frame. The model takes "none" to be direct.
+    const bool knows_time = c_.topology().is_leader() || plan_.frames().size() > 1;
+    if (is_as_chosen_ && knows_time && direct_ != codec_->encodes()) codec_->expect_time();
   }
 
  private:
@@ -241,8 +243,9 @@ class BetweenNodes {
     codec_->choose(frame, journey);
   }
 
-  /// The node that comes last has it all: that is when a stream ends. All have met at about the same time, so it knows
-  /// how long that took. Root hears of it with the signatures of its next stream, and need not wait for a message.
+  /// The node that comes last has it all: that is when a stream ends. Leaders have met at about the same time, so it
+  /// knows how long that took. Root hears of it with the signatures of its next stream, and need not wait for a
+  /// message.
   void note_time(Clock::duration since_met) {
     c_.took_ns(root_) = static_cast<std::uint64_t>(std::chrono::nanoseconds(since_met).count());
   }

@@ -44,6 +44,8 @@ class Group {
     std::uint64_t wire_bytes = 0;  ///< to other nodes, signatures included
   };
   const Run& last_run() const { return last_run_; }
+  /// Compressed broadcasts from this rank of which it heard how long they took: that is what auto learns from.
+  std::uint64_t streams_timed() const { return fabric_.experiences.heard(); }
   /// What a collective of so many bytes would do: plan.hpp.
   Plan plan(OpKind op, const Operand& operand) const {
     return plan_of(op, operand, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});

@@ -157,6 +157,25 @@ void again_and_again(Group& group) {
     }
 }
 
+/// Every root hears of its streams how long they took; of those of one frame only where it leads its node.
+void times_reach_root(Group& group) {
+  // Some may be missed: the last one, and what goes while other things are learned of the link.
+  constexpr std::uint64_t kStreams = 40, kHalf = kStreams / 2;
+  const auto hears_of = [&](std::size_t chunk_bytes) {
+    const Floats wanted = weights(20'000, 1);
+    const std::uint64_t before = group.streams_timed();
+    for (int root = 0; root < group.size(); ++root)
+      for (std::uint64_t i = 0; i < kStreams; ++i) {
+        Floats values = group.rank() == root ? wanted : Floats(wanted.size());
+        group.bcast_stream({{memory(values), Datatype::kF32}}, root, stream_options("auto", chunk_bytes, "chain"));
+      }
+    return group.streams_timed() - before;
+  };
+  const std::uint64_t of_long = hears_of(16 << 10), of_short = hears_of(128 << 10);
+  CHECK(of_long > kHalf && of_long < kStreams);
+  CHECK(group.topology().is_leader() ? of_short > kHalf : of_short <= 1);
+}
+
 /// Frames so short that they leave whether or not somebody takes them: of a slow rank, few wait for it.
 void frames_await_receipts(int slow, const char* algorithm, const char* codec, int nodes = 3) {
   const auto mail = std::make_shared<Mail>();
@@ -220,4 +239,7 @@ int main() {
   }
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}})
     run_nodes(nodes, again_and_again);
+  set_setting("ACCDP_CHUNK_BYTES", "256k");
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}})
+    run_nodes(nodes, times_reach_root);
 }

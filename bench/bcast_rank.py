@@ -19,11 +19,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import auto_mark
 import rank_job
 import real_tensors
 import torch
 import torch.distributed as dist
-from auto_mark import FIXED_CHOICES, auto_point
 from bcast_plan import Method, Point
 from mpi4py import MPI
 from torch import Tensor
@@ -142,21 +142,24 @@ def measure(ranks: Ranks, point: Point, folder: Path) -> list[dict[str, Any]]:
     rounds = min(most, int(point.budget_s / one_round))
     take_turns(contenders, rounds)
 
-    def rows() -> list[dict[str, Any]]:
-        return [row_of(point, method, times[method], results[method], calls) for method in send]
+    def over() -> dict[str, auto_mark.Ratio]:
+        return auto_mark.ratios({method.name: seconds for method, seconds in times.items()})
 
     for _ in range(_MOST_AGAIN):  # ranks have the same times, and go on or end alike
-        compared = auto_point({row["method"]: row for row in rows()})
-        if compared is None or compared.is_settled:
+        if auto_mark.is_settled(over()):
             break
         take_turns(contenders, max(rounds, 1))
-    return rows()
+    rows = [row_of(point, method, times[method], results[method], calls) for method in send]
+    for row in rows:
+        if row["method"] == "auto":
+            row["over"] = {name: ratio.to_json() for name, ratio in over().items()}
+    return rows
 
 
 def contenders_of(middle: dict[Method, float]) -> list[Method]:
     """The methods that may be the fastest, or the fastest fixed choice, and auto, by their medians so far."""
     limit = _CONTENDS * min(middle.values())
-    fixed = {method: seconds for method, seconds in middle.items() if method.name in FIXED_CHOICES}
+    fixed = {method: seconds for method, seconds in middle.items() if method.name in auto_mark.FIXED_CHOICES}
     limit_of_fixed = _CONTENDS * min(fixed.values(), default=0.0)
     return [
         method

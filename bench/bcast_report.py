@@ -151,9 +151,9 @@ def _auto(rows: list[Row]) -> Iterator[Figure]:
     for place, points in auto_points(rows).items():
         over = [point for point in points if point.is_over]
         beyond = sum(point.is_beyond for point in points)
-        value = f"{len(over)} of {len(points)} points over ({beyond} beyond 5 %, the others within their spread)"
+        value = f"{len(over)} of {len(points)} points over, {beyond - len(over)} more perhaps"
         if over:
-            value += f"; worst: {max(over, key=lambda point: point.over)}"
+            value += f"; worst: {max(over, key=lambda point: point.ratio.median)}"
         yield Figure("auto within 5 % of the best fixed choice", place, value, "0 points over", not over)
 
 
@@ -188,7 +188,7 @@ def print_table(rows: list[Row], console: Console) -> None:
     for place, points in auto_points(rows).items():
         for point in points:
             if point.is_beyond:
-                console.print(f"auto beyond 5 %{'' if point.is_over else ', within the spread'}: {place}, {point}")
+                console.print(f"auto {'' if point.is_over else 'perhaps '}beyond 5 %: {place}, {point}")
     marked = [figure.reached for figure in figures if figure.reached is not None]
     console.print(f"{sum(marked)} of {len(marked)} marks reached")
 

@@ -1,5 +1,6 @@
 """What bench/bcast_report.py says: when auto is over the best fixed choice, and which codec reaches a mark."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -13,56 +14,75 @@ import auto_mark
 import bcast_report
 
 
-def row(method: str, median_s: float, spread_s: float = 0.0, samples: int = 9, **other):
+def row(method: str, median_s: float, **other):
     fixed = {"part": "grid", "placement": "2x1", "link_mbit": 1000, "data": "ids", "dtype": "int64", "bytes": 1 << 20}
-    times = {"median_s": median_s, "p10_s": median_s - spread_s / 2, "p90_s": median_s + spread_s / 2}
-    return fixed | times | {"method": method, "samples": samples, "codec": "none"} | other
+    return fixed | {"method": method, "median_s": median_s, "codec": "none"} | other
+
+
+def test_an_interval_misses_the_median_as_seldom_as_it_says():
+    # A sample is below the median as often as above it; an interval misses it if too few samples are on one side.
+    for count in range(1, 40):
+        ranks = auto_mark.ranks_of_interval(count)
+        if ranks is None:
+            assert 2 * 0.5**count > 0.05
+            continue
+        low, high = ranks
+        assert low + high == count - 1 and low < high
+
+        def missed(fewest: int, count: int = count) -> float:
+            return 2 * sum(math.comb(count, below) for below in range(fewest + 1)) / 2**count
+
+        assert missed(low) <= 0.05 < missed(low + 1)
+
+
+def auto_row(ratios: dict[str, list[float]]) -> dict:
+    """auto, of which each sample took so many times that of a fixed choice in the same round."""
+    times = {name: [1 / ratio for ratio in found] for name, found in ratios.items()}
+    rounds = max(map(len, times.values()))
+    found = auto_mark.ratios(times | {"auto": [1.0] * rounds})
+    return row("auto", 1.0, over={name: ratio.to_json() for name, ratio in found.items()})
 
 
 @pytest.mark.parametrize(
-    ("auto_s", "spread_s", "beyond", "over"),
+    ("ratios", "beyond", "over"),
     [
-        (1.04, 0.0, False, False),
-        (1.06, 0.01, True, True),
-        (1.06, 0.50, True, False),  # nine samples that lie this far apart have medians that do
-        (1.60, 0.50, True, True),
+        ([1.04] * 9, False, False),
+        ([1.06] * 9, True, True),
+        ([1.06] * 5, True, False),  # five of a kind come by chance
+        ([1.2] * 7 + [0.9] * 2, True, False),
+        ([1.2] * 8 + [0.9], True, True),
+        ([1.2] * 70 + [0.9] * 20, True, True),
     ],
 )
-def test_a_point_is_over_only_beyond_its_spread(auto_s, spread_s, beyond, over):
-    rows = [row("none", 1.0, spread_s), row("fpk", 1.2), row("auto", auto_s, spread_s)]
+def test_a_point_is_over_only_beyond_chance(ratios, beyond, over):
+    rows = [row("none", 1.0), row("fpk", 1.2), auto_row({"none": ratios, "fpk": [0.8] * len(ratios)})]
     (point,) = bcast_report.auto_points(rows)["2x1, 1 Gbit/s"]
     assert point.best["method"] == "none" and (point.is_beyond, point.is_over) == (beyond, over)
-    assert f"{auto_s:.2f}, none where none is best" in str(point)
+    assert "none where none is best" in str(point)
 
 
-def test_more_samples_have_a_steadier_median():
-    few, many = row("auto", 1.06, 0.2, samples=4), row("auto", 1.06, 0.2, samples=400)
-    assert auto_mark.median_error(few) == pytest.approx(10 * auto_mark.median_error(many))
-    best = row("none", 1.0)
-    assert not auto_mark.AutoPoint(few, best).is_over and auto_mark.AutoPoint(many, best).is_over
+def test_samples_are_compared_with_those_of_the_same_round():
+    drifting = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    ratio = auto_mark.ratios({"auto": [1.1 * one for one in drifting], "none": drifting})["none"]
+    assert (ratio.rounds, ratio.low) == (6, pytest.approx(1.1))
 
 
-@pytest.mark.parametrize(
-    ("auto_s", "spread_s", "settled"),
-    [
-        (1.04, 0.0, True),
-        (1.04, 0.10, False),  # may be beyond
-        (1.00, 0.10, True),
-        (1.06, 0.10, False),  # may be within
-        (1.60, 0.10, False),  # however far: of many points some are so by chance
-    ],
-)
-def test_a_point_is_settled_once_chance_cannot_put_it_beyond(auto_s, spread_s, settled):
-    point = auto_mark.auto_point({"fpk": row("fpk", 1.0, spread_s), "auto": row("auto", auto_s, spread_s)})
-    assert point is not None and point.is_settled == settled
+def test_auto_is_settled_once_chance_cannot_put_it_beyond_any_fixed_choice():
+    def settled(**ratios: list[float]) -> bool:
+        times = {name: [1 / ratio for ratio in found] for name, found in ratios.items()}
+        return auto_mark.is_settled(auto_mark.ratios(times | {"auto": [1.0] * 9}))
+
+    assert settled(none=[1.04] * 9, fpk=[0.5] * 9)
+    assert not settled(none=[1.04] * 9, fpk=[1.1] * 2 + [1.0] * 7)  # may be beyond
+    assert not settled(none=[1.6] * 9)  # however far: of many points some are so by chance
+    assert settled(none=[1.04] * 9, zstd=[2.0] * 3)  # left out long before
 
 
 def test_auto_is_held_against_fixed_choices_only():
-    rows = {name: row(name, seconds) for name, seconds in (("MPI_Bcast", 0.5), ("none", 2.0), ("zstd", 1.0))}
-    assert auto_mark.auto_point(rows) is None
-    point = auto_mark.auto_point(rows | {"auto": row("auto", 1.0)})
+    assert auto_mark.auto_point({"none": row("none", 1.0), "auto": row("auto", 1.0)}) is None
+    auto = auto_row({"MPI_Bcast": [2.0] * 9, "none": [0.5] * 9, "zstd": [0.9] * 9})
+    point = auto_mark.auto_point({name: row(name, 1.0) for name in ("MPI_Bcast", "none", "zstd")} | {"auto": auto})
     assert point is not None and point.best["method"] == "zstd"
-    assert auto_mark.auto_point({"MPI_Bcast": rows["MPI_Bcast"], "auto": row("auto", 1.0)}) is None
 
 
 def figures(part: str, *rows: dict) -> dict[str, bcast_report.Figure]:

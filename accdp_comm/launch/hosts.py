@@ -52,21 +52,22 @@ def read_hosts(path: str) -> list[Host]:
 
 
 def spread(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> list[Host]:
-    """Say how many ranks go on each host, filling them in order.
+    """Say how many ranks go on each host: evenly, or in order up to what the file says that each holds.
 
     Args:
         hosts: As read.
         ranks: All ranks of the job; None for as many as the hosts hold.
-        per_host: How many a host holds where the file does not say; None to divide what is asked evenly.
+        per_host: How many a host holds at most where the file does not say; None for any number.
     Returns:
         The hosts that get ranks.
     Raises:
         UsageError: The hosts hold fewer than ``ranks``, or nothing says how many they hold.
     """
-    if per_host is None:
-        if ranks is None and any(host.ranks == 0 for host in hosts):
-            raise _core.UsageError("--hosts: give -n N, or the number of ranks behind each host (HOST:N)")
-        per_host = -(-(ranks or 0) // len(hosts))
+    if per_host is None and ranks is None and any(host.ranks == 0 for host in hosts):
+        raise _core.UsageError("--hosts: give -n N, or the number of ranks behind each host (HOST:N)")
+    even = -(-(ranks or 0) // len(hosts))
+    if per_host is None or (even and even < per_host and not any(host.ranks for host in hosts)):
+        per_host = even
     held = [replace(host, ranks=host.ranks or per_host) for host in hosts]
     room = sum(host.ranks for host in held)
     if ranks is None:

@@ -94,24 +94,22 @@ def share_cores(
     return placed
 
 
-def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int, nodes: int) -> int:
-    """Return the number of ranks of the job.
+def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int) -> int:
+    """Return the number of ranks of a job on one node.
 
     Args:
         ranks: ``-n``, or None.
         ranks_per_gpu: ``--ranks-per-gpu``, or None.
-        gpus: GPUs of a node.
-        nodes: Nodes of the job.
+        gpus: GPUs of the node.
     Raises:
         UsageError: More ranks than ``ranks_per_gpu`` allows.
     """
     if ranks_per_gpu is None:
         assert ranks is not None
         return ranks
-    room = ranks_per_gpu * gpus * nodes
+    room = ranks_per_gpu * gpus
     if ranks is not None and ranks > room:
-        where = f"{gpus} GPUs" + (f" on each of {nodes} nodes" if nodes > 1 else "")
-        raise _core.UsageError(f"-n {ranks}: --ranks-per-gpu {ranks_per_gpu} on {where} has room for {room}")
+        raise _core.UsageError(f"-n {ranks}: --ranks-per-gpu {ranks_per_gpu} on {gpus} GPUs has room for {room}")
     return room if ranks is None else ranks
 
 

@@ -74,6 +74,25 @@ def choose_launcher(asked: str, environment: Mapping[str, str]) -> str:
     return "srun" if "SLURM_JOB_ID" in environment and shutil.which("srun") else "mpiexec"
 
 
+def allocated_hosts(environment: Mapping[str, str]) -> list[Host]:
+    """Return the nodes of this allocation of Slurm, in its order; none where it names none.
+
+    Raises:
+        UsageError: scontrol, which can read how Slurm writes lists of nodes, does not run.
+    """
+    nodes = environment.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return []
+    try:
+        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=20)
+        said, names = done.stderr.strip() or f"status {done.returncode}", done.stdout.split()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said, names = str(error), []
+    if not names:
+        raise _core.UsageError(f"scontrol show hostnames {nodes}: {said}; name the hosts by --hosts FILE")
+    return [Host(name, 0) for name in names]
+
+
 def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) -> Program:
     """Return the command that starts ``ranks`` processes, without what they are.
 
@@ -121,15 +140,13 @@ def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[s
     program = shutil.which("srun")
     if program is None:
         raise _core.UsageError("--launcher srun: there is no srun in PATH")
-    command = [program, f"--ntasks={ranks}", f"--mpi={'pmi2' if family == 'mpich' else 'pmix'}", "--cpu-bind=none"]
+    command = [program, f"--ntasks={ranks}", f"--mpi={'pmi2' if family == 'mpich' else 'pmix'}"]
+    command += ["--overcommit", "--cpu-bind=none"]  # ranks often outnumber cores here, and we bind them ourselves
     if "SLURM_STEP_ID" in environment:
         command.append("--overlap")  # this process is itself a step, which holds the CPUs
-    if hosts:
-        counts = {host.ranks for host in hosts}
-        if len(counts) > 1:
-            raise _core.UsageError("--hosts under srun: give every host the same number of ranks")
-        command += [f"--nodelist={','.join(host.name for host in hosts)}", f"--nodes={len(hosts)}"]
-        command.append(f"--ntasks-per-node={counts.pop()}")
+    if hosts:  # each named once per rank, which srun takes for the ranks' places if that is how they are distributed
+        places = ",".join(host.name for host in hosts for _ in range(host.ranks))
+        command += [f"--nodelist={places}", "--distribution=arbitrary"]
     return Program("srun", command, "SLURM_PROCID")
 
 

@@ -32,6 +32,7 @@ class Run:
         self._tuned = apply_profile(options, read_profile(options.profile)) if options.profile else {}
         check(options)
         self._command = programs.rank_command([options.script, *options.arguments], module=options.module)
+        self._launcher = programs.choose_launcher(options.launcher, os.environ)
         self._gpus = self._find_gpus()
         self._hosts, self._size = self._count()
         self._job: Job | None = None
@@ -43,9 +44,8 @@ class Run:
         """Run the job; return its exit code."""
         from .. import mpi_world
 
-        launcher = programs.choose_launcher(self._options.launcher, os.environ)
-        program = programs.find_program(launcher, mpi_world.load().abi(), self._size, self._hosts)
-        several_hosts = bool(self._hosts) or launcher == "srun"
+        program = programs.find_program(self._launcher, mpi_world.load().abi(), self._size, self._hosts)
+        several_hosts = bool(self._hosts) or self._launcher == "srun"
         if not several_hosts:
             room.check_room(self._size, room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
@@ -97,10 +97,13 @@ class Run:
 
     def _count(self) -> tuple[list[hosts.Host], int]:
         options = self._options
-        if options.hosts is None:
-            return [], placement.count_ranks(options.ranks, options.ranks_per_gpu, len(self._gpus), 1)
+        named = hosts.read_hosts(options.hosts) if options.hosts is not None else []
+        if not named and options.ranks_per_gpu is not None and self._launcher == "srun":
+            named = programs.allocated_hosts(os.environ)  # K per GPU are meant of all GPUs that there are
+        if not named:
+            return [], placement.count_ranks(options.ranks, options.ranks_per_gpu, len(self._gpus))
         per_host = options.ranks_per_gpu and options.ranks_per_gpu * len(self._gpus)
-        placed = hosts.spread(hosts.read_hosts(options.hosts), options.ranks, per_host)
+        placed = hosts.spread(named, options.ranks, per_host)
         return placed, sum(host.ranks for host in placed)
 
     def _labels(self) -> dict[str, bool]:

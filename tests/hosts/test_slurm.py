@@ -113,6 +113,28 @@ def test_accdp_run_starts_ranks_by_srun(cluster, tmp_path, places):
     assert placed == [["node0", "node0", "node1", "node1"] if places else ["node0"] * 4] * 4, str(result)
 
 
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (["--ranks-per-gpu", "2"], [0, 0, 0, 0, 1, 1, 1, 1]),
+        (["--ranks-per-gpu", "2", "-n", "5"], [0, 0, 0, 1, 1]),
+    ],
+    ids=["all GPUs", "fewer ranks"],
+)
+def test_ranks_per_gpu_are_counted_on_all_nodes_of_an_allocation(cluster, tmp_path, options, nodes):
+    """More of them than the allocation has CPUs; each node lists the same two stand-ins for GPUs."""
+    rows = "".join(f"{i}, GPU-{i}, Stand-in, 81920, 9.0, Disabled, 00000000:0{i}:00.0\n" for i in range(2))
+    (tmp_path / "gpus.csv").write_text(rows)
+    path = f"PATH={jobs.TESTS / 'launch' / 'stand_ins'}{os.pathsep}{os.environ['PATH']}"
+    command = ["salloc", "-N2", "--ntasks-per-node=1", "env", path, f"STAND_IN_GPUS={tmp_path}"]
+    command += [sys.executable, "-m", "accdp_comm", "run", "--mps", "off", *options]
+    result = cluster.call([*command, "sh", "-c", "echo $RANK $(hostname) $CUDA_VISIBLE_DEVICES"], SECONDS)
+    found = sorted(line.split() for line in result.stdout.splitlines())
+    assert [row[:2] for row in found] == [[str(rank), f"node{node}"] for rank, node in enumerate(nodes)], str(result)
+    per_gpu = [sum(row[1:] == [f"node{node}", f"GPU-{gpu}"] for row in found) for node in range(2) for gpu in range(2)]
+    assert per_gpu == ([2] * 4 if len(nodes) == 8 else [2, 1, 1, 1]), str(result)
+
+
 def test_a_failure_under_srun_ends_all_ranks_with_its_code(cluster):
     script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
     command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun", "-n", "3", "--grace", "1"]

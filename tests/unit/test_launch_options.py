@@ -129,13 +129,17 @@ def test_wrong_host_files_are_refused(tmp_path, text, message):
         hosts.read_hosts(str(path))
 
 
-def test_ranks_fill_hosts_in_order():
+def test_ranks_fill_hosts_in_order_or_evenly():
     two = [Host("a", 2), Host("b", 3)]
     assert hosts.spread(two, None, None) == two
     assert hosts.spread(two, 3, None) == [Host("a", 2), Host("b", 1)]
     assert hosts.spread(two, 2, None) == [Host("a", 2)]
     assert hosts.spread([Host("a", 0), Host("b", 0)], 5, None) == [Host("a", 3), Host("b", 2)]
     assert hosts.spread([Host("a", 0), Host("b", 0)], None, 4) == [Host("a", 4), Host("b", 4)]
+    assert hosts.spread([Host("a", 0), Host("b", 0)], 4, 4) == [Host("a", 2), Host("b", 2)]
+    assert hosts.spread([Host("a", 1), Host("b", 0)], 4, 4) == [Host("a", 1), Host("b", 3)]
+    with pytest.raises(_core.UsageError, match="-n 9: the hosts hold 8 ranks together"):
+        hosts.spread([Host("a", 0), Host("b", 0)], 9, 4)
     with pytest.raises(_core.UsageError, match="-n 6: the hosts hold 5 ranks together"):
         hosts.spread(two, 6, None)
     with pytest.raises(_core.UsageError, match="give -n N"):

@@ -84,12 +84,11 @@ def test_gpus_on_one_numa_node_divide_its_cores():
 
 
 def test_number_of_ranks():
-    assert placement.count_ranks(3, None, 0, 1) == 3
-    assert placement.count_ranks(None, 4, 2, 1) == 8
-    assert placement.count_ranks(None, 4, 2, 3) == 24
-    assert placement.count_ranks(5, 4, 2, 1) == 5
+    assert placement.count_ranks(3, None, 0) == 3
+    assert placement.count_ranks(None, 4, 2) == 8
+    assert placement.count_ranks(5, 4, 2) == 5
     with pytest.raises(_core.UsageError, match="-n 9: --ranks-per-gpu 4 on 2 GPUs has room for 8"):
-        placement.count_ranks(9, 4, 2, 1)
+        placement.count_ranks(9, 4, 2)
 
 
 def test_shares_of_a_gpu():

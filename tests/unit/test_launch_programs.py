@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,24 +58,36 @@ def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):
     assert programs.choose_launcher("auto", {"SLURM_JOB_ID": "7"}) == "srun"
     assert programs.choose_launcher("torchrun", {"SLURM_JOB_ID": "7"}) == "torchrun"
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
-    found = programs.find_program("srun", "mpich", 4, [Host("a", 2), Host("b", 2)])
+    found = programs.find_program("srun", "mpich", 3, [Host("a", 2), Host("b", 1)])
     assert found.command[0] == srun and found.rank_variable == "SLURM_PROCID"
-    assert {"--ntasks=4", "--mpi=pmi2", "--nodelist=a,b", "--ntasks-per-node=2"} <= set(found.command)
+    assert {"--ntasks=3", "--mpi=pmi2", "--nodelist=a,a,b", "--distribution=arbitrary"} <= set(found.command)
     assert "--overlap" not in found.command
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     assert {"--overlap", "--mpi=pmix"} <= set(programs.find_program("srun", "openmpi", 4, []).command)
-    with pytest.raises(_core.UsageError, match="same number of ranks"):
-        programs.find_program("srun", "mpich", 3, [Host("a", 2), Host("b", 1)])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert programs.choose_launcher("auto", {"SLURM_JOB_ID": "7"}) == "mpiexec"
     with pytest.raises(_core.UsageError, match="there is no srun in PATH"):
         programs.find_program("srun", "mpich", 4, [])
 
 
+def test_the_hosts_of_an_allocation_are_those_that_scontrol_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert programs.allocated_hosts({}) == []
+    scontrol = program(tmp_path / "bin", "scontrol", "a7\nb")
+    assert programs.allocated_hosts({"SLURM_JOB_NODELIST": "a7,b"}) == [Host("a7", 0), Host("b", 0)]
+    Path(scontrol).write_text("#!/bin/sh\necho no such cluster >&2\nexit 1\n")
+    with pytest.raises(_core.UsageError, match=r"scontrol show hostnames a7,b: no such cluster; .* --hosts FILE"):
+        programs.allocated_hosts({"SLURM_JOB_NODELIST": "a7,b"})
+    Path(scontrol).unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(_core.UsageError, match=r"No such file.*; .* --hosts FILE"):
+        programs.allocated_hosts({"SLURM_JOB_NODELIST": "a7,b"})
+
+
 def program(folder, name: str, says: str) -> str:
     folder.mkdir(exist_ok=True)
     path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.write_text(f"#!/bin/sh\nprintf '%s\\n' '{says}'\n")
     path.chmod(0o755)
     return str(path)
 

@@ -152,7 +152,7 @@ class Context : public Lookout {
   /// Room for a pointer per rank of the node, so that a short reduction allocates nothing.
   std::span<const void*> sources() { return fabric_.sources(); }
 
-  int pid_of(int rank) const { return fabric_.peer(rank).pid; }
+  const Peer& peer(int rank) const { return fabric_.peer(rank); }
   std::string describe(int rank) const { return fabric_.describe(rank); }
   [[noreturn]] void fail_mismatch(const std::string& text) { fail_mismatch(text, signature_.sequence); }
   std::string what() const override;

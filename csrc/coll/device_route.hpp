@@ -44,6 +44,9 @@ class DeviceRoute {
   /// Before the wire gets memory of the device (PostOffice::takes_device_memory): waits until what `stream` holds is
   /// done. Throws as admit() does.
   virtual void await(PostOffice& office, int device, std::uintptr_t stream) = 0;
+  /// Waits until the device has done what calls handed to it. False where that cannot be expected any more, because a
+  /// call failed or a rank that it waits for is gone: then what they used may never be used again.
+  virtual bool settle() noexcept = 0;
   virtual std::string describe() const = 0;
 };
 

@@ -105,7 +105,8 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // of the thread, outside of the scope
 };
 
-/// Makes a device current for a scope.
+/// Makes a device current for a scope. After it the one before is, unless this process uses that nowhere: to make it
+/// current would take some hundred MB of it for a context, and threads begin with device 0.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

@@ -92,6 +92,28 @@ void use_device(int device) {
 RelaxedCapture::RelaxedCapture() noexcept { exchange_capture_mode(mode_); }
 RelaxedCapture::~RelaxedCapture() { exchange_capture_mode(mode_); }
 
+namespace {
+/// Whether this process uses the device. Asked of the driver: the runtime makes a context where there is none.
+bool has_context(int device) noexcept {
+  using GetState = int (*)(int device, unsigned* flags, int* is_active);
+  static const GetState get_state = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 13000
+    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, CUDART_VERSION,
+                                                              cudaEnableDefault, &result);
+#else
+    const cudaError_t code = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &found, cudaEnableDefault, &result);
+#endif
+    if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+    return code == cudaSuccess ? reinterpret_cast<GetState>(found) : nullptr;
+  }();
+  unsigned flags = 0;
+  int is_active = 1;
+  return !get_state || get_state(device, &flags, &is_active) != 0 || is_active;
+}
+}  // namespace
+
 DeviceGuard::DeviceGuard(int device) {
   int before;
   ACCDP_CUDA(cudaGetDevice(&before));
@@ -101,7 +123,7 @@ DeviceGuard::DeviceGuard(int device) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (before_ >= 0) report(cudaSetDevice(before_), "cudaSetDevice");
+  if (before_ >= 0 && has_context(before_)) report(cudaSetDevice(before_), "cudaSetDevice");
 }
 
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {

@@ -1,10 +1,12 @@
 #include "gpu/device_collectives.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <optional>
 
 #include "base/error.hpp"
+#include "base/keep.hpp"
 #include "base/settings.hpp"
 #include "device/cuda_reduce.hpp"
 #include "gpu/device_messages.hpp"
@@ -25,6 +27,7 @@ struct DevicePath::State {
   std::shared_ptr<SpareWorkshop> workshop = std::make_shared<SpareWorkshop>();
   int nodes = 1;
   bool is_pool_made = false;
+  std::atomic<bool> has_failed{false};    // a call did, and may have left work on the stream
   std::optional<GpuHierarchy> hierarchy;  // where ranks share memory, but not all of them the same
   std::unique_ptr<Pool> pool;             // last: its end waits for the stream, before the memory above goes
 
@@ -42,9 +45,6 @@ struct DevicePath::State {
   void make_pool(Context& context);
   void set_up(Context& context);
   void set_up_hierarchy(Context& context);
-  ~State() {
-    if (own_stream) drain(own_stream.get());
-  }
 };
 
 namespace {
@@ -139,7 +139,24 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
 }
 
 DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
-DevicePath::~DevicePath() = default;
+
+/// The end of what CUDA made may come at any time, on any thread: while others capture, and have other devices.
+DevicePath::~DevicePath() {
+  const RelaxedCapture relaxed;
+  std::optional<DeviceGuard> guard;
+  try {
+    if (state_->device >= 0) guard.emplace(state_->device);
+  } catch (const CudaError&) {
+    // Of a device that has failed nothing can be closed in order.
+  }
+  if (!settle()) return keep_for_ever(std::move(state_));
+  state_.reset();
+}
+
+bool DevicePath::settle() noexcept {
+  if (state_->own_stream) drain(state_->own_stream.get());
+  return !state_->pool || state_->pool->settle(state_->has_failed);
+}
 
 std::string DevicePath::describe() const {
   if (!state_->pool) return state_->is_pool_made ? "staged: " + state_->why_not : state_->why_not;
@@ -206,14 +223,19 @@ void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
   const DeviceGuard guard(device_);
   const auto callers = reinterpret_cast<cudaStream_t>(stream_);
   if (!state.is_set_up()) state.set_up(c);
-  record(state.before, callers);
-  wait_for(state.stream(), state.before);
-  if (state.is_shared())
-    shared(*state.pool);
-  else
-    staged(state.staging, state.stream());
-  record(state.after, state.stream());
-  wait_for(callers, state.after);
+  try {
+    record(state.before, callers);
+    wait_for(state.stream(), state.before);
+    if (state.is_shared())
+      shared(*state.pool);
+    else
+      staged(state.staging, state.stream());
+    record(state.after, state.stream());
+    wait_for(callers, state.after);
+  } catch (...) {
+    state.has_failed = true;
+    throw;
+  }
 }
 
 template <class Algorithm>

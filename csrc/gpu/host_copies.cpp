@@ -59,13 +59,19 @@ PinnedCopies::~PinnedCopies() {
   const RelaxedCapture relaxed;
   far_.reset();
   spare_->put(std::move(memory_), std::move(delivered_));
+  spare_.reset();  // may be the last owner of what CUDA made
 }
 
 void PinnedCopies::deliver() {
   const DeviceGuard guard(device_);
-  far_->deliver();
-  delivered_ = make_event();
-  record(delivered_, stream_);
+  try {
+    far_->deliver();
+    delivered_ = make_event();
+    record(delivered_, stream_);
+  } catch (...) {
+    drain(stream_);  // some copies may be under way, out of memory that goes to the next use
+    throw;
+  }
 }
 
 }  // namespace accdp

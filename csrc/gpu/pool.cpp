@@ -1,10 +1,11 @@
 #include "gpu/pool.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <type_traits>
@@ -26,7 +27,17 @@ constexpr std::size_t kProbeBytes = 4 << 10;
 constexpr int kProbeLooks = 25;
 constexpr std::chrono::milliseconds kProbeRest{2};
 
-/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this.
+// Devices hand out memory in blocks of so much, and who opens a part of a block has all of it.
+constexpr std::size_t kBlockBytes = 2 << 20;
+// Other ranks' devices may still be behind when these fail, or end in order.
+constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::microseconds kLook{200};
+constexpr int kLooksPerCensus = 100;
+
+std::size_t in_whole_blocks(std::size_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
+
+/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By itself it
+/// opens, too: the driver may have the thread that would open it wait for the stream.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) : stream_(stream) {}
@@ -37,22 +48,33 @@ class Gate {
   }
   void close() {
     is_open_ = false;
-    call_in_stream(stream_, [](void* gate) { static_cast<Gate*>(gate)->is_open_.wait(false); }, this);
+    call_in_stream(stream_, [](void* gate) { static_cast<Gate*>(gate)->pass(); }, this);
   }
   void open() {
-    is_open_ = true;
-    is_open_.notify_all();
+    {
+      std::lock_guard lock(mutex_);
+      is_open_ = true;
+    }
+    opened_.notify_all();
   }
 
  private:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    opened_.wait_for(lock, kMostClosed, [&] { return is_open_; });
+  }
+  static constexpr std::chrono::seconds kMostClosed{5};
+
   cudaStream_t stream_;
-  std::atomic<bool> is_open_{true};
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool is_open_ = true;
 };
 
 struct Spare {
   int device;
-  DeviceBuffer memory;
-  std::vector<int> readers;  // processes whose streams may still read it
+  PoolExports exports;
+  std::vector<Process> readers;  // whose streams may still read the memory
 };
 std::mutex g_mutex;
 /// Never destroyed, as the next: no CUDA call after main().
@@ -60,35 +82,37 @@ std::vector<Spare>& spares() {
   static auto* const list = new std::vector<Spare>;
   return *list;
 }
-/// Of all pools of this process.
-std::set<cudaStream_t>& streams() {
-  static auto* const all = new std::set<cudaStream_t>;
+/// Of this process.
+std::set<Pool*>& pools() {
+  static auto* const all = new std::set<Pool*>;
   return *all;
 }
 
 /// Memory that no process can still read once `readers` have done what is on their pools' streams.
-DeviceBuffer take_memory(int device, std::size_t bytes, const std::vector<int>& readers) {
+PoolExports take_exports(int device, std::size_t bytes, const std::vector<Process>& readers) {
   std::lock_guard lock(g_mutex);
-  const auto is_reader = [&](int pid) { return std::find(readers.begin(), readers.end(), pid) != readers.end(); };
+  const auto is_reader = [&](const Process& one) {
+    return std::find(readers.begin(), readers.end(), one) != readers.end();
+  };
   for (Spare& spare : spares())
-    if (spare.device == device && spare.memory.bytes() == bytes &&
+    if (spare.device == device && spare.exports.memory.bytes() == bytes &&
         std::all_of(spare.readers.begin(), spare.readers.end(), is_reader)) {
-      DeviceBuffer found = std::move(spare.memory);
+      PoolExports found = std::move(spare.exports);
       std::swap(spare, spares().back());
       spares().pop_back();
       return found;
     }
-  return DeviceBuffer(bytes);
+  return {DeviceBuffer(bytes), {}};
 }
 
-void give_back_memory(int device, DeviceBuffer memory, std::vector<int> readers) {
+void give_back(int device, PoolExports exports, std::vector<Process> readers) {
   std::lock_guard lock(g_mutex);
-  spares().push_back({device, std::move(memory), std::move(readers)});
+  spares().push_back({device, std::move(exports), std::move(readers)});
 }
 
-void drain_pools() {
+void settle_pools() {
   std::lock_guard lock(g_mutex);
-  for (cudaStream_t stream : streams()) drain(stream);
+  for (Pool* pool : pools()) pool->settle(false);
 }
 
 }  // namespace
@@ -97,28 +121,28 @@ Pool::Pool(int me, int device, std::size_t slot_bytes) : me_(me), device_(device
 
 Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank(), device, slot_bytes) {
   const DeviceGuard guard(device);
-  for (int rank : c.topology().neighbours()) readers_.push_back(c.pid_of(rank));
+  for (int rank : c.topology().neighbours()) readers_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
-  drain_pools();
+  settle_pools();
   stream_ = make_stream();
   {
     std::lock_guard lock(g_mutex);
-    streams().insert(stream());
+    pools().insert(this);
   }
   Card mine;
   mine.gpu = gpu_id(device);
   std::string trouble;
   try {
-    memory_ = take_memory(device, 2 * slot_bytes, readers_);
-    mine.memory = memory_.share();
+    exports_ = take_exports(device, in_whole_blocks(2 * slot_bytes), readers_);
+    mine.memory = exports_.memory.share();
     mine.has_memory = true;
   } catch (const CudaError& error) {
     trouble = error.what();
   }
   try {
     for (int h : {0, 1}) {
-      mine_[h] = make_event(true);
-      mine.events[h] = share_event(mine_[h]);
+      if (!exports_.published[h]) exports_.published[h] = make_event(true);
+      mine.events[h] = share_event(exports_.published[h]);
     }
     mine.has_events = true;
   } catch (const CudaError&) {
@@ -184,9 +208,34 @@ Pool::~Pool() {
   if (stream_) {
     drain(stream());
     std::lock_guard lock(g_mutex);
-    streams().erase(stream());
+    pools().erase(this);
   }
-  if (memory_.data()) give_back_memory(device_, std::move(memory_), std::move(readers_));
+  if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(readers_));
+}
+
+bool Pool::is_busy() const noexcept {
+  try {
+    return accdp::is_busy(stream());
+  } catch (const CudaError&) {
+    return false;  // a device that has failed does no work either
+  }
+}
+
+bool Pool::settle(bool has_failed) noexcept {
+  if (is_stuck_) return false;
+  std::optional<Clock::time_point> given_up;
+  for (int look = 0; is_busy(); ++look) {
+    const auto lives = [](const Process& one) { return process_lives(one.pid, one.start_time); };
+    if (!given_up && look % kLooksPerCensus == 0 &&
+        (has_failed || !std::all_of(readers_.begin(), readers_.end(), lives)))
+      given_up = Clock::now() + kPatience;
+    if (given_up && Clock::now() > *given_up) {
+      is_stuck_ = true;
+      return false;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
 }
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {
@@ -246,7 +295,7 @@ bool Pool::events_work(Context& c) {
     std::memset(seen.data(), 0, bytes * c.local_size());
     gate.close();
     copy_async(base(me_) + half(step_) * slot_bytes_, sent.data(), bytes, stream());
-    record(mine_[half(step_)], stream());
+    record(exports_.published[half(step_)], stream());
   });
   c.publish();
   c.await_all();
@@ -257,7 +306,7 @@ bool Pool::events_work(Context& c) {
       copy_async(seen.data() + rank * bytes, slot(rank), bytes, reader.get());
     }
     for (int look = 0; good && groups_.mates().size() > 1 && look < kProbeLooks; ++look) {
-      good = is_busy(reader.get());
+      good = accdp::is_busy(reader.get());
       std::this_thread::sleep_for(kProbeRest);
     }
   });
@@ -289,7 +338,7 @@ std::byte* Pool::open(Context& c) {
 
 void Pool::publish(Context& c) {
   if (events_)
-    record(mine_[half(step_)], stream());
+    record(exports_.published[half(step_)], stream());
   else
     synchronize(stream());
   c.publish();

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,18 @@
 #include "gpu/gpu_groups.hpp"
 
 namespace accdp {
+
+struct Process {
+  int pid;
+  std::uint64_t start_time;
+  bool operator==(const Process&) const = default;
+};
+
+/// What other processes may have open, so it is never freed: later groups use it again.
+struct PoolExports {
+  DeviceBuffer memory;
+  Event published[2];
+};
 
 /// Device memory that ranks which share a GPU, or whose GPUs reach each other, have in common: two slots per rank, as
 /// on the host (node/steps.hpp), in allocations of our own, because user's tensors may lie in memory whose handles
@@ -25,10 +38,13 @@ class Pool {
   /// GPU share a pool of their own; all ranks of the node go through its steps together.
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
-  /// Waits for the work on the stream. The memory stays allocated, for this process's later groups: other ranks may
-  /// still have it open, and to free it before they close it is undefined. They may even have yet to read it, when
-  /// their streams come to that: so it goes to groups of the same ranks, or of more, whose pools wait for that first.
+  /// After settle(). Memory and events stay, for this process's later groups: other ranks may still have them open, and
+  /// to free them before these close them is undefined. They may even have yet to read the memory, when their streams
+  /// come to that: so it goes to groups of the same ranks, or of more, whose pools wait for that first.
   ~Pool();
+  /// Waits until the stream has done its work. False where that cannot be expected any more, since it waits for other
+  /// ranks and a call failed, or one of them is gone; the pool may then never be destroyed.
+  bool settle(bool has_failed) noexcept;
 
   bool is_usable() const { return is_usable_; }
   bool is_shared() const { return is_usable_ && groups_.count() == 1; }  ///< by all ranks of the node
@@ -61,17 +77,19 @@ class Pool {
   bool events_work(Context& context);
   void wait_for_events();
   std::byte* base(int rank) const {
-    return rank == me_ ? memory_.data() : static_cast<std::byte*>(mappings_[rank].get());
+    return rank == me_ ? exports_.memory.data() : static_cast<std::byte*>(mappings_[rank].get());
   }
   static std::size_t half(std::uint64_t step) { return step % 2; }
 
+  bool is_busy() const noexcept;
+
   int me_, device_;
-  std::vector<int> readers_;  // processes of the node's ranks
+  std::vector<Process> readers_;  // of the node's ranks
   std::size_t slot_bytes_;
   std::string why_not_;
-  DeviceBuffer memory_;
+  PoolExports exports_;
   Stream stream_;
-  Event mine_[2];
+  std::atomic<bool> is_stuck_{false};
   GpuGroups groups_, gpus_;
   std::vector<IpcMapping> mappings_;  // by rank of the node; none for this one and other groups
   std::vector<Event> published_[2];   // likewise

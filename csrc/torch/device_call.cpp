@@ -5,6 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "base/keep.hpp"
 
 namespace accdp::torch_backend {
 namespace {
@@ -13,8 +16,12 @@ c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardI
 
 }  // namespace
 
-DeviceCall::DeviceCall(c10::Device device, std::optional<c10::Stream> own)
-    : callers_(current_stream(device)), stream_(own.value_or(callers_)), start_(device.type()), done_(device.type()) {
+DeviceCall::DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10::Stream> own)
+    : route_(route),
+      callers_(current_stream(device)),
+      stream_(own.value_or(callers_)),
+      start_(device.type()),
+      done_(device.type()) {
   if (own) start_.record(callers_);
 }
 
@@ -27,6 +34,10 @@ void DeviceCall::run() {
     operation_();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
+    if (!route_.settle()) {  // the device may go on with the tensors whenever it likes
+      std::lock_guard lock(mutex_);
+      keep_for_ever(std::move(operation_));
+    }
     try {
       done_.record(stream_);  // some of it may be under way
       ran_ = true;
@@ -58,20 +69,25 @@ Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : rou
 std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   const c10::Stream current = current_stream(device);
   route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
-  if (!is_async) return std::make_shared<DeviceCall>(device, std::nullopt);
+  if (!is_async) return std::make_shared<DeviceCall>(*route_, device, std::nullopt);
   std::vector<std::shared_ptr<DeviceCall>> ended;  // dropped without the lock, too
   std::lock_guard lock(mutex_);
-  if (!own_) own_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  // Of those with priority: from the others come the streams that torch captures graphs on.
+  if (!own_) own_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
   const auto rest =
       std::partition(under_way_.begin(), under_way_.end(), [](const auto& call) { return !call->is_finished(); });
   ended.assign(rest, under_way_.end());
   under_way_.erase(rest, under_way_.end());
-  under_way_.push_back(std::make_shared<DeviceCall>(device, own_));
+  under_way_.push_back(std::make_shared<DeviceCall>(*route_, device, own_));
   return under_way_.back();
 }
 
 void Devices::finish() noexcept {
   std::lock_guard lock(mutex_);
+  if (!under_way_.empty() && !route_->settle()) {
+    TORCH_WARN("accdp: a device does not finish operations with ranks that are gone or have failed");
+    return keep_for_ever(std::exchange(under_way_, {}));
+  }
   for (const auto& call : under_way_) {
     try {
       call->synchronize();

@@ -18,9 +18,9 @@ namespace accdp::torch_backend {
 /// One operation on tensors of a device: the stream that it runs on, what it begins after, and what comes after it.
 class DeviceCall {
  public:
-  /// Begins after what the device's current stream holds now. own: the stream of operations that the caller does not
-  /// wait for; none: the operation runs in the order of the current stream.
-  DeviceCall(c10::Device device, std::optional<c10::Stream> own);
+  /// Begins after what the device's current stream holds now. route: outlives this. own: the stream of operations that
+  /// the caller does not wait for; none: the operation runs in the order of the current stream.
+  DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10::Stream> own);
   DeviceCall(const DeviceCall&) = delete;
 
   /// What it does. Tensors in it are kept until the device has done the operation, or, where the caller waits on the
@@ -40,6 +40,7 @@ class DeviceCall {
   std::uintptr_t callers_handle() const { return reinterpret_cast<std::uintptr_t>(callers_.native_handle()); }
 
  private:
+  DeviceRoute& route_;
   c10::Stream callers_, stream_;
   c10::Event start_, done_;
   std::atomic<bool> ran_{false};

@@ -43,7 +43,7 @@ using cudaEvent_t = struct SimEvent*;
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventInterprocess = 4;
 constexpr unsigned cudaHostAllocDefault = 0, cudaIpcMemLazyEnablePeerAccess = 1;
-constexpr int CUDART_VERSION = 13000;
+#define CUDART_VERSION 13000
 
 struct cudaUUID_t {
   char bytes[16];
@@ -71,6 +71,11 @@ enum cudaStreamCaptureMode {
 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+constexpr unsigned long long cudaEnableDefault = 0;
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult* result);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);

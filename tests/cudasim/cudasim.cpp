@@ -60,6 +60,7 @@ struct State {
   std::map<std::string, Fault> faults;
   std::set<std::shared_ptr<SimQueue>> queues;          // of all streams
   std::map<int, std::unique_ptr<SimStream>> defaults;  // by process: a forked child has no threads
+  std::set<int> contexts;                              // by device
 };
 State& state() {
   static State* const it = new State;  // never destroyed: owners may outlive main()
@@ -112,6 +113,7 @@ cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(mapped)) != 0 || !(*memory = map(fd, mapped)))
     return answer(cudaErrorMemoryAllocation);
   std::memset(*memory, 0xa5, mapped);  // nobody may count on zeros
+  state().contexts.insert(g_device);
   state().blocks[static_cast<std::byte*>(*memory)] = {fd, mapped, type, g_device};
   ++state().live;
   return cudaSuccess;
@@ -251,6 +253,10 @@ void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void set_capturing(bool capturing) { g_capturing = capturing; }
 void set_capturing_elsewhere(bool capturing) { g_capturing_elsewhere = capturing; }
 std::size_t bytes_from_other_gpus() { return g_bytes_from_elsewhere; }
+bool has_context(int device) {
+  std::lock_guard lock(state().mutex);
+  return state().contexts.contains(device);
+}
 int live_objects() {
   std::lock_guard lock(state().mutex);
   return state().live;
@@ -286,6 +292,17 @@ const char* cudaGetErrorName(cudaError_t code) {
 cudaError_t cudaGetLastError() { return std::exchange(g_last_error, cudaSuccess); }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") != 0) return answer(cudaErrorInvalidValue);
+  *result = cudaDriverEntryPointSuccess;
+  *function = reinterpret_cast<void*>(+[](int device, unsigned* flags, int* is_active) {
+    *flags = 0;
+    *is_active = cudasim::has_context(device);
+    return 0;
+  });
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = state().devices;
   return fault("cudaGetDeviceCount");
@@ -297,6 +314,8 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= state().devices) return answer(cudaErrorInvalidDevice);
   g_device = device;
+  std::lock_guard lock(state().mutex);
+  state().contexts.insert(device);
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
@@ -353,6 +372,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   SIM_FAULT("cudaStreamCreateWithFlags");
   *stream = new SimStream;
   std::lock_guard lock(state().mutex);
+  state().contexts.insert(g_device);
   ++state().live;
   return cudaSuccess;
 }

@@ -34,6 +34,9 @@ void set_capturing_elsewhere(bool capturing);
 /// What this process's copies have read from memory of other GPUs, in bytes; kernels are not counted.
 std::size_t bytes_from_other_gpus();
 
+/// Whether this process made a device current, or used it.
+bool has_context(int device);
+
 /// Owners that this process has not let go yet: allocations, mappings, streams, events.
 int live_objects();
 

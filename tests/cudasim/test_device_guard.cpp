@@ -1,5 +1,5 @@
-// Messages of another device than the caller's current one: that stays current, however they end. Nor do they disturb
-// what another thread captures into a graph.
+// Messages of another device than the caller's current one: that stays current, if it is used at all, however they
+// end. Nor do they disturb what another thread captures into a graph.
 #include "device_checks.hpp"
 #include "gpu/device_messages.hpp"
 
@@ -23,6 +23,12 @@ void send(Group& group, ConstBytes data, int tag) { send_from_device(group, kOth
 
 int main() {
   cudasim::set_devices(2);
+  {
+    const DeviceGuard guard(kOther);
+    CHECK(current() == kOther);
+  }
+  CHECK(!cudasim::has_context(0));  // to go back there would take memory of a device that is not used
+  ACCDP_CUDA(cudaSetDevice(0));
   std::optional<DeviceBuffer> memory;
   {
     const DeviceGuard guard(kOther);

@@ -1,5 +1,7 @@
 // Slots of a pool that goes while another rank's stream has yet to read them: what takes their memory next must not
-// write there before.
+// write there before. And one that can never end.
+#include <csignal>
+
 #include "device_checks.hpp"
 
 namespace {
@@ -53,9 +55,45 @@ void next_group(bool is_of_both) {
   }));
 }
 
+/// Rank 1 dies before its device has done what rank 0's waits for, which then never goes on. Rank 0 does: it gives up
+/// the old group's pool, and works in another group.
+void a_rank_dies_with_work_under_way() {
+  struct Meeting {
+    std::atomic<int> pids[2];
+    std::atomic<bool> rank_0_went_on{false};
+  };
+  Shared<Meeting> meeting;
+  Segment segment(2);
+  fork_ranks(2, [&](int rank) {
+    meeting->pids[rank] = getpid();
+    while (!meeting->pids[0] || !meeting->pids[1]) usleep(100);
+    auto group = group_of({meeting->pids[0], meeting->pids[1]}, rank, segment.fd());
+    auto gpu = std::make_unique<Gpu>(*group);
+    const Array data(*gpu, Ints(kCount));
+    bcast(*gpu, data);  // sets up the pool
+    gpu->synchronize();
+    if (rank == 1) call_in_stream(gpu->stream(), [](void*) { sleep(1000); }, nullptr);
+    DeviceCollectives via = gpu->via();
+    group->bcast(data.bytes(), kType, 1, -1, via);
+    if (rank == 1) raise(SIGKILL);
+    CHECK_THROWS(bcast(*gpu, data), PeerDied, "rank 1 (pid");
+    CHECK(!gpu->path->settle());
+    gpu->path.reset();
+    const auto next = group_of({getpid()}, 0, -1);
+    const Gpu there(*next);
+    const Array other(there, input(7, kCount));
+    bcast(there, other);
+    CHECK(other.values() == input(7, kCount));
+    meeting->rank_0_went_on = true;
+    std::_Exit(0);  // to free device memory waits for all streams
+  });
+  CHECK(meeting->rank_0_went_on);
+}
+
 }  // namespace
 
 int main() {
   next_group(true);
   next_group(false);
+  a_rank_dies_with_work_under_way();
 }

@@ -17,6 +17,8 @@ from .bootstrap import form_group
 from .exchange import StoreExchange
 from .options import Options
 
+_LEAVE = timedelta(seconds=5)
+
 autoload.register()  # for those who turned torch's autoloading off and import this instead
 
 
@@ -40,24 +42,33 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
     ranks = list(options.global_ranks_in_group)
     world = (ranks[options.group_rank], _world_size()) if ranks else None
     backend = _form(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world
+        *(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world),
+        label=options.group_id,
     )
     (pg_options if isinstance(pg_options, Options) else Options()).apply(backend)
     return backend
 
 
-def split(store: dist.Store, ranks: Sequence[int], rank: int, size: int, timeout: timedelta, name: str) -> C10dBackend:
+def split(
+    parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Options, name: str, label: str
+) -> C10dBackend:
     """Make the backend of a group split from another; called by ProcessGroupAccdp::split on the new group's members.
 
     Args:
-        store: Shared by the members; not necessarily theirs alone.
-        ranks: The members, as ranks of the group they come from.
-        rank, size: Place in the new group.
-        timeout: Of its operations.
-        name: Of the new group.
+        parent: The backend of the group they come from.
+        ranks: The members, as ranks of that group.
+        rank: Place in the new group.
+        options: Its own, if they are accdp_comm.Options; of others the time-out counts, and all else is the parent's.
+        name: Of the new group on this rank.
+        label: Tells the split apart from all others, with equal text on all members.
     """
     world = (dist.get_rank(), _world_size()) if dist.is_initialized() else None
-    return _form(store, rank, size, timeout, name, [*ranks], world)
+    backend = _form(parent.store, rank, len(ranks), options._timeout, name, [*ranks], world, label)
+    if isinstance(options, Options):
+        options.apply(backend)
+    else:
+        backend.behave_like(parent)
+    return backend
 
 
 def _form(
@@ -68,15 +79,18 @@ def _form(
     name: str,
     members: Sequence[int],
     world: tuple[int, int] | None,
-) -> C10dBackend:
+    label: str,
+) -> Any:
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
-    label = hashlib.sha1(",".join([name, *map(str, members)]).encode()).hexdigest()[:12]
+    label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
     exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)
     group = form_group(exchange, name, world=world)
     mpi_world.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
     ranks = [*members] or [*range(size)]
-    return _torch.ProcessGroupAccdp(rank, size, group.capsule(), timeout, name, ranks, device_path=_device_path())
+    return _torch.ProcessGroupAccdp(
+        *(rank, size, group.capsule(), timeout, name, ranks), device_path=_device_path(), store=store, label=label
+    )
 
 
 def _device_path() -> Any:
@@ -97,7 +111,7 @@ def _shut_down() -> None:
                 if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
                     backend.abort()
                 else:
-                    backend.shutdown()
+                    backend.shutdown_within(_LEAVE)  # nobody is there any more to wait for
 
 
 def _backends(group: dist.ProcessGroup) -> list[Any]:

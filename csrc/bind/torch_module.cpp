@@ -17,11 +17,14 @@ namespace {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using AccdpPtr = c10::intrusive_ptr<ProcessGroupAccdp>;
 using OptionsPtr = c10::intrusive_ptr<c10d::Backend::Options>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+using accdp::torch_backend::BackendOptions;
 
 AccdpPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
                             const std::string& name, const std::vector<uint64_t>& global_ranks,
-                            const py::object& device_path, const std::string& device_type) {
-  auto options = c10::make_intrusive<c10d::Backend::Options>("accdp", timeout);
+                            const py::object& device_path, const std::string& device_type, StorePtr store,
+                            std::string label) {
+  auto options = c10::make_intrusive<BackendOptions>("accdp", timeout);
   options->group_name = name;
   options->global_ranks_in_group = global_ranks;
   std::shared_ptr<accdp::DeviceRoute> route;
@@ -29,7 +32,8 @@ AccdpPtr make_process_group(int rank, int size, const py::object& group, std::ch
     route = accdp::bind::from_capsule<accdp::DeviceRoute>(device_path, accdp::bind::kDeviceRouteCapsule);
   return c10::make_intrusive<ProcessGroupAccdp>(
       rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options),
-      std::move(route), c10::Device(device_type).type());
+      std::move(route), c10::Device(device_type).type(),
+      accdp::torch_backend::Origin{std::move(store), std::move(label)});
 }
 
 ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_bytes, std::string algorithm,
@@ -57,11 +61,10 @@ struct StreamUnderWay {
 void set_split(py::function make) {
   // Lives as long as the interpreter: released before it ends, it would need the GIL in a destructor.
   auto* held = new py::function(std::move(make));
-  ProcessGroupAccdp::set_splitter([held](const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-                                         int rank, const OptionsPtr& options) {
+  ProcessGroupAccdp::set_splitter([held](const AccdpPtr& parent, const std::vector<int>& ranks, int rank,
+                                         const OptionsPtr& options, const std::string& label) {
     py::gil_scoped_acquire gil;
-    return (*held)(store, ranks, rank, static_cast<int>(ranks.size()), options->timeout, options->group_name)
-        .cast<BackendPtr>();
+    return (*held)(parent, ranks, rank, options, options->group_name, label).cast<BackendPtr>();
   });
 }
 
@@ -83,13 +86,24 @@ PYBIND11_MODULE(_torch, m) {
       .def_property_readonly("work",
                              [](const StreamUnderWay& self) { return c10::intrusive_ptr<c10d::Work>(self.work); })
       .def("wait", &StreamUnderWay::wait, py::arg("timeout"), "Its report, or None where it has not ended by then.");
+  py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(
+      m, "BackendOptions", "Options of a group, as torch's own; split_group() copies them.")
+      .def("__deepcopy__",
+           [](const BackendOptions& self, const py::dict&) { return c10::make_intrusive<BackendOptions>(self); });
   py::class_<ProcessGroupAccdp, AccdpPtr, c10d::Backend>(m, "ProcessGroupAccdp",
                                                          "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>(), py::arg("device_path") = py::none(),
-           py::arg("device_type") = "cuda")
+           py::arg("device_type") = "cuda", py::arg("store") = StorePtr(), py::arg("label") = "")
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
       .def_property_readonly("device_path", &ProcessGroupAccdp::device_path)
+      .def_property_readonly("store", [](const ProcessGroupAccdp& self) { return self.origin().store; })
+      .def("behave_like", &ProcessGroupAccdp::behave_like, py::arg("other"))
+      // Ranks outside of a new group take no part in it, where torch asks those of NCCL to.
+      .def(
+          "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
+      .def("shutdown_within", &ProcessGroupAccdp::shutdown_within, py::arg("most"),
+           py::call_guard<py::gil_scoped_release>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def(
           "set_bcast",
@@ -133,5 +147,5 @@ PYBIND11_MODULE(_torch, m) {
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
   m.def("set_split", &set_split, py::arg("make"),
-        "make(store, ranks, rank, size, timeout, name) -> Backend: called when a group is split.");
+        "make(parent, ranks, rank, options, name, label) -> Backend: called when a group is split.");
 }

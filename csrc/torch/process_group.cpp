@@ -7,7 +7,8 @@
 namespace accdp::torch_backend {
 namespace {
 
-constexpr std::chrono::seconds kDrain{5};
+constexpr std::chrono::seconds kBriefly{5};
+constexpr std::chrono::milliseconds kLook{200};  // whether somebody wants to interrupt a long wait
 
 ProcessGroupAccdp::Splitter& splitter() {
   static ProcessGroupAccdp::Splitter instance;
@@ -23,17 +24,24 @@ std::int64_t elements(const Tensors& tensors) {
 }  // namespace
 
 ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group,
-                                     c10::intrusive_ptr<Options> options, std::shared_ptr<DeviceRoute> route,
-                                     c10::DeviceType device_type)
+                                     c10::intrusive_ptr<BackendOptions> options, std::shared_ptr<DeviceRoute> route,
+                                     c10::DeviceType device_type, Origin origin)
     : Backend(rank, size),
       group_(std::move(group)),
       options_(std::move(options)),
+      origin_(std::move(origin)),
       devices_(std::move(route), device_type) {
   init();
 }
 
 ProcessGroupAccdp::~ProcessGroupAccdp() {
-  without_gil([this] { shutdown(); });
+  without_gil([this] {
+    try {
+      shutdown();
+    } catch (const std::exception& error) {  // who drops a group cannot be told otherwise
+      TORCH_WARN("accdp: the end of a process group: ", error.what());
+    }
+  });
 }
 
 void ProcessGroupAccdp::set_splitter(Splitter made) { splitter() = std::move(made); }
@@ -43,16 +51,19 @@ void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
   group_->set_timeout_s(timeout.count() * 1e-3);
 }
 
-c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_ptr<c10d::Store>& store,
+c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_ptr<c10d::Store>&,
                                                            const std::vector<int>& ranks,
                                                            const c10::intrusive_ptr<Options>& options) {
-  auto me = std::find(ranks.begin(), ranks.end(), rank_);
+  const std::string label = origin_.label + "." + std::to_string(splits_++);
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  auto part = splitter()(store, ranks, static_cast<int>(me - ranks.begin()), options);
-  auto& made = static_cast<ProcessGroupAccdp&>(*part);
-  made.bcast_ = bcast_;
-  made.set_deterministic(group_->deterministic());
-  return part;
+  const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
+  return splitter()(self, ranks, static_cast<int>(me - ranks.begin()), options, label);
+}
+
+void ProcessGroupAccdp::behave_like(const ProcessGroupAccdp& other) {
+  bcast_ = other.bcast_;
+  set_deterministic(other.group_->deterministic());
 }
 
 c10d::ErrorType ProcessGroupAccdp::getError() {
@@ -75,12 +86,32 @@ void ProcessGroupAccdp::abort() {
 }
 
 void ProcessGroupAccdp::shutdown() {
+  shutdown_within(is_handling_exception() ? std::min<Milliseconds>(kBriefly, options_->timeout) : options_->timeout);
+}
+
+void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
-  // Work that nobody waited for may finish, if the others are there; they may as well have left.
-  if (!queue_->drain(kDrain)) group_->abort("left while operations were under way");
+  std::exception_ptr interruption;
+  try {
+    // The others may come late, or may have left.
+    if (!drain(most)) group_->abort("left while operations were under way");
+  } catch (...) {
+    interruption = translated(std::current_exception());
+    group_->abort("was interrupted while operations were under way");
+  }
   queue_->stop();
   devices_.finish();
   group_->close();
+  if (interruption) std::rethrow_exception(interruption);
+}
+
+bool ProcessGroupAccdp::drain(Milliseconds most) {
+  const Deadline end(std::chrono::duration<double>(most).count());
+  while (!queue_->drain(std::min(kLook, most))) {
+    if (end.passed()) return false;
+    check_interrupt();
+  }
+  return true;
 }
 
 void ProcessGroupAccdp::startCoalescing() {
@@ -92,7 +123,7 @@ void ProcessGroupAccdp::startCoalescing() {
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {
   std::lock_guard lock(coalescing_mutex_);
   coalescing_ = false;
-  return c10::make_intrusive<BatchWork>(rank_, std::exchange(coalesced_, {}));
+  return BatchWork::of(rank_, std::exchange(coalesced_, {}));
 }
 
 void ProcessGroupAccdp::record(const Plan& plan) {

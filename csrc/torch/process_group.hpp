@@ -1,5 +1,5 @@
 #pragma once
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
 #include <memory>
@@ -11,6 +11,18 @@
 
 namespace accdp::torch_backend {
 
+/// As torch's. Python copies those of a group for its parts.
+struct BackendOptions final : c10d::Backend::Options {
+  using c10d::Backend::Options::Options;
+};
+
+/// Where the parts of a group meet, and a name for it that is equal on its ranks and nobody else's. (Its group_name
+/// need not be: torch counts names, and ranks may have been in different numbers of groups.)
+struct Origin {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string label;
+};
+
 /// The c10d backend: turns c10d's calls into the group's collectives. Translation of tensors, dtypes and
 /// operations, the order of asynchronous calls, Work; nothing else.
 class ProcessGroupAccdp : public c10d::Backend {
@@ -20,16 +32,21 @@ class ProcessGroupAccdp : public c10d::Backend {
   using Milliseconds = std::chrono::milliseconds;
 
   /// route: to tensors on devices of that type; none where only host memory is moved.
-  ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<Options> options,
-                    std::shared_ptr<DeviceRoute> route, c10::DeviceType device_type);
+  ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<BackendOptions> options,
+                    std::shared_ptr<DeviceRoute> route, c10::DeviceType device_type, Origin origin);
   ~ProcessGroupAccdp() override;
 
   const std::string getBackendName() const override { return "accdp"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  /// A copy, which whoever splits the group changes.
+  c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<BackendOptions>(*options_); }
   void setTimeout(Milliseconds timeout) override;
   bool supportsSplitting() const override { return true; }
+  /// Called by all ranks of the group, which may name different ranks; those that it does not name get none.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
+  const Origin& origin() const { return origin_; }
+  /// Broadcasts and reductions as that group's.
+  void behave_like(const ProcessGroupAccdp& other);
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   c10d::ErrorType getError() override;
@@ -65,7 +82,10 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   void abort() override;
+  /// Operations that nobody waited for may take their time, but not when the caller is on its way out with an
+  /// exception.
   void shutdown() override;
+  void shutdown_within(Milliseconds most);
 
   /// How a broadcast compresses; names as in coll/stream_codec.hpp.
   struct StreamCall {
@@ -93,9 +113,9 @@ class ProcessGroupAccdp : public c10d::Backend {
                                             bool is_async, Milliseconds timeout, std::shared_ptr<StreamReport> report);
 
   /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
-  using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>&,
-                                                                   const std::vector<int>& ranks, int rank,
-                                                                   const c10::intrusive_ptr<Options>&)>;
+  using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<ProcessGroupAccdp>& parent, const std::vector<int>& ranks, int rank,
+      const c10::intrusive_ptr<Options>& options, const std::string& label)>;
   static void set_splitter(Splitter splitter);
 
  private:
@@ -137,7 +157,10 @@ class ProcessGroupAccdp : public c10d::Backend {
   c10::intrusive_ptr<Work> launch_work(Plan plan, c10::Device place,
                                        std::function<void(Group&, double timeout_s, const Way&)> run);
   static double seconds(Milliseconds timeout) { return timeout == c10d::kUnsetTimeout ? -1 : timeout.count() * 1e-3; }
-  bool is_watched() const { return coalescing_ || at::hasCallbacks(); }  ///< by a batch, or by a profiler
+  /// By a batch, by a profiler, or by torch's list of works that go into graphs.
+  bool is_watched() const {
+    return coalescing_ || at::hasCallbacks() || c10d::allow_inflight_collective_as_graph_input();
+  }
   c10::Device place_of(const Plan& plan) const;
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
@@ -145,9 +168,12 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
   WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);
   void record(const Plan& plan);
+  bool drain(Milliseconds most);
 
   std::shared_ptr<Group> group_;
-  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<BackendOptions> options_;
+  const Origin origin_;
+  std::atomic<std::uint64_t> splits_{0};
   std::atomic<std::uint64_t> sequence_{0};
   std::mutex coalescing_mutex_;
   std::atomic<bool> coalescing_ = false;

@@ -45,9 +45,9 @@ void Queue::run_now(const Task& task) {
     task.work->wait_done(kNoTimeout);
     return;
   }
-  const std::exception_ptr error = execute(task.run);
+  const bool ends = task.work->end(execute(task.run));  // before the next one does
   leave();
-  task.work->complete(error);
+  if (ends) task.work->settle_future();
 }
 
 void Queue::run_later(Task task) {
@@ -73,13 +73,13 @@ void Queue::loop() {
     tasks_.pop_front();
     running_ = true;
     lock.unlock();
-    const std::exception_ptr error = execute(task.run);
+    const bool ends = task.work->end(execute(task.run));  // before the next one does
     lock.lock();
     running_ = false;
     if (idle_ == 0 && !stop_) hire();
     changed_.notify_all();
     lock.unlock();
-    task.work->complete(error);
+    if (ends) task.work->settle_future();
     task = {};  // may drop the last reference to tensors; not under the lock
     lock.lock();
   }

@@ -29,6 +29,9 @@ constexpr Type several_reduce_scatters() {
 }
 
 void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM && at::isIntegralType(tensor.scalar_type(), true))
+    checks.fail("PREMUL_SUM of dtype " + std::string(c10::toString(tensor.scalar_type())) +
+                ", expected a floating point or complex one");
   const ReduceOp how = reduce_op_of(op);
   const bool bitwise = how == ReduceOp::kBand || how == ReduceOp::kBor || how == ReduceOp::kBxor;
   const std::string dtype = c10::toString(tensor.scalar_type());
@@ -134,6 +137,45 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_sparse(Tensors& tensors,
   return allreduce(tensors, options);
 }
 
+namespace {
+
+/// What ranks must know of each other's sparse tensors before their parts go round.
+class SparseShapes {
+ public:
+  SparseShapes(int ranks, int rank, const at::Tensor& mine) : table_(at::zeros({ranks, kWidth}, at::kLong)) {
+    at::Tensor row = table_[rank];
+    row[kNnz] = mine._nnz();
+    row[kSparse] = mine.sparse_dim();
+    row[kDims] = mine.dim();
+    for (std::int64_t i = 0; i < mine.dim(); ++i) row[kSizes + i] = mine.size(i);
+  }
+  at::Tensor& table() { return table_; }  ///< a row per rank, in host memory wherever the tensors are
+  std::int64_t nnz(int rank) const { return table_[rank][kNnz].item<std::int64_t>(); }
+  /// Throws, on all ranks alike, where the tensors do not fit.
+  void check(const Checks& checks) const {
+    for (std::int64_t rank = 1; rank < table_.size(0); ++rank)
+      if (!at::equal(shape(rank), shape(0)))
+        throw MismatchError(std::string(checks.where) + ": rank " + std::to_string(rank) + " has a sparse tensor of " +
+                            describe(rank) + ", expected " + describe(0) + " as on rank 0");
+  }
+
+ private:
+  static constexpr std::int64_t kNnz = 0, kSparse = 1, kDims = 2, kSizes = 3, kMostDims = 64,
+                                kWidth = kSizes + kMostDims;
+  at::Tensor shape(std::int64_t rank) const { return table_[rank].slice(0, kSparse); }
+  std::string describe(std::int64_t rank) const {
+    const at::Tensor row = table_[rank];
+    std::string text = "sizes (";
+    for (std::int64_t i = 0; i < row[kDims].item<std::int64_t>(); ++i)
+      text += (i ? ", " : "") + std::to_string(row[kSizes + i].item<std::int64_t>());
+    return text + ") with " + std::to_string(row[kSparse].item<std::int64_t>()) + " sparse dimensions";
+  }
+
+  at::Tensor table_;
+};
+
+}  // namespace
+
 /// The sum of sparse tensors: everybody's indices and values are gathered and added up locally.
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const Checks checks{"allreduce"};
@@ -142,18 +184,18 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
   // On a device the result's memory must belong to the stream that the caller uses it on.
   const bool is_async = options.asyncOp && tensors[0].is_cpu();
   return launch({OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, is_async},
-                [tensors, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
+                [tensors, checks, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
                   at::Tensor mine = tensors[0];
                   for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
                   mine = mine.coalesce();
                   const auto sizes = mine.sizes();
-                  at::Tensor counts = at::empty({size}, at::kLong);  // in host memory, wherever the tensors are
-                  auto nnz = Operand(counts, Operand::kWrite);
-                  counts[rank] = mine._nnz();
-                  group.allgather(parts(nnz, size)[rank], parts(nnz, size), Datatype::kI64, timeout_s);
+                  SparseShapes shapes(size, rank, mine);
+                  const Operand rows(shapes.table(), Operand::kWrite);
+                  group.allgather(parts(rows, size)[rank], parts(rows, size), Datatype::kI64, timeout_s);
+                  shapes.check(checks);
                   Tensors indices, values;
                   for (int r = 0; r < size; ++r) {
-                    const std::int64_t n = counts[r].item<std::int64_t>();
+                    const std::int64_t n = shapes.nnz(r);
                     auto value_sizes = mine._values().sizes().vec();
                     value_sizes[0] = n;
                     indices.push_back(at::empty({mine.sparse_dim(), n}, mine._indices().options()));

@@ -49,6 +49,16 @@ void without_gil(const std::function<void()>& call) {
   call();
 }
 
+bool is_handling_exception() {
+  if (!Py_IsInitialized()) return false;
+  pybind11::gil_scoped_acquire gil;
+  PyObject *type, *value, *trace;
+  PyErr_GetExcInfo(&type, &value, &trace);
+  const bool found = value && value != Py_None;
+  for (PyObject* object : {type, value, trace}) Py_XDECREF(object);
+  return found;
+}
+
 Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
            std::uint64_t sequence)
     // Recording costs an allocation even when nobody listens, so ask first.
@@ -115,7 +125,18 @@ bool Work::wait(std::chrono::milliseconds timeout) {
 }
 
 void Work::synchronize() {
-  if (call_) call_->join_current_stream();
+  c10d::Work::synchronize();  // torch may have it on a list
+  if (!call_) return;
+  in_torchs_terms([&] { wait_done(kNoTimeout); });  // before, there is nothing on the device to wait for
+  call_->join_current_stream();
+}
+
+/// torch's own lets the stream go on with the future, which has its value when the operation has been handed over.
+void Work::blockCurrentStream() {
+  if (call_)
+    synchronize();
+  else
+    c10d::Work::blockCurrentStream();
 }
 
 Tensors Work::result() {
@@ -152,9 +173,13 @@ void Work::settle(c10::ivalue::Future& future, const std::exception_ptr& error) 
 }
 
 void Work::complete(std::exception_ptr error) {
+  if (end(std::move(error))) settle_future();
+}
+
+bool Work::end(std::exception_ptr error) {
   {
     std::lock_guard lock(mutex_);
-    if (completing_) return;
+    if (completing_) return false;
     completing_ = true;
   }
   if (error) {
@@ -166,11 +191,17 @@ void Work::complete(std::exception_ptr error) {
     error = translated(error);
   }
   finish(error);
+  return true;
+}
+
+void Work::settle_future() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::exception_ptr error;
   {
     std::lock_guard lock(mutex_);
     looked_for_future_ = true;
     future = future_;
+    error = exception_;
   }
   if (future) settle(*future, error);
 }
@@ -224,19 +255,47 @@ int MessageWork::sourceRank() const {
   return message_->peer;
 }
 
-BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
-    : Work(rank, c10d::OpType::COALESCED, nullptr, {}, {}, 0), works_(std::move(works)) {}
+c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+  Tensors outputs;
+  for (const auto& work : works)
+    for (const at::Tensor& tensor : static_cast<const Work&>(*work).outputs()) outputs.push_back(tensor);
+  auto batch = c10::make_intrusive<BatchWork>(rank, std::move(works), std::move(outputs));
+  if (batch->works_.empty()) batch->complete();
+  // The last one to end ends the batch, with the first error that there is.
+  for (const auto& work : batch->works_)
+    work->getFuture()->addCallback([batch](c10::ivalue::Future&) {
+      if (--batch->left_ > 0) return;
+      std::exception_ptr error;
+      for (const auto& each : batch->works_)
+        if (!error) error = each->exception();
+      batch->complete(error);
+    });
+  return batch;
+}
+
+BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works, Tensors outputs)
+    : Work(rank, c10d::OpType::COALESCED, nullptr, {}, std::move(outputs), 0),
+      works_(std::move(works)),
+      left_(works_.size()) {}
 
 bool BatchWork::wait(std::chrono::milliseconds timeout) {
-  for (auto& work : works_) work->wait(timeout);
-  complete();
-  return true;
+  for (const auto& work : works_) work->wait(timeout);
+  return Work::wait(timeout);
 }
 
 bool BatchWork::isCompleted() {
-  for (auto& work : works_)
+  for (const auto& work : works_)
     if (!work->isCompleted()) return false;
-  return true;
+  return Work::isCompleted();
+}
+
+void BatchWork::synchronize() {
+  Work::synchronize();
+  for (const auto& work : works_) work->synchronize();
+}
+
+void BatchWork::blockCurrentStream() {
+  for (const auto& work : works_) work->blockCurrentStream();
 }
 
 }  // namespace accdp::torch_backend

@@ -1,6 +1,7 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <functional>
 
 #include "base/birthplace.hpp"
@@ -25,6 +26,8 @@ auto in_torchs_terms(Call call) {
 
 /// Calls it without the GIL if this thread holds it: for waits for threads that may need it.
 void without_gil(const std::function<void()>& call);
+/// Whether this thread is in an `except` or `finally` of Python's that an exception came to.
+bool is_handling_exception();
 
 /// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
 /// its messages. On a device it is done, here, when it has been handed over: wait() returns then, and makes the current
@@ -37,7 +40,9 @@ class Work : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   void synchronize() override;
+  void blockCurrentStream() override;
   Tensors result() override;
+  const Tensors& outputs() const { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
   void abort() override;
@@ -46,8 +51,11 @@ class Work : public c10d::Work {
   bool wait_done(std::chrono::milliseconds timeout);
   /// Throws what it failed with in the core's own classes; wait() has those of torch.
   void throw_if_failed() const;
-  /// Once; later calls change nothing.
+  /// Once; later calls change nothing. Its two halves, of which the first one does it for all who look, and the second
+  /// one, if that was the first, calls what waits for its future, which may take long.
   void complete(std::exception_ptr error = nullptr);
+  bool end(std::exception_ptr error);
+  void settle_future();
   bool is_done() const;
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
@@ -95,12 +103,16 @@ class MessageWork : public Work {
 /// Several works as one (a coalesced batch).
 class BatchWork : public Work {
  public:
-  BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  static c10::intrusive_ptr<BatchWork> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works, Tensors outputs);
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   bool isCompleted() override;
+  void synchronize() override;
+  void blockCurrentStream() override;
 
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  std::atomic<std::size_t> left_;
 };
 
 }  // namespace accdp::torch_backend

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from data import assert_same, reason_of, reduced, values
 from jobs import SOON_S
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.profiler import ProfilerActivity, profile
 
 MILLISECONDS_50 = datetime.timedelta(milliseconds=50)
@@ -143,6 +144,46 @@ def test_an_operation_that_the_caller_waits_for_makes_no_work(rank, size):
     dist.broadcast(tensor, 0)
     dist.barrier()
     assert backend._get_sequence_number_for_group() == before + 2
+
+
+@pytest.mark.on_ranks(2)
+def test_torch_s_list_of_works_that_go_into_graphs(rank, size):
+    """Every operation is on it until somebody waits, one that the caller waited for too."""
+    listed = torch._C._distributed_c10d._get_work_registry_size
+    with functional_collectives.allow_inflight_collective_as_graph_input_ctx():
+        first, second = torch.ones(3), torch.ones(3)
+        work = dist.all_reduce(first, async_op=True)
+        assert listed() == 1
+        work.wait()
+        dist.all_reduce(second)
+        torch.ops._c10d_functional.wait_tensor(second)
+    assert listed() == 0
+    assert first.tolist() == second.tolist() == [size] * 3
+
+
+@pytest.mark.on_ranks(2)
+def test_operations_are_done_in_their_order(rank, size):
+    for _ in range(200):
+        work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+        dist.barrier(async_op=True).wait()
+        assert work.is_completed()
+
+
+@pytest.mark.on_ranks(2)
+def test_the_work_of_a_batch(rank, size):
+    """It ends with the last of its operations, whoever waits."""
+    parts = [torch.zeros(2 * size), torch.zeros(3 * size)]
+    with dist._coalescing_manager(async_ops=True) as batch:
+        for part in parts:
+            dist.all_gather_into_tensor(part, torch.ones(part.numel() // size))
+    (work,) = batch.works
+    values = work.get_future().wait()
+    assert work.is_completed() and work.is_success()
+    assert [value.tolist() for value in values] == [[1.0] * (2 * size), [1.0] * (3 * size)]
+    world = dist.distributed_c10d._get_default_group()
+    world._start_coalescing(torch.device("cpu"))
+    empty = world._end_coalescing(torch.device("cpu"))
+    assert empty.wait() and empty.is_completed()
 
 
 @pytest.mark.on_ranks(2, 3)

@@ -1,5 +1,6 @@
 """Groups beside, inside and after each other; concurrent use; start time; monitored_barrier; split."""
 
+import copy
 import datetime
 import threading
 import time
@@ -221,6 +222,79 @@ def test_split_group(rank, size):
         whole = part._get_backend(torch.device("cpu")).options
         assert whole._timeout == datetime.timedelta(seconds=9)
     assert total() == 4
+
+
+@pytest.mark.on_ranks(3)
+def test_splits_whose_names_differ(rank, size):
+    """As torch's do, which counts the groups that a rank was in."""
+    world = dist.distributed_c10d._get_default_group()
+    backend = world._get_backend(torch.device("cpu"))
+    before = backend.options
+    limit = datetime.timedelta(seconds=9)
+    assert (world.split_group([1], group_name="of one", timeout=limit) is None) == (rank != 1)
+    for turn in range(2):
+        part = world.split_group([0, 1, 2], group_name=f"{turn} of rank {rank}", timeout=limit)
+        inner = part.split_group([0, 2], group_name=f"inner {turn} of rank {rank}", timeout=limit)
+        for group, members in [(part, [0, 1, 2]), (inner, [0, 2])]:
+            if rank in members:
+                tensor = torch.ones(1)
+                group.allreduce([tensor]).wait()
+                assert tensor.item() == len(members)
+    after = backend.options
+    assert (after._timeout, after.group_name) == (before._timeout, before.group_name)
+
+
+@pytest.mark.on_ranks(2)
+def test_what_torch_asks_for_where_a_device_is_bound(rank, size):
+    """init_process_group(device_id=...): new groups are then split from the default one, as torch sees it."""
+    world = dist.distributed_c10d._get_default_group()
+    world.bound_device_id = torch.device("cpu", 0)
+    try:
+        for members in ([0], [1], [0, 1]):
+            group = dist.new_group(members)
+            if rank in members:
+                assert total(group) == len(members)
+        options = copy.deepcopy(world._get_backend(torch.device("cpu")).options)
+        options._timeout = datetime.timedelta(seconds=9)
+        options.group_name = "made of copied options"
+        part = world.split_group([0, 1], opts=options, group_name="made of copied options")
+        tensor = torch.ones(1)
+        part.allreduce([tensor]).wait()
+        assert tensor.item() == size
+    finally:
+        world.bound_device_id = None
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_destroy_waits_for_what_others_come_late_for(rank, size):
+    tensor = torch.ones(3)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        dist.destroy_process_group()
+        assert work.is_success()
+    else:
+        time.sleep(6)  # longer than a rank that fails would wait
+        dist.all_reduce(tensor)
+        dist.destroy_process_group()
+    assert tensor.tolist() == [2.0] * 3
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_destroy_on_the_way_out_of_an_error_does_not_wait_long(rank, size):
+    if rank == 0:
+        began = time.monotonic()
+        with pytest.raises(ZeroDivisionError):
+            try:
+                work = dist.all_reduce(torch.ones(3), async_op=True)
+                1 / 0
+            finally:
+                dist.destroy_process_group()
+        assert time.monotonic() - began < SOON_S
+        assert not work.is_success()
+    else:
+        time.sleep(7)  # by then the other one has given up
+        with pytest.raises(dist.DistBackendError, match="left while operations were under way"):
+            dist.all_reduce(torch.ones(3))
 
 
 @pytest.mark.on_ranks(2, fresh=True)

@@ -132,6 +132,8 @@ def test_undefined_reductions_are_refused_at_the_call_and_harm_nothing(rank, siz
             dist.all_reduce(torch.ones(3, dtype=DTYPES[name]), op_of(op))
     with pytest.raises(RuntimeError, match="Cannot use ReduceOp.BAND with non-integral dtype Float"):
         dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
+    with pytest.raises(ValueError, match="PREMUL_SUM of dtype Int, expected a floating point or complex one"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), dist._make_nccl_premul_sum(0.5))
     with pytest.raises(RuntimeError, match="dtype Float8_e4m3fnuz is only moved, expected one that can be reduced"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fnuz))
     total = torch.ones(3)
@@ -149,6 +151,27 @@ def test_sums_of_sparse_tensors(rank, size):
     dist.all_reduce(tensor)
     assert tensor.is_sparse
     assert_same(tensor.to_dense(), reduced("SUM", [sparse(other).to_dense() for other in range(size)]))
+
+
+@pytest.mark.on_ranks(3)
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((5, 3), r"rank 2 has a sparse tensor of sizes \(5, 3\) with 2 sparse .*, expected sizes \(5, 2\) with 2"),
+        ((5,), r"sizes \(5\) with 1 sparse"),
+    ],
+)
+def test_sparse_tensors_of_other_sizes(rank, size, shape, said):
+    mine = torch.sparse_coo_tensor(torch.zeros(2, 1), [1.0], (5, 2))
+    if rank == 2:
+        mine = torch.sparse_coo_tensor(torch.zeros(len(shape), 1), [1.0], shape)
+    before = mine.to_dense()
+    with pytest.raises(dist.DistBackendError, match=said):
+        dist.all_reduce(mine)
+    assert_same(mine.to_dense(), before)
+    total = torch.ones(1)
+    dist.all_reduce(total)  # the group goes on
+    assert total.item() == size
 
 
 @pytest.mark.on_ranks(2)

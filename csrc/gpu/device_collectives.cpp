@@ -149,7 +149,7 @@ DevicePath::~DevicePath() {
   } catch (const CudaError&) {
     // Of a device that has failed nothing can be closed in order.
   }
-  if (!settle()) return keep_for_ever(std::move(state_));
+  if (!settle()) keep_for_ever(std::move(state_));
   state_.reset();
 }
 

@@ -2,6 +2,7 @@
 #include <cctype>
 #include <set>
 
+#include "base/error.hpp"
 #include "device/reduce.hpp"
 #include "torch/process_group.hpp"
 

@@ -132,7 +132,7 @@ def test_undefined_reductions_are_refused_at_the_call_and_harm_nothing(rank, siz
             dist.all_reduce(torch.ones(3, dtype=DTYPES[name]), op_of(op))
     with pytest.raises(RuntimeError, match="Cannot use ReduceOp.BAND with non-integral dtype Float"):
         dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
-    with pytest.raises(ValueError, match="PREMUL_SUM of dtype Int, expected a floating point or complex one"):
+    with pytest.raises(RuntimeError, match="PREMUL_SUM of dtype Int, expected a floating point or complex one"):
         dist.all_reduce(torch.ones(3, dtype=torch.int32), dist._make_nccl_premul_sum(0.5))
     with pytest.raises(RuntimeError, match="dtype Float8_e4m3fnuz is only moved, expected one that can be reduced"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fnuz))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -42,6 +43,11 @@ def test_ranks_check_and_measure(tmp_path):
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
+
+
+def write_program(path, *lines):
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -181,6 +187,61 @@ def test_the_script_names_a_wrong_option():
     )
     assert done.returncode == 2
     assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER or --out FILE\n"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """gpu_check.sh in a tree of its own, in which `make` and the Python of .venv-gpu only say what they are asked."""
+    for folder in ("root/bench", "root/requirements", "bin", "elsewhere/wheels"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(BENCH / "gpu_check.sh", tmp_path / "root" / "bench")
+    for file, text in (
+        ("build", "ninja==1 # runs\n"),
+        ("run", "numpy==2; x < 1\nnvidia-libnvcomp-cu13==6\n"),
+        ("mpi", "mpich\n"),
+    ):
+        (tmp_path / "root" / "requirements" / f"{file}.txt").write_text(text)
+    python = tmp_path / "root" / ".venv-gpu" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    write_program(python, 'echo "python $*"', 'case "$*" in *libnvcomp*) exit 1;; esac')
+    write_program(tmp_path / "bin" / "make", 'echo "make $*"', 'case "$*" in *stamps/run) exit "$CANNOT";; esac')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("MPICC", "sh")  # there is an MPI
+
+    def call(cannot, *arguments):
+        done = subprocess.run(
+            ["bash", str(tmp_path / "root" / "bench" / "gpu_check.sh"), *arguments],
+            cwd=tmp_path / "elsewhere",
+            env={**os.environ, "CANNOT": str(cannot)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines(), done.stderr
+
+    return call
+
+
+def test_paths_of_the_script_are_the_callers(script, tmp_path):
+    said, _ = script(0, "--wheels", "wheels", "--out", "x.json")
+    here = tmp_path / "elsewhere"
+    flags = f"make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS={here}/wheels"
+    assert said[:2] == [f"{flags} .venv-gpu/stamps/run", f"{flags} -o .venv-gpu/stamps/run build"]
+    assert said[2].startswith(f"python bench/gpu_check.py --out {here}/x.json --seconds 5")
+    said, _ = script(0)
+    assert f" --out {tmp_path}/root/bench/results/gpu_check.json " in said[-1]
+
+
+def test_the_script_goes_on_without_nvcomp(script, tmp_path, monkeypatch):
+    said, errors = script(1, "--wheels", "wheels")
+    install = f"python -m pip install --quiet --no-index --find-links {tmp_path}/elsewhere/wheels"
+    assert said[1:4] == [f"{install} {package}" for package in ("ninja", "numpy", "nvidia-libnvcomp-cu13")]
+    assert said[4].endswith(" -o .venv-gpu/stamps/run build") and "gpu_check.py" in said[5]
+    assert errors == "gpu_check.sh: goes on without: nvidia-libnvcomp-cu13\n"
+    monkeypatch.setenv("MPICC", "no-such-mpicc")
+    assert "python -m pip install --quiet mpich" in script(1)[0]
 
 
 def test_broadcast_between_hosts(tmp_path):

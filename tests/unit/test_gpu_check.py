@@ -159,6 +159,39 @@ def test_gloo_is_not_timed_with_the_longest_messages(monkeypatch):
     assert max(row["bytes"] for row in rows) == gpu_rank.BYTES[-1] > gpu_rank.GLOO_MOST_BYTES
 
 
+def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
+    import gpu_codecs
+
+    out = tmp_path / "codecs.json"
+
+    def measure(cache, row):
+        row["ratio"] = 2.0
+        if row["dtype"] == "float16":
+            raise AssertionError("chunk 3 is not what the host writes\nmore")
+        if row["data"] == "zeros":  # as where the limit comes
+            raise KeyboardInterrupt
+
+    has = type("DeviceCodec", (), {"has": staticmethod(lambda codec, dtype: codec in gpu_codecs.SAME_BYTES)})
+    monkeypatch.setattr(gpu_codecs._core, "DeviceCodec", has, raising=False)
+    monkeypatch.setattr(gpu_codecs.nvcomp, "find_directory", lambda: None)
+    monkeypatch.setattr(gpu_codecs, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["gpu_codecs.py", "--out", str(out), "--cache", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        gpu_codecs.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 3 * len(gpu_codecs.CODECS) * len(gpu_codecs.TYPES)
+    first = [{"codec": codec, "dtype": dtype} for codec in ("fpk", "lz4") for dtype in ("float32", "float16")]
+    first[0] |= {"ratio": 2.0}
+    first[1] |= {"ratio": 2.0, "failed": "AssertionError: chunk 3 is not what the host writes"}
+    first[2] |= {"skipped": "nvCOMP is not installed"}
+    first[3] |= {"skipped": "nvCOMP is not installed"}
+    assert [rows[i] for i in (0, 2, 6, 8)] == [{**row, "data": "weights"} for row in first]
+    monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
+    with pytest.raises(SystemExit, match="2 of 12 rows failed"):
+        gpu_codecs.main()
+    assert gpu_check.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
+
+
 def test_a_program_that_is_not_there():
     assert gpu_check.run(["no-such-program"], 5) == (127, "no-such-program: No such file or directory")
     assert gpu_check.said_by("no-such-program") == "unknown"

@@ -1,85 +1,128 @@
 """Check and measure accdp on this machine's GPU: one JSON file and a short table. bench/gpu_check.sh builds first.
 
-Steps, each with a limit of its own; one that fails is recorded, and the next goes on:
+Steps in this order, what matters most first. One that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
-  nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
-  ranks      bench/gpu_rank.py with 2, 4 and 8 ranks on GPU 0, without MPS and with it: the operations of Communicator
-             and of the torch backend against torch, float8 too, and deterministic reductions against those of host
-             memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events
-             found
-  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
-  nodes      as ranks, with 4 on GPU 0 that are declared to be on 2 nodes of 2: two GPU groups, joined through host
-             memory; then its checks under compute-sanitizer
-  apart      as ranks, with 2 on GPU 0, each on a declared node of its own, and compressed allreduces between them
-  nccl       as ranks, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
-  hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
+  runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
+             torch backend against torch, float8 too, and deterministic reductions against those of host memory; then
+             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   sanitizer  the checks on 1 rank under compute-sanitizer
+  nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
+  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
+  apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
+  nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
+  runs       with 4 ranks both ways, and 8 with MPS; without it only where it does not work: taking turns is slow
+  nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
+  hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
+  sanitizer_nodes  the checks of nodes under compute-sanitizer
+A step's limit is there for one that hangs, so that reaching it is a failure, but for compute-sanitizer, which may just
+be slow. All steps together have --seconds: what there was no time for is "not_done", and no failure.
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
 CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
-RANKS = (2, 4, 8)
 NCCL_SHARES_GPUS = (2, 30, 3)
 SMI = "driver_version,uuid,compute_mode"
 CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
-MOST_SAID = 8000  # characters of what a command said that are kept
+UNCLEAN = 99  # of no other end: a launcher that kills a rank may say 9
+# Calls that are refused are part of how torch and NVIDIA's libraries find out what there is.
+SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-api-errors", "no"]
+MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
+PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
+LATE = 124  # as timeout(1) says it
+MISSING = ("skipped", "not_done", "failed")  # where a step or row has not all it should: why
 
 
 _end = math.inf  # of the time that all steps together have
 
 
-def run(command: list[str], limit_s: float, **environment: str) -> tuple[bool, str]:
-    """Whether a command ended well within its limit, and of the time for all, and the end of what it said."""
+class Ended(NamedTuple):
+    """How a command ended, and the end of what it said."""
+
+    status: int | None  # LATE where its own limit ended it; None where the time for all steps did, or let it not begin
+    said: str
+
+    def trouble(self) -> dict[str, str]:
+        """What is recorded of that: nothing where it went well; what there was no time for is no failure."""
+        if self.status is None:
+            return {"not_done": self.said}
+        return {"failed": self.said} if self.status else {}
+
+
+def run(command: Sequence[str], limit_s: float, **environment: str) -> Ended:
+    """Run a command for as long as its limit, and the time for all, allow."""
     left_s = _end - time.monotonic()
     if left_s < 5:
-        return False, "not started: no time left"
-    limit_s = min(limit_s, left_s)
-    try:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **environment},
-        )
-    except OSError as error:  # a program that the machine lacks
-        return False, f"{command[0]}: {error.strerror}"
-    try:
-        said, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # ranks under MPS must not be killed with work in flight; mpiexec passes this on
+        return Ended(None, "no time left")
+    # Not into a pipe: its end would not come while any process that is left over holds it.
+    with tempfile.TemporaryFile() as output:
         try:
-            said, _ = process.communicate(timeout=20)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        except OSError as error:  # a program that the machine lacks
+            return Ended(127, f"{command[0]}: {error.strerror}")
+        status: int | None
+        late = ""
+        began = time.monotonic()
+        try:
+            status = process.wait(min(limit_s, left_s))
         except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
-        return False, f"not done after {limit_s:.0f} s; {said[-MOST_SAID:]}"
-    return process.returncode == 0, said[-MOST_SAID:]
+            status = LATE if limit_s <= left_s else None
+            why = "its limit" if status else "no time left"
+            late = f"; ended after {time.monotonic() - began:.0f} s: {why}"
+        finally:
+            end(process)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - MOST_SAID))
+        return Ended(status, output.read().decode(errors="replace").strip() + late)
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a command, if it has not ended, and then what it left running in its process group."""
+    process.terminate()  # not the group: ranks under MPS must not be killed with work in flight
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE_S)
+    with contextlib.suppress(ProcessLookupError):  # there is nothing left
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+        process.wait(5)
+
+
+def kept(out: Path) -> dict:
+    """What a command wrote into its file before it ended, whatever ended it."""
+    return {"rows": []} | (json.loads(out.read_text()) if out.exists() else {})
 
 
 def said_by(*command: str) -> str:
     """What a command says in a line; "unknown" where it fails, as in a copy without history."""
-    good, said = run([*command], 30)
-    return said.strip() if good else "unknown"
+    ended = run(command, 30)
+    return "unknown" if ended.status != 0 else ended.said
 
 
 def machine() -> dict:
@@ -120,38 +163,39 @@ def place(ranks: int, mps: bool) -> list[str]:
 
 
 def ranks_on_one_gpu(
-    ranks: int, limit_s: float, mps: bool, peers: str = "gloo", options: tuple[str, ...] = (), **environment: str
+    ranks: int, mps: bool, peers: str = "gloo", options: Sequence[str] = (), **environment: str
 ) -> dict:
     """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon.
 
-    Of a run that fails, or is not done in time, the rows that it had are kept.
+    Whatever ends the run, the rows that it had are kept, and which checks had failed on which rank.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "rank0.json")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what is left over may write there
+        out = Path(folder, "ranks.json")
         command = [*ACCDP, "run", *place(ranks, mps), str(RANK), "--out", str(out), "--peers", peers, *options]
         started = time.monotonic()
         # Gloo looks up the machine's name, which need not lead anywhere.
-        good, said = run(command, limit_s, **{"GLOO_SOCKET_IFNAME": "lo", **environment})
-        result = json.loads(out.read_text()) if out.exists() else {"path": "unknown", "rows": []}
-        if not good:
-            result["failed"] = said
-    return {"mps": mps} | result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)}
+        ended = run(command, 60 + 5 * ranks, **{"GLOO_SOCKET_IFNAME": "lo", **environment})
+        result = {"mps": mps, "device_path": "unknown"} | kept(out)
+        failures = out.with_suffix(".failures")
+        if failures.exists():
+            result["failures"] = failures.read_text().splitlines()
+    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | ended.trouble()
 
 
-def with_and_without_mps(keep: Callable[[dict], None]) -> str:
-    """Run all numbers of ranks; returns whether MPS works. Where `accdp run` refuses it, no more runs with it."""
-    mps = "works"
-    for ranks in RANKS:  # few first, both ways: where time runs out, there is something of either
-        keep(ranks_on_one_gpu(ranks, 70, mps=False))
-        if mps != "works":
-            continue
-        found = ranks_on_one_gpu(ranks, 70, mps=True)
-        refusal = next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
-        if refusal:
-            mps = f"does not work: {refusal}"
-        else:
-            keep(found)
-    return mps
+def two_ranks(keep: Callable[[dict], None]) -> str:
+    """Run 2 ranks without MPS and with it; returns whether MPS works. A run that `accdp run` refused is not kept."""
+    keep(ranks_on_one_gpu(2, mps=False))
+    found = ranks_on_one_gpu(2, mps=True)
+    if refusal := next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), ""):
+        return f"does not work: {refusal}"
+    keep(found)
+    return "works" if found["rows"] else "was not seen to work"
+
+
+def more_ranks(mps: bool, keep: Callable[[dict], None]) -> None:
+    """Run 4 and 8 ranks."""
+    for ranks, with_mps in [(4, True), (8, True), (4, False)] if mps else [(4, False), (8, False)]:
+        keep(ranks_on_one_gpu(ranks, with_mps))
 
 
 def beside_nccl(version: str, mps: bool) -> dict:
@@ -160,74 +204,74 @@ def beside_nccl(version: str, mps: bool) -> dict:
         wanted = ".".join(map(str, NCCL_SHARES_GPUS))
         return {"skipped": f"NCCL {version} refuses several ranks per GPU; expected {wanted} or newer"}
     # It may hang where a GPU's processors or memory run out: that is caught by the limit, and said.
-    return ranks_on_one_gpu(2, 60, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
+    return ranks_on_one_gpu(2, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
 
 
 def over_nodes(mps: bool) -> dict:
-    """Check and measure 2 declared nodes of 2 ranks, all on GPU 0; then check them under compute-sanitizer."""
-    found = ranks_on_one_gpu(4, 60, mps, ACCDP_TOPOLOGY="2x2") | {"topology": "2x2"}
-    if shutil.which("compute-sanitizer") is None:
-        return found | {"sanitizer": {"skipped": "compute-sanitizer was not found"}}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *ACCDP,
-            "run",
-            *place(4, mps=False),
-            "compute-sanitizer",
-            "--error-exitcode",
-            "9",
-            sys.executable,
-            str(RANK),
-        ]
-        sizes = ["--most-elements", "65537", "--most-bytes", "4096"]
-        good, said = run([*command, *sizes, "--peers", "", "--out", f"{folder}/x.json"], 120, ACCDP_TOPOLOGY="2x2")
-    clean = None if said.startswith("not done") else good
-    return found | {"sanitizer": {"clean": clean, "said": said[-800:]}}
+    """Check and measure 2 declared nodes of 2 ranks, all on GPU 0."""
+    return ranks_on_one_gpu(4, mps, ACCDP_TOPOLOGY="2x2") | {"topology": "2x2"}
 
 
 def apart(mps: bool) -> dict:
     """Check and measure 2 declared nodes of 1 rank, both on GPU 0: the codecs are used where their bytes travel."""
-    return ranks_on_one_gpu(2, 60, mps, "", ("--compressed",), ACCDP_TOPOLOGY="0,1") | {"topology": "0,1"}
+    return ranks_on_one_gpu(2, mps, "", ["--compressed"], ACCDP_TOPOLOGY="0,1") | {"topology": "0,1"}
 
 
 def between_hosts() -> dict:
     """Broadcast compressed device memory over limited links of network namespaces."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = Path(folder, "hosts.json")
-        good, said = run([sys.executable, str(HOSTS), "--out", str(out)], 100)
-        return json.loads(out.read_text()) if good else {"failed": said}
+        ended = run([sys.executable, str(HOSTS), "--out", str(out)], 100)
+        return kept(out) | ended.trouble()
 
 
 def nvcomp_functions() -> dict:
     """Names of the codecs that work on the GPU; in a process of its own, as the machine's facts."""
     program = "import json; from accdp_comm import nvcomp; print(json.dumps(nvcomp.device_codecs()))"
-    good, said = run([sys.executable, "-c", program], 60)
-    if not good:
-        return {"failed": said}
-    return dict(zip(("device_codecs", "why_not"), json.loads(said.strip().splitlines()[-1]), strict=True))
+    ended = run([sys.executable, "-c", program], 60)
+    if trouble := ended.trouble():
+        return trouble
+    return dict(zip(("device_codecs", "why_not"), json.loads(last_line(ended.said)), strict=True))
 
 
 def codecs_on_the_gpu() -> dict:
     """Check the codecs on the GPU against the host's, and time them."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = Path(folder, "codecs.json")
-        good, said = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 120)
-        return json.loads(out.read_text()) if good else {"failed": said}
+        ended = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 120)
+        return kept(out) | ended.trouble()
 
 
-def sanitizer() -> dict:
-    """Run the checks on one rank under compute-sanitizer."""
-    if shutil.which("compute-sanitizer") is None:
-        return {"skipped": "compute-sanitizer was not found"}
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["compute-sanitizer", "--error-exitcode", "9", sys.executable, str(RANK)]
-        good, said = run([*command, "--peers", "", "--most-bytes", "4096", "--out", f"{folder}/x.json"], 120)
-    return {"clean": None if said.startswith("not done") else good, "said": said[-800:]}
+def sanitizer(launcher: Sequence[str] = (), options: Sequence[str] = (), **environment: str) -> dict:
+    """Run the checks under compute-sanitizer, on one rank if no launcher starts more."""
+    if shutil.which(SANITIZER[0]) is None:
+        return {"skipped": f"{SANITIZER[0]} was not found"}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        rank = [sys.executable, str(RANK), "--peers", "", "--most-bytes", "4096", "--out", f"{folder}/x.json"]
+        ended = run([*launcher, *SANITIZER, *rank, *options], 100, **environment)
+    if ended.status == LATE:
+        return {"not_done": ended.said[-800:]}
+    if ended.status in (0, UNCLEAN):
+        return {"clean": ended.status == 0, "said": ended.said[-800:]}
+    return ended.trouble()
+
+
+def sanitizer_over_nodes() -> dict:
+    """The same on the ranks of over_nodes(), and on fewer elements."""
+    return sanitizer([*ACCDP, "run", *place(4, mps=False)], ["--most-elements", "65537"], ACCDP_TOPOLOGY="2x2")
 
 
 def last_line(said: str) -> str:
     """Of what a command said, what most likely tells why it failed."""
     return said.strip().rsplit("\n", 1)[-1]
+
+
+def what_is_missing(part: dict) -> list[str]:
+    """Say in a line each what a step or row has not, and why."""
+    found = [f"{word.replace('_', ' ')}: {last_line(str(part[word]))}" for word in MISSING if word in part]
+    if failures := part.get("failures"):
+        found.append(f"{len(failures)} checks failed, first {failures[0]}")
+    return found
 
 
 def table(found: dict) -> str:
@@ -238,8 +282,7 @@ def table(found: dict) -> str:
     steps = [found[step] for step in ("nodes", "apart", "nccl") if "rows" in found.get(step, {})]
     for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
-        if "failed" in run_:
-            lines.append(f"{with_mps:<4}{run_['ranks']:>6}  failed: {last_line(run_['failed'])}")
+        lines += [f"{with_mps:<4}{run_['ranks']:>6}  {line}" for line in what_is_missing(run_)]
         times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
         notes = {(row["what"], row["bytes"]): row for row in run_["rows"] if "ratio" in row}
         for (what, nbytes), taken in times.items():
@@ -256,13 +299,15 @@ def table(found: dict) -> str:
                 line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
             lines.append(line.rstrip())
         if run_["rows"]:
-            lines.append(f"{'':<12}{run_['path']}")
+            lines.append(f"{'':<12}{run_['device_path']}")
+    if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
+        lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
 def table_of_hosts(hosts: dict) -> list[str]:
     """Lay out what the broadcasts between hosts took."""
-    lines = [f"between hosts: {hosts[word]}" for word in ("skipped", "failed") if word in hosts]
+    lines = [f"between hosts: {line}" for line in what_is_missing(hosts)]
     for row in hosts.get("rows", []):
         codec = row["codec"] + (" of differences" if row["reference"] else "")
         ratio, speed = row["logical_bytes"] / row["wire_bytes"], row["logical_bytes"] / row["s"] / 1e9
@@ -272,23 +317,26 @@ def table_of_hosts(hosts: dict) -> list[str]:
 
 def table_of_codecs(codecs: dict) -> list[str]:
     """Lay out the codecs' speeds beside that of a copy, and the links on which they gain."""
-    lines = [f"codecs on the GPU: failed: {codecs['failed']}"] if "failed" in codecs else []
+    lines = [f"codecs on the GPU: {line}" for line in what_is_missing(codecs)]
     if codecs.get("rows"):
         heads = f"{'ratio':>8}{'encode GB/s':>13}{'decode GB/s':>13}{'copy GB/s':>11}{'wins below Gbit/s':>19}"
         lines.append(f"{'codec':<9}{'datatype':<10}{'data':<11}{heads}")
     for row in codecs.get("rows", []):
-        encode, decode, copy = (row.get(f"{word}_bytes_per_s", 0) / 1e9 for word in ("encode", "decode", "copy"))
-        figures = (
-            f"{row['ratio']:>8.2f}{encode:>13.1f}{decode:>13.1f}{copy:>11.1f}{row.get('wins_below_gbit', 0):>19.0f}"
-        )
-        lines.append(f"{row['codec']:<9}{row['dtype']:<10}{row['data']:<11}{figures}")
-    return lines
+        head = f"{row['codec']:<9}{row['dtype']:<10}{row['data']:<11}"
+        if "failed" in row:
+            lines.append(f"{head} failed: {row['failed']}")
+        if "ratio" in row:
+            encode, decode, copy = (row.get(f"{word}_bytes_per_s", 0) / 1e9 for word in ("encode", "decode", "copy"))
+            figures = f"{row['ratio']:>8.2f}{encode:>13.1f}{decode:>13.1f}{copy:>11.1f}"
+            lines.append(f"{head}{figures}{row.get('wins_below_gbit', 0):>19.0f}")
+    skipped = [f"{row['codec']:<9}skipped: {row['skipped']}" for row in codecs.get("rows", []) if "skipped" in row]
+    return [*lines, *dict.fromkeys(skipped)]  # one line for all rows of a codec
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--seconds", type=float, default=480, help="for all steps; those left are not started")
+    parser.add_argument("--seconds", type=float, default=480, help="for all steps; what is left then is not done")
     options = parser.parse_args()
     global _end
     _end = time.monotonic() + options.seconds
@@ -299,11 +347,11 @@ def main() -> int:
         print(f"gpu_check: nothing to check here: {report['why_not']}", file=sys.stderr)
         return 1
     # In a process of its own: one that holds a context outside MPS would share the GPU with the ranks all the time.
-    good, said = run([sys.executable, "-c", "import json, gpu_check; print(json.dumps(gpu_check.machine()))"], 120)
-    if not good:
-        print(f"gpu_check: {said}", file=sys.stderr)
+    ended = run([sys.executable, "-c", "import json, gpu_check; print(json.dumps(gpu_check.machine()))"], 120)
+    if ended.status != 0:
+        print(f"gpu_check: {ended.said}", file=sys.stderr)
         return 1
-    found: dict = {"machine": json.loads(said.strip().splitlines()[-1])}
+    found: dict = {"machine": json.loads(last_line(ended.said)), "runs": []}
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:
@@ -321,16 +369,17 @@ def main() -> int:
         found["runs"].append(run_)
         keep()
 
-    step("nvcomp", nvcomp_functions)
-    found["runs"] = []
-    found["mps"] = with_and_without_mps(keep_run)
-    step("codecs", codecs_on_the_gpu)
+    found["mps"] = two_ranks(keep_run)
     works = found["mps"] == "works"
-    step("nodes", lambda: over_nodes(works))
+    step("sanitizer", sanitizer)
+    step("nvcomp", nvcomp_functions)
+    step("codecs", codecs_on_the_gpu)
     step("apart", lambda: apart(works))
+    step("nodes", lambda: over_nodes(works))
+    more_ranks(works, keep_run)
     step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
     step("hosts", between_hosts)
-    step("sanitizer", sanitizer)
+    step("sanitizer_nodes", sanitizer_over_nodes)
     print(table(found))
     print(summary(found, options.out))
     return 1 if has_failed(found) else 0
@@ -339,24 +388,25 @@ def main() -> int:
 def summary(found: dict, out: Path) -> str:
     """Say what is not in the table."""
     lines = []
-    for word in ("nccl", "nvcomp"):
-        part = found[word]
-        told = part.get("skipped") or part.get("device_codecs") or part.get("failed") or part.get("why_not")
-        lines.append(f"{word}: {told or 'in the table'}")
-    sanitized = f"compute-sanitizer {found['sanitizer']}, over nodes {found['nodes'].get('sanitizer')}"
-    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found['mps']}, {sanitized}; {out}"])
+    for name, part in found.items():
+        if name in ("machine", "mps", "runs") or "rows" in part:
+            continue
+        good = part.get("device_codecs") or part.get("why_not")
+        if "clean" in part:
+            good = "clean" if part["clean"] else f"not clean: {last_line(part['said'])}"
+        lines.append(f"{name}: {'; '.join(what_is_missing(part)) or good}")
+    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found['mps']}; {out}"])
 
 
 def has_failed(found: dict) -> bool:
-    """NCCL is a peer: what it does not bear is told, and fails nobody."""
-    steps = [found[step] for step in ("nodes", "apart", "nvcomp", "hosts", "codecs", "sanitizer")]
-    failed = any("failed" in part for part in [*found["runs"], *steps])
-    return failed or any(
-        part.get("clean") is False for part in (found["sanitizer"], found["nodes"].get("sanitizer", {}))
-    )
+    """Whether anything did; of NCCL, which is a peer, what it does not bear is told and fails nobody."""
+    parts = [*found["runs"], *(part for name, part in found.items() if name not in ("machine", "mps", "runs", "nccl"))]
+    parts += [row for part in parts for row in part.get("rows", [])]
+    return any("failed" in part or "failures" in part or part.get("clean") is False for part in parts)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that run() ends what it has started
     sys.exit(main())

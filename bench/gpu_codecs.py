@@ -4,7 +4,8 @@
 
 Data are weights and gradients of a small model (bench/real_tensors.py), random bits and zeros. Every chunk of fpk and
 qpk is compared, byte for byte, with what the codecs of the host write. The lz4 and bitcomp of nvCOMP may write other
-bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. Without nvCOMP they are left out.
+bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. Without nvCOMP they are
+skipped. A row that fails says why, and the next is measured; the file has all rows until then; the status is 1.
 Times are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians; `copy_bytes_per_s` is
 a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is slower than
 `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
@@ -13,10 +14,12 @@ a device-to-device copy of the same tensor in the same run, its bytes counted on
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import struct
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -145,32 +148,54 @@ class Pass:
             self.worker.decode(self.codec, self.type, jobs, self.damaged.data_ptr(), self.stream)
 
 
-def tensor_of(folder: Path, dtype: str, data: str) -> torch.Tensor:
+def tensor_of(cache: Path, dtype: str, data: str) -> torch.Tensor:
     """Up to 64 MiB of numbers on the GPU."""
     kind = getattr(torch, dtype)
     if data in ("weights", "gradients"):
+        folder = real_tensors.make(cache, real_tensors.QUICK)  # once, for all rows
         return real_tensors.load(folder, data, "float32", NBYTES).to(kind).to("cuda")
-    return real_tensors.load(folder, data, "uint8", NBYTES).view(kind).to("cuda")
+    return real_tensors.load(cache, data, "uint8", NBYTES).view(kind).to("cuda")
 
 
-def measure(folder: Path, codec: str, dtype: str, data: str) -> dict:
-    """Check one kind of data with one codec, then time it."""
+def measure(cache: Path, row: dict) -> None:
+    """Check one kind of data with one codec, then time it; what is found is added to the row as it is found."""
+    codec, data = row["codec"], row["data"]
     is_model = data in ("weights", "gradients")
-    tensor = tensor_of(folder, dtype, data)
+    tensor = tensor_of(cache, row["dtype"], data)
     bound = (BOUND * float(tensor.float().std()) if is_model else 1.0) if codec == "qpk" else 0.0
-    one = Pass(codec, dtype, bound, tensor)
+    one = Pass(codec, row["dtype"], bound, tensor)
     one.encode()
     stored = one.check()
     nbytes = one.raw.numel()
     other = torch.empty_like(one.raw)
-    row = {"codec": codec, "dtype": dtype, "data": data, "bytes": nbytes, "ratio": nbytes / stored}
+    row |= {"bytes": nbytes, "ratio": nbytes / stored}
     row["encode_bytes_per_s"] = nbytes / seconds(one.encode)
     if any(one.sizes.tolist()):
         row["decode_bytes_per_s"] = nbytes / seconds(one.decode)
         slower = min(row["encode_bytes_per_s"], row["decode_bytes_per_s"])
         row["wins_below_gbit"] = 8e-9 * slower if stored < nbytes else 0.0
     row["copy_bytes_per_s"] = nbytes / seconds(lambda: other.copy_(one.raw))
-    return row
+
+
+def why_not(codec: str, dtype: str) -> str:
+    """Why the GPU does not encode that; empty where it does."""
+    if _core.DeviceCodec.has(codec, TYPES[dtype]):
+        return ""
+    return "nvCOMP does not work on this device" if nvcomp.find_directory() else "nvCOMP is not installed"
+
+
+def rows(cache: Path) -> Iterator[dict]:
+    """All rows, each by itself."""
+    for data, codec, dtype in itertools.product(DATA, CODECS, TYPES):
+        row = {"codec": codec, "dtype": dtype, "data": data}
+        try:
+            if reason := why_not(codec, dtype):
+                row["skipped"] = reason
+            else:
+                measure(cache, row)
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        yield row
 
 
 def main() -> None:
@@ -178,16 +203,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--cache", type=Path, required=True, help="folder for the tensors of the small model")
     options = parser.parse_args()
-    folder = real_tensors.make(options.cache, real_tensors.QUICK)
     nvcomp.find()
-    rows = [
-        measure(folder, codec, dtype, data)
-        for data in DATA
-        for codec in CODECS
-        for dtype in TYPES
-        if _core.DeviceCodec.has(codec, TYPES[dtype])
-    ]
-    options.out.write_text(json.dumps({"rows": rows}))
+    found = []
+    for row in rows(options.cache):
+        found.append(row)
+        part = options.out.with_suffix(".part")  # whole at any time, for a run that is ended before it is done
+        part.write_text(json.dumps({"rows": found}))
+        part.replace(options.out)
+    if failed := [row for row in found if "failed" in row]:
+        sys.exit(f"gpu_codecs.py: {len(failed)} of {len(found)} rows failed")
 
 
 if __name__ == "__main__":

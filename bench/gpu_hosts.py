@@ -97,13 +97,14 @@ def main() -> int:
     child = [sys.executable, __file__, "--rank", "--device", options.device, "--count", str(options.count)]
     found: dict = {"rows": []}
     for gbit in LINKS_GBIT:
-        with testbed.Hosts(2, rate_mbit=1000 * gbit) as hosts:
-            result = hosts.mpiexec(1, child, timeout=45)
-        if result.returncode or not result.reports:
-            found.setdefault("failed", {})[f"{gbit} Gbit/s"] = str(result)[-2000:]
-            continue
-        found["rows"] += [{"link_gbit": gbit} | row for row in result.reports[0]["rows"]]
-    options.out.write_text(json.dumps(found))
+        try:
+            with testbed.Hosts(2, rate_mbit=1000 * gbit) as hosts:
+                result = hosts.mpiexec(1, child, timeout=45)
+            assert not result.returncode and result.reports, str(result)
+            found["rows"] += [{"link_gbit": gbit} | row for row in result.reports[0]["rows"]]
+        except (AssertionError, RuntimeError, OSError) as error:  # of the ranks, or of making the hosts
+            found.setdefault("failed", {})[f"{gbit} Gbit/s"] = str(error)[-2000:]
+        options.out.write_text(json.dumps(found))  # after each link, for a run that is ended before it is done
     return 0
 
 

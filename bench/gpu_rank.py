@@ -1,18 +1,21 @@
 """One rank of bench/gpu_check.py: checks the operations on device memory, then times some beside Gloo or NCCL.
 
-Started by ``accdp run``; every rank prints nothing, rank 0 writes one JSON file. ``--device cpu`` runs the same on host
-memory, where there is no GPU.
+Started by ``accdp run``. Rank 0 writes a JSON file FILE.json: the way that data go before the first check, and after
+each row all rows until then. What fails is added to FILE.failures, a line each, by the rank that saw it; all go on, and
+such a rank ends with status 1. ``--device cpu`` runs the same on host memory, where there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import itertools
 import json
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +27,43 @@ from accdp_comm.hooks import compressed_allreduce
 
 CHECKED = (0, 1, 1000, 65_537, 3_000_001)  # elements
 BYTES = (4 << 10, 1 << 20, 64 << 20, 256 << 20)
+GLOO_MOST_BYTES = 64 << 20  # through the host, of ranks that share a GPU: above, it alone would take most of the time
+MEETING_S = 45.0  # that ranks wait for each other between checks: longer than inside them
+CALL_S = 30.0
 TYPES = (torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+Expect = Callable[[bool, str], None]  # Checks.expect
+
+
+class Checks:
+    """Checks that all ranks go through together; what fails is written down, and all go on to the next.
+
+    A comparison that fails on one rank raises nothing, because the others wait for that rank in the next collective.
+    After each check the ranks meet in a barrier. Those that all raised the same go on from there. Where some still wait
+    inside the check, their call is not the barrier, or its deadline is the earlier one: either way they raise, too.
+    """
+
+    def __init__(self, comm: Communicator, log: Path):
+        self._comm, self._log, self._name = comm, log, ""
+        self.failures: list[str] = []
+
+    @contextlib.contextmanager
+    def one(self, name: str) -> Iterator[None]:
+        """One check. Raises where the ranks cannot meet any more, which ends the job."""
+        self._name = name
+        try:
+            yield
+        except Exception as error:
+            self.expect(False, f"{type(error).__name__}: {error}".splitlines()[0])
+        self._comm.barrier()
+
+    def expect(self, holds: bool, what: str) -> None:
+        """Write down what was asked if it does not hold."""
+        if not holds:
+            self.failures.append(f"rank {self._comm.rank}: {self._name}: {what}")
+            with self._log.open("a") as log:  # one for all ranks of this machine: a line is one write
+                log.write(f"{self.failures[-1]}\n")
 
 
 def inputs(rank: int, count: int, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -32,26 +71,26 @@ def inputs(rank: int, count: int, dtype: torch.dtype, device: str) -> torch.Tens
     return ((torch.arange(count, device=device) * 7 + rank) % 13).to(dtype)
 
 
-def check(comm: Communicator, count: int, dtype: torch.dtype, device: str) -> None:
+def check(comm: Communicator, expect: Expect, count: int, dtype: torch.dtype, device: str) -> None:
     """Compare every collective with what torch makes of the same inputs. Results are read without synchronising."""
     mine = inputs(comm.rank, count, dtype, device)
     everyone = [inputs(rank, count, dtype, device) for rank in range(comm.size)]
     total = torch.stack(everyone).sum(0).to(dtype)
     same = torch.equal
     root = comm.size - 1
-    assert same(comm.allreduce(mine.clone()), total)
-    assert same(comm.allreduce(mine, out=torch.empty_like(mine)), total)
-    assert same(comm.bcast(mine.clone(), root), everyone[root])
+    expect(same(comm.allreduce(mine.clone()), total), "allreduce")
+    expect(same(comm.allreduce(mine, out=torch.empty_like(mine)), total), "allreduce with out")
+    expect(same(comm.bcast(mine.clone(), root), everyone[root]), "bcast")
     reduced = comm.reduce(mine.clone(), root=root)
-    assert comm.rank != root or same(reduced, total)
-    assert same(comm.allgather(mine), torch.stack(everyone))
+    expect(comm.rank != root or same(reduced, total), "reduce")
+    expect(same(comm.allgather(mine), torch.stack(everyone)), "allgather")
     gathered = comm.gather(mine, root)
-    assert comm.rank != root or same(gathered, torch.stack(everyone))
-    assert same(comm.scatter(torch.stack(everyone), torch.empty_like(mine), root), mine)
+    expect(comm.rank != root or same(gathered, torch.stack(everyone)), "gather")
+    expect(same(comm.scatter(torch.stack(everyone), torch.empty_like(mine), root), mine), "scatter")
     many = torch.stack([mine + rank for rank in range(comm.size)])
-    assert same(comm.alltoall(many), torch.stack([one + comm.rank for one in everyone]))
+    expect(same(comm.alltoall(many), torch.stack([one + comm.rank for one in everyone])), "alltoall")
     part = comm.reduce_scatter(torch.stack([mine] * comm.size))
-    assert same(part.reshape(-1), total)
+    expect(same(part.reshape(-1), total), "reduce_scatter")
     if comm.size > 1:
         there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         got = torch.empty_like(mine)
@@ -60,72 +99,71 @@ def check(comm: Communicator, count: int, dtype: torch.dtype, device: str) -> No
         comm.recv(got, back)
         if comm.rank % 2 == 1:
             comm.send(mine, there)
-        assert same(got, everyone[back])
+        expect(same(got, everyone[back]), "send and recv")
 
 
-def check_torch(comm: Communicator, device: str, counts: list[int]) -> None:
+def check_torch(comm: Communicator, expect: Expect, count: int, device: str) -> None:
     """Compare the torch backend's operations with what torch makes of the same inputs; none is followed by a sync."""
-    for count in counts:
-        everyone = [inputs(rank, count, torch.float32, device) for rank in range(comm.size)]
-        total = torch.stack(everyone).sum(0)
-        x = everyone[comm.rank].clone()
-        work = dist.all_reduce(x, async_op=True)
-        work.wait()
-        assert torch.equal(x, total)
-        out = torch.empty(comm.size * count, device=device)
-        dist.all_gather_into_tensor(out, everyone[comm.rank])
-        assert torch.equal(out, torch.cat(everyone))
-        part = torch.empty_like(total)
-        dist.reduce_scatter_tensor(part, torch.cat([everyone[comm.rank]] * comm.size))
-        assert torch.equal(part, total)
-        if count:
-            table = inputs(comm.rank, 2 * count, torch.float32, device).reshape(2, count).t()
-            dist.all_reduce(table)  # not contiguous
-            flat = torch.stack([inputs(rank, 2 * count, torch.float32, device) for rank in range(comm.size)]).sum(0)
-            assert torch.equal(table, flat.reshape(2, count).t())
-        if comm.size > 1:
-            there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-            got = torch.empty_like(total)
-            works = [dist.isend(everyone[comm.rank], there), dist.irecv(got, back)]
-            for work in works:
-                work.wait()
-            assert torch.equal(got, everyone[back])
-        y = everyone[comm.rank].clone()
-        bcast_compressed(y, root=comm.size - 1)
-        assert torch.equal(y, everyone[-1])
-        z = everyone[comm.rank].clone()
-        allreduce_compressed(z)
-        assert torch.equal(z, total)
-    check_training(comm, device)
-    if device != "cpu":
-        check_capture(device)
-        check_beside_capture(comm, device)
+    same = torch.equal
+    everyone = [inputs(rank, count, torch.float32, device) for rank in range(comm.size)]
+    total = torch.stack(everyone).sum(0)
+    x = everyone[comm.rank].clone()
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    expect(same(x, total), "all_reduce")
+    out = torch.empty(comm.size * count, device=device)
+    dist.all_gather_into_tensor(out, everyone[comm.rank])
+    expect(same(out, torch.cat(everyone)), "all_gather_into_tensor")
+    part = torch.empty_like(total)
+    dist.reduce_scatter_tensor(part, torch.cat([everyone[comm.rank]] * comm.size))
+    expect(same(part, total), "reduce_scatter_tensor")
+    if count:
+        table = inputs(comm.rank, 2 * count, torch.float32, device).reshape(2, count).t()
+        dist.all_reduce(table)  # not contiguous
+        flat = torch.stack([inputs(rank, 2 * count, torch.float32, device) for rank in range(comm.size)]).sum(0)
+        expect(same(table, flat.reshape(2, count).t()), "all_reduce, not contiguous")
+    if comm.size > 1:
+        there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        got = torch.empty_like(total)
+        works = [dist.isend(everyone[comm.rank], there), dist.irecv(got, back)]
+        for work in works:
+            work.wait()
+        expect(same(got, everyone[back]), "isend and irecv")
+    y = everyone[comm.rank].clone()
+    bcast_compressed(y, root=comm.size - 1)
+    expect(same(y, everyone[-1]), "bcast_compressed")
+    z = everyone[comm.rank].clone()
+    allreduce_compressed(z)
+    expect(same(z, total), "allreduce_compressed")
 
 
-def check_float8(comm: Communicator, count: int, device: str) -> None:
+def check_float8(comm: Communicator, expect: Expect, count: int, device: str) -> None:
     """Compare reductions of 8-bit floats with those of float32: small integers, which every sum of them fits."""
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         wide = torch.stack([(inputs(rank, count, torch.float32, device) % 3 - 1) for rank in range(comm.size)])
         total = wide.sum(0)
-        assert torch.equal(comm.allreduce(wide[comm.rank].to(dtype)).float(), total.to(dtype).float())
+        wanted = total.to(dtype).float()
+        expect(torch.equal(comm.allreduce(wide[comm.rank].to(dtype)).float(), wanted), f"allreduce, {dtype}")
         part = comm.reduce_scatter(torch.stack([wide[comm.rank].to(dtype)] * comm.size))
-        assert torch.equal(part.reshape(-1).float(), total.to(dtype).float())
+        expect(torch.equal(part.reshape(-1).float(), wanted), f"reduce_scatter, {dtype}")
 
 
-def check_rank_order(counts: list[int], device: str) -> None:
+def check_rank_order(expect: Expect, counts: list[int], device: str) -> None:
     """Compare deterministic reductions with those of host memory, bit by bit; their order shows in the values."""
-    with Communicator(timeout_s=120, deterministic=True) as comm:
+    with Communicator(timeout_s=CALL_S, deterministic=True) as comm:
         for count in counts:
             for dtype in (torch.float16, torch.bfloat16, torch.float32):
                 draw = torch.Generator().manual_seed(comm.rank)
                 values = (torch.randn(count, generator=draw) * 10.0 ** (comm.rank % 4)).to(dtype)
                 on_device = comm.allreduce(values.to(device, copy=True))
-                assert torch.equal(on_device.cpu(), comm.allreduce(values.clone()))
+                in_host = comm.allreduce(values.clone())
+                expect(torch.equal(on_device.cpu(), in_host), f"allreduce, {count} of {dtype}")
 
 
-def check_training(comm: Communicator, device: str) -> None:
+def check_training(comm: Communicator, expect: Expect, device: str) -> None:
     """Compare gradients of DistributedDataParallel, plain and with the hook, with those of all rows in one process."""
     for hook in (None, compressed_allreduce()):
+        how = "with the hook" if hook else "plain"
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 8)).to(device)
         rows = torch.randn(4 * comm.size, 64, device=device, generator=torch.Generator(device).manual_seed(1))
@@ -136,25 +174,26 @@ def check_training(comm: Communicator, device: str) -> None:
         if hook:
             ddp.register_comm_hook(None, hook)
         ddp(rows[4 * comm.rank : 4 * comm.rank + 4]).square().mean().backward()
-        for parameter, gradient in zip(model.parameters(), wanted, strict=True):
-            torch.testing.assert_close(parameter.grad, gradient)
+        for i, (parameter, gradient) in enumerate(zip(model.parameters(), wanted, strict=True)):
+            is_close = torch.allclose(parameter.grad, gradient, rtol=1.3e-6, atol=1e-5)  # assert_close's, of float32
+            expect(is_close, f"gradient of parameter {i}, {how}")
 
 
-def check_capture(device: str) -> None:
+def check_capture(expect: Expect, device: str) -> None:
     """Expect a collective to be refused while a CUDA graph is captured, and to work after."""
     x = torch.ones(8, device=device)
+    said = "it was not"
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             dist.all_reduce(x)
     except (ValueError, RuntimeError) as error:
-        assert "captured into a CUDA graph" in str(error), error
-    else:
-        raise AssertionError("all_reduce was not refused while a CUDA graph was captured")
+        said = str(error)
+    expect("captured into a CUDA graph" in said, f"all_reduce to be refused, but {said}")
     dist.all_reduce(x)
-    assert torch.equal(x, torch.full_like(x, dist.get_world_size()))
+    expect(torch.equal(x, torch.full_like(x, dist.get_world_size())), "all_reduce after it was refused")
 
 
-def check_beside_capture(comm: Communicator, device: str) -> None:
+def check_beside_capture(comm: Communicator, expect: Expect, device: str) -> None:
     """Expect what a group does in the background, its first call at that, to leave rank 0's capture alone."""
     group = dist.new_group()
     x, y = torch.ones(1 << 20, device=device), torch.ones(8, device=device)
@@ -168,9 +207,9 @@ def check_beside_capture(comm: Communicator, device: str) -> None:
             y.mul_(2)
             time.sleep(0.8)
         graph.replay()
-        assert torch.equal(y, torch.full_like(y, 2))
+        expect(torch.equal(y, torch.full_like(y, 2)), "what was captured")
     work.wait()
-    assert torch.equal(x, torch.full_like(x, comm.size))
+    expect(torch.equal(x, torch.full_like(x, comm.size)), "all_reduce")
     dist.destroy_process_group(group)
 
 
@@ -221,6 +260,8 @@ def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, d
         repeats = 50 if nbytes <= 1 << 20 else 15
         ways = {"allreduce": lambda x=x: comm.allreduce(x, "max"), "bcast": lambda x=x: comm.bcast(x)}
         for name, group in {"torch": None, **peers}.items():
+            if name == "gloo" and nbytes > GLOO_MOST_BYTES:
+                continue
             ways |= {
                 f"allreduce {name}": lambda x=x, group=group: dist.all_reduce(x, dist.ReduceOp.MAX, group),
                 f"bcast {name}": lambda x=x, group=group: dist.broadcast(x, 0, group),
@@ -239,32 +280,56 @@ def main() -> None:
     parser.add_argument("--compressed", action="store_true", help="time compressed allreduces, too")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.device != "cpu":
+    device = options.device
+    if device != "cpu":
         torch.cuda.set_device(0)
-    with Communicator(timeout_s=120) as comm:
-        counts = [count for count in CHECKED if count <= options.most_elements]
+    with Communicator(timeout_s=MEETING_S) as comm:
+        checks = Checks(comm, options.out.with_suffix(".failures"))
+        expect, counts = checks.expect, [count for count in CHECKED if count <= options.most_elements]
+
+        def write(rows: list[dict]) -> None:
+            if comm.rank == 0:  # whole at any time, for runs that are ended before they are done
+                part = options.out.with_suffix(".part")
+                found = {"device_path": comm.device_path, "gloo_most_bytes": GLOO_MOST_BYTES, "rows": rows}
+                part.write_text(json.dumps(found))
+                part.replace(options.out)
+
+        with checks.one("the first call"):
+            comm.allreduce(torch.zeros(1, device=device))
+        write([])
         for count in counts:
             for dtype in TYPES:
-                check(comm, count, dtype, options.device)
-            check_float8(comm, count, options.device)
-        check_rank_order(counts, options.device)
+                with checks.one(f"{count} of {dtype}"):
+                    check(comm, expect, count, dtype, device)
+            with checks.one(f"{count} of 8 bits"):
+                check_float8(comm, expect, count, device)
+        with checks.one("deterministic"):
+            check_rank_order(expect, counts, device)
         store = f"file://{options.out.with_suffix('.store')}"
-        limit = datetime.timedelta(seconds=60)
+        limit = datetime.timedelta(seconds=CALL_S)
         dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)
-        check_torch(comm, options.device, counts)
+        for count in counts:
+            with checks.one(f"torch backend, {count} of torch.float32"):
+                check_torch(comm, expect, count, device)
+        with checks.one("DistributedDataParallel"):
+            check_training(comm, expect, device)
+        if device != "cpu":
+            with checks.one("capture"):
+                check_capture(expect, device)
+            with checks.one("beside a capture"):
+                check_beside_capture(comm, expect, device)
         names = [name for name in options.peers.split(",") if name]
         peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
-        measured = [measure(comm, options.device, options.most_bytes, peers)]
+        measured = [measure(comm, device, options.most_bytes, peers)]
         if options.compressed:  # first: plain allreduces are measured in other runs, too
-            measured.insert(0, measure_compressed(comm, options.device, options.most_bytes))
+            measured.insert(0, measure_compressed(comm, device, options.most_bytes))
         rows: list[dict] = []
         for row in itertools.chain(*measured):
             rows.append(row)
-            if comm.rank == 0:  # after each, for runs that are ended before they are done
-                part = options.out.with_suffix(".part")
-                part.write_text(json.dumps({"path": comm.device_path, "rows": rows}))
-                part.replace(options.out)
+            write(rows)
         dist.destroy_process_group()
+    if checks.failures:  # only now, when no other rank waits for this one
+        sys.exit(f"gpu_rank.py: {len(checks.failures)} checks failed, first {checks.failures[0]}")
 
 
 if __name__ == "__main__":

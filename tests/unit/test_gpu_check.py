@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import jobs
 import pytest
 
 from accdp_comm import _core
@@ -35,13 +38,19 @@ def test_ranks_check_and_measure(tmp_path):
     out = tmp_path / "rank0.json"
     command = [*gpu_check.ACCDP, "run", "-n", "2", str(gpu_check.RANK), "--device", "cpu", "--most-bytes", "4096"]
     command += ["--most-elements", "70000", "--compressed"]
-    good, said = gpu_check.run([*command, "--out", str(out)], 110)
-    assert good, said
+    ended = gpu_check.run([*command, "--out", str(out)], 110)
+    assert ended.status == 0, ended.said
+    assert not out.with_suffix(".failures").exists()
     rows = json.loads(out.read_text())["rows"]
     ways = [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
+
+
+def write_program(path, *lines):
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -50,12 +59,14 @@ def without_gpu(monkeypatch, tmp_path):
     short = ["--device", "cpu", "--most-bytes", "4096", "--most-elements", "1000"]
     rank = tmp_path / "rank.py"
     rank.write_text(
-        f"import runpy, sys\nsys.argv += {short}\nsys.path.insert(0, {str(BENCH)!r})\n"
-        f"runpy.run_path({str(gpu_check.RANK)!r}, run_name='__main__')\n"
+        f"import sys\nsys.argv += {short}\nsys.path.insert(0, {str(BENCH)!r})\nimport gpu_rank\n"
+        "# changes\ngpu_rank.main()\n"
     )
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text('#!/bin/sh\n[ "$1 $2" = "--error-exitcode 9" ] || exit 1\nshift 2\nexec "$@"\n')
-    tool.chmod(0o755)
+    write_program(
+        tmp_path / "compute-sanitizer",
+        '[ "$1 $2 $3 $4" = "--error-exitcode 99 --report-api-errors no" ] || exit 1',
+        'shift 4; exec "$@"',
+    )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_check, "RANK", rank)
     monkeypatch.setattr(gpu_check, "place", lambda ranks, mps: ["-n", str(ranks)])
@@ -75,29 +86,129 @@ def test_sanitizer(without_gpu):
     assert found["clean"] is True, found
 
 
-def test_rows_of_a_run_that_fails_are_kept(without_gpu, tmp_path):
+@pytest.mark.parametrize(
+    "status, verdict",
+    [(gpu_check.UNCLEAN, {"clean": False, "said": "why"}), (3, {"failed": "why"})]
+    + [(status, {"not_done": "why"}) for status in (gpu_check.LATE, None)],
+)
+def test_sanitizer_that_did_not_end_well(without_gpu, monkeypatch, status, verdict):
+    monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_check.Ended(status, "why"))
+    assert gpu_check.sanitizer() == verdict
+    assert gpu_check.sanitizer_over_nodes() == verdict
+
+
+def change_rank(*lines):
+    text = gpu_check.RANK.read_text()
+    gpu_check.RANK.write_text(text.replace("# changes", "\n".join(lines)))
+
+
+def test_all_ranks_go_on_after_a_check_that_fails_on_one(without_gpu):
+    change_rank(
+        "gpu_rank.check_float8 = lambda comm, expect, count, device: expect(comm.rank != 1, 'a sum')",
+        "def raises(*_): raise ValueError('on all ranks\\nmore')",
+        "gpu_rank.check_training = raises",
+    )
+    found = gpu_check.ranks_on_one_gpu(2, mps=False)
+    failures = [f"rank 1: {count} of 8 bits: a sum" for count in (0, 1, 1000)]
+    failures += [f"rank {rank}: DistributedDataParallel: ValueError: on all ranks" for rank in (0, 1)]
+    assert sorted(found["failures"]) == sorted(failures)
+    assert "checks failed, first rank " in found["failed"]
+    assert len(found["rows"]) == 6 and found["device_path"] == ""
+
+
+@pytest.mark.parametrize(
+    "check, name, error, rows",
+    [
+        ("check_float8", "0 of 8 bits", "MismatchError", []),  # the meeting is another call of the same communicator
+        ("check_torch", "torch backend, 0 of torch.float32", "Timed out after 2 s", ["allreduce", "bcast"]),
+    ],
+)
+def test_ranks_do_not_wait_for_one_that_left_a_check(without_gpu, check, name, error, rows):
+    change_rank(
+        f"check = gpu_rank.{check}",
+        "def leaves(comm, *more):",
+        "    if comm.rank == 1: raise ValueError('only here')",
+        "    check(comm, *more)",
+        f"gpu_rank.{check} = leaves",
+        "gpu_rank.CALL_S = 2.0",
+    )
+    found = gpu_check.ranks_on_one_gpu(2, mps=False)
+    assert f"rank 1: {name}: ValueError: only here" in found["failures"]
+    assert any(line.startswith(f"rank 0: {name}: ") and error in line for line in found["failures"])
+    assert [row["what"] for row in found["rows"]] == rows  # what still works is measured
+    assert error in found["failed"] and found["seconds"] < 40
+
+
+def test_rows_of_a_run_that_fails_are_kept(without_gpu):
     gpu_check.RANK.write_text(
         "import sys\nout = sys.argv[sys.argv.index('--out') + 1]\n"
-        "open(out, 'w').write('{\"path\": \"p\", \"rows\": [1]}')\nsys.exit('the reason')\n"
+        "open(out, 'w').write('{\"device_path\": \"p\", \"rows\": [1]}')\nsys.exit('the reason')\n"
     )
-    found = gpu_check.ranks_on_one_gpu(1, 60, mps=False)
+    found = gpu_check.ranks_on_one_gpu(1, mps=False)
     assert found["rows"] == [1] and "the reason" in found["failed"]
 
 
+def test_gloo_is_not_timed_with_the_longest_messages(monkeypatch):
+    import gpu_rank
+
+    monkeypatch.setattr(gpu_rank, "seconds", lambda *_: 1.0)
+    monkeypatch.setattr(gpu_rank.torch, "ones", lambda *_, **__: None)
+    alone = type("Alone", (), {"size": 1})()
+    rows = list(gpu_rank.measure(alone, "cpu", gpu_rank.BYTES[-1], {"gloo": None}))
+    assert max(row["bytes"] for row in rows if "gloo" in row["what"]) == gpu_rank.GLOO_MOST_BYTES
+    assert max(row["bytes"] for row in rows) == gpu_rank.BYTES[-1] > gpu_rank.GLOO_MOST_BYTES
+
+
+def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
+    import gpu_codecs
+
+    out = tmp_path / "codecs.json"
+
+    def measure(cache, row):
+        row["ratio"] = 2.0
+        if row["dtype"] == "float16":
+            raise AssertionError("chunk 3 is not what the host writes\nmore")
+        if row["data"] == "zeros":  # as where the limit comes
+            raise KeyboardInterrupt
+
+    has = type("DeviceCodec", (), {"has": staticmethod(lambda codec, dtype: codec in gpu_codecs.SAME_BYTES)})
+    monkeypatch.setattr(gpu_codecs._core, "DeviceCodec", has, raising=False)
+    monkeypatch.setattr(gpu_codecs.nvcomp, "find_directory", lambda: None)
+    monkeypatch.setattr(gpu_codecs, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["gpu_codecs.py", "--out", str(out), "--cache", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        gpu_codecs.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 3 * len(gpu_codecs.CODECS) * len(gpu_codecs.TYPES)
+    first = [{"codec": codec, "dtype": dtype} for codec in ("fpk", "lz4") for dtype in ("float32", "float16")]
+    first[0] |= {"ratio": 2.0}
+    first[1] |= {"ratio": 2.0, "failed": "AssertionError: chunk 3 is not what the host writes"}
+    first[2] |= {"skipped": "nvCOMP is not installed"}
+    first[3] |= {"skipped": "nvCOMP is not installed"}
+    assert [rows[i] for i in (0, 2, 6, 8)] == [{**row, "data": "weights"} for row in first]
+    monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
+    with pytest.raises(SystemExit, match="2 of 12 rows failed"):
+        gpu_codecs.main()
+    assert gpu_check.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
+
+
 def test_a_program_that_is_not_there():
-    assert gpu_check.run(["no-such-program"], 5) == (False, "no-such-program: No such file or directory")
+    assert gpu_check.run(["no-such-program"], 5) == (127, "no-such-program: No such file or directory")
     assert gpu_check.said_by("no-such-program") == "unknown"
 
 
 def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path, capsys):
     machine = {"gpu": "a GPU", "nccl": "2.28.9", "copy_bytes_per_s": 1e12}
-    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: (True, "a warning\n" + json.dumps(machine)))
+    told = gpu_check.Ended(0, "a warning\n" + json.dumps(machine))
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: told)
+    monkeypatch.setattr(gpu_check, "_end", gpu_check._end)  # main() sets it
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
-    run_ = {"mps": False, "ranks": 2, "rows": [], "path": "unknown"}
-    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, limit_s, mps: run_ | {"ranks": ranks, "mps": mps})
+    run_ = {"mps": False, "ranks": 2, "rows": [{"what": "bcast", "bytes": 8, "s": 1.0}], "device_path": "unknown"}
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
+    monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
         monkeypatch.setattr(gpu_check, step, lambda: {"skipped": "here"})
     out = tmp_path / "results" / "x.json"
@@ -105,13 +216,13 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    assert list(found) == "machine nvcomp runs mps codecs nodes apart nccl hosts sanitizer".split()
-    assert [(run_["ranks"], run_["mps"]) for run_ in found["runs"]] == [
-        (ranks, mps) for ranks in gpu_check.RANKS for mps in (False, True)
-    ]
-    said = capsys.readouterr().out
-    assert "nccl: NCCL 2.28.9 refuses" in said and "nvcomp: ['fpk']" in said
-    assert said.strip().splitlines()[-1].startswith("a GPU, MPS works, compute-sanitizer {'skipped': 'here'}")
+    assert list(found) == "machine runs mps sanitizer nvcomp codecs apart nodes nccl hosts sanitizer_nodes".split()
+    ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
+    assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False)]
+    said = capsys.readouterr().out.splitlines()
+    assert "nodes: failed: ZeroDivisionError: division by zero" in said and "nvcomp: ['fpk']" in said
+    assert "sanitizer: skipped: here" in said and "sanitizer_nodes: not done: no time left" in said
+    assert said[-1] == f"a GPU, MPS works; {out}"
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
     assert gpu_check.main() == 0
 
@@ -119,17 +230,67 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
 def test_runs_with_mps_end_where_it_is_refused(monkeypatch):
     kept = []
 
-    def refuse(ranks, limit_s, mps):
+    def refuse(ranks, mps):
         return {"ranks": ranks, "mps": mps} | ({"failed": "accdp run: --mps on: why\nmore"} if mps else {})
 
     monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", refuse)
-    assert gpu_check.with_and_without_mps(kept.append) == "does not work: accdp run: --mps on: why"
-    assert kept == [{"ranks": ranks, "mps": False} for ranks in gpu_check.RANKS]
+    assert gpu_check.two_ranks(kept.append) == "does not work: accdp run: --mps on: why"
+    gpu_check.more_ranks(False, kept.append)
+    assert kept == [{"ranks": ranks, "mps": False} for ranks in (2, 4, 8)]
+
+
+@pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
+def test_failures(part):
+    assert gpu_check.has_failed({"runs": [], "nodes": part}) and gpu_check.has_failed({"runs": [part]})
+
+
+def test_what_is_no_failure():
+    parts = {"sanitizer": {"clean": True}, "nodes": {"not_done": "why", "rows": []}, "hosts": {"skipped": "why"}}
+    assert not gpu_check.has_failed({"runs": [{"not_done": "why"}], "mps": "works", "nccl": {"failed": "why"}, **parts})
 
 
 def test_limits():
-    good, said = gpu_check.run(["sh", "-c", "echo begun; sleep 60"], 2)
-    assert not good and said == "not done after 2 s; begun\n"
+    ended = gpu_check.run(["sh", "-c", "echo begun; sleep 60"], 2)
+    assert ended == (gpu_check.LATE, "begun; ended after 2 s: its limit")
+    assert ended.trouble() == {"failed": ended.said}
+
+
+def test_time_for_all_is_no_limit_of_a_step(monkeypatch):
+    monkeypatch.setattr(gpu_check, "_end", time.monotonic() + 6)
+    ended = gpu_check.run(["sleep", "60"], 60)
+    assert ended == (None, "; ended after 6 s: no time left")
+    assert gpu_check.run(["true"], 60).trouble() == {"not_done": "no time left"}
+
+
+def test_nothing_is_left_of_a_command_that_does_not_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_check, "PATIENCE_S", 1)
+    pid = tmp_path / "pid"
+    ended = gpu_check.run(["sh", "-c", f"trap '' TERM; sleep 60 & echo $! > {pid}; wait; wait"], 1)
+    assert ended.status == gpu_check.LATE
+    child = int(pid.read_text())
+    assert not jobs.until_empty(lambda: jobs.living(lambda one: one == child))
+
+
+def test_a_process_that_is_left_over_holds_nobody_up():
+    began = time.monotonic()
+    assert gpu_check.run(["sh", "-c", "echo said; setsid sleep 20 &"], 60) == (0, "said")
+    assert time.monotonic() - began < 10
+
+
+def test_a_check_that_is_ended_ends_its_command(tmp_path):
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    write_program(tmp_path / "child", f"trap 'touch {ended}; exit' TERM", f"touch {begun}", "sleep 60 & wait")
+    check = (
+        f"import signal, sys; sys.path.insert(0, {str(BENCH)!r}); import gpu_check; "
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); gpu_check.run(sys.argv[1:], 60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", check, str(tmp_path / "child")]) as process:
+        deadline = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 3
+    assert ended.exists()
 
 
 def test_table():
@@ -138,13 +299,16 @@ def test_table():
         {"what": "allreduce gloo", "bytes": 1 << 20, "ranks": 2, "s": 50e-6},
     ]
     runs = [
-        {"mps": False, "ranks": 2, "rows": rows, "path": "shared GPU, ordered by events"},
-        {"mps": True, "ranks": 8, "rows": [], "path": "unknown", "failed": "one\nlast line"},
+        {"mps": False, "ranks": 2, "rows": rows, "device_path": "shared GPU, ordered by events"},
+        {"mps": True, "ranks": 8, "rows": [], "device_path": "unknown", "failed": "one\nlast line"},
     ]
-    nccl = {"mps": True, "ranks": 2, "path": "shared GPU, ordered by events"}
+    runs[0]["gloo_most_bytes"] = 64 << 20
+    runs[1]["failures"] = ["rank 1: 8 of 8 bits: a sum", "another"]
+    nccl = {"mps": True, "ranks": 2, "device_path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
-    nodes = {"mps": False, "ranks": 4, "topology": "2x2", "path": "shared GPU on each of 2 nodes", "rows": [rows[0]]}
-    apart = {**nodes, "ranks": 2, "topology": "0,1", "path": "staged: the ranks are on several nodes"}
+    nodes = {"mps": False, "ranks": 4, "topology": "2x2", "device_path": "shared GPU on each of 2 nodes"}
+    nodes["rows"] = [rows[0]]
+    apart = {**nodes, "ranks": 2, "topology": "0,1", "device_path": "staged: the ranks are on several nodes"}
     apart["rows"] = [{**rows[0], "what": "compressed fpk", "ratio": 1.17, "codec_place": "device"}]
     hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
     hosts["rows"][0]["s"] = 2.0
@@ -152,22 +316,24 @@ def test_table():
     codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
     codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
     found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "apart": apart, "hosts": hosts}
-    found["codecs"] = {"rows": [codec]}
+    broken = {"codec": "qpk", "dtype": "float16", "data": "zeros", "failed": "why"}
+    skipped = [{"codec": "lz4", "dtype": dtype, "data": "zeros", "skipped": "why"} for dtype in ("float16", "float32")]
+    found["codecs"] = {"rows": [codec, broken, *skipped], "not_done": "x; ended after 9 s: no time left"}
     lines = gpu_check.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
-    assert lines[3].startswith("yes") and "last line" in lines[3]
-    assert lines[4].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
-    assert lines[5].strip() == "shared GPU on each of 2 nodes"
-    assert lines[6].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()
-    assert lines[8].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
-    assert lines[10].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
-    assert lines[12].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
-
-
-def test_no_time_left(monkeypatch):
-    monkeypatch.setattr(gpu_check, "_end", time.monotonic() + 1)
-    assert gpu_check.run([sys.executable, "-c", "raise SystemExit(0)"], 60) == (False, "not started: no time left")
+    assert lines[3].split() == ["yes", "8", "failed:", "last", "line"]
+    assert lines[4].split() == "yes 8 2 checks failed, first rank 1: 8 of 8 bits: a sum".split()
+    assert lines[5].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
+    assert lines[6].strip() == "shared GPU on each of 2 nodes"
+    assert lines[7].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()
+    assert lines[9].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
+    assert lines[11] == "x Gloo: up to 64 MiB, above which it is not timed"
+    assert lines[12].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+    assert lines[13] == "codecs on the GPU: not done: x; ended after 9 s: no time left"
+    assert lines[15].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
+    assert lines[16].split() == ["qpk", "float16", "zeros", "failed:", "why"]
+    assert [line.split() for line in lines[17:]] == [["lz4", "skipped:", "why"]]
 
 
 def test_an_old_nccl_is_left_out():
@@ -183,12 +349,67 @@ def test_the_script_names_a_wrong_option():
     assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER or --out FILE\n"
 
 
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """gpu_check.sh in a tree of its own, in which `make` and the Python of .venv-gpu only say what they are asked."""
+    for folder in ("root/bench", "root/requirements", "bin", "elsewhere/wheels"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(BENCH / "gpu_check.sh", tmp_path / "root" / "bench")
+    for file, text in (
+        ("build", "ninja==1 # runs\n"),
+        ("run", "numpy==2; x < 1\nnvidia-libnvcomp-cu13==6\n"),
+        ("mpi", "mpich\n"),
+    ):
+        (tmp_path / "root" / "requirements" / f"{file}.txt").write_text(text)
+    python = tmp_path / "root" / ".venv-gpu" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    write_program(python, 'echo "python $*"', 'case "$*" in *libnvcomp*) exit 1;; esac')
+    write_program(tmp_path / "bin" / "make", 'echo "make $*"', 'case "$*" in *stamps/run) exit "$CANNOT";; esac')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("MPICC", "sh")  # there is an MPI
+
+    def call(cannot, *arguments):
+        done = subprocess.run(
+            ["bash", str(tmp_path / "root" / "bench" / "gpu_check.sh"), *arguments],
+            cwd=tmp_path / "elsewhere",
+            env={**os.environ, "CANNOT": str(cannot)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines(), done.stderr
+
+    return call
+
+
+def test_paths_of_the_script_are_the_callers(script, tmp_path):
+    said, _ = script(0, "--wheels", "wheels", "--out", "x.json")
+    here = tmp_path / "elsewhere"
+    flags = f"make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS={here}/wheels"
+    assert said[:2] == [f"{flags} .venv-gpu/stamps/run", f"{flags} -o .venv-gpu/stamps/run build"]
+    assert said[2].startswith(f"python bench/gpu_check.py --out {here}/x.json --seconds 5")
+    said, _ = script(0)
+    assert f" --out {tmp_path}/root/bench/results/gpu_check.json " in said[-1]
+
+
+def test_the_script_goes_on_without_nvcomp(script, tmp_path, monkeypatch):
+    said, errors = script(1, "--wheels", "wheels")
+    install = f"python -m pip install --quiet --no-index --find-links {tmp_path}/elsewhere/wheels"
+    assert said[1:4] == [f"{install} {package}" for package in ("ninja", "numpy", "nvidia-libnvcomp-cu13")]
+    assert said[4].endswith(" -o .venv-gpu/stamps/run build") and "gpu_check.py" in said[5]
+    assert errors == "gpu_check.sh: goes on without: nvidia-libnvcomp-cu13\n"
+    monkeypatch.setenv("MPICC", "no-such-mpicc")
+    assert "python -m pip install --quiet mpich" in script(1)[0]
+
+
 def test_broadcast_between_hosts(tmp_path):
     """The step `hosts` on host memory, where this machine can make hosts; it says so where not."""
     out = tmp_path / "hosts.json"
     command = [sys.executable, str(gpu_check.HOSTS), "--device", "cpu", "--count", "65536", "--out", str(out)]
-    good, said = gpu_check.run(command, 100)
-    assert good, said
+    ended = gpu_check.run(command, 100)
+    assert ended.status == 0, ended.said
     found = json.loads(out.read_text())
     if "skipped" in found:
         pytest.skip(found["skipped"])

@@ -141,12 +141,14 @@ def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[s
     if program is None:
         raise _core.UsageError("--launcher srun: there is no srun in PATH")
     command = [program, f"--ntasks={ranks}", f"--mpi={'pmi2' if family == 'mpich' else 'pmix'}"]
-    command += ["--overcommit", "--cpu-bind=none"]  # ranks often outnumber cores here, and we bind them ourselves
+    command.append("--cpu-bind=none")  # we bind ranks ourselves
+    if "SLURM_JOB_ID" in environment:
+        command.append("--overcommit")  # ranks often outnumber cores; without an allocation it would ask for few
     if "SLURM_STEP_ID" in environment:
         command.append("--overlap")  # this process is itself a step, which holds the CPUs
     if hosts:  # each named once per rank, which srun takes for the ranks' places if that is how they are distributed
         places = ",".join(host.name for host in hosts for _ in range(host.ranks))
-        command += [f"--nodelist={places}", "--distribution=arbitrary"]
+        command += [f"--nodelist={places}", f"--nodes={len(hosts)}", "--distribution=arbitrary"]
     return Program("srun", command, "SLURM_PROCID")
 
 

@@ -45,8 +45,9 @@ class DeviceRoute {
   /// done. Throws as admit() does.
   virtual void await(PostOffice& office, int device, std::uintptr_t stream) = 0;
   /// Waits until the device has done what calls handed to it. False where that cannot be expected any more, because a
-  /// call failed or a rank that it waits for is gone: then what they used may never be used again.
-  virtual bool settle() noexcept = 0;
+  /// call failed, here where that is what the caller knows, or a rank that it waits for is gone: then what they used
+  /// may never be used again.
+  virtual bool settle(bool has_failed = false) noexcept = 0;
   virtual std::string describe() const = 0;
 };
 

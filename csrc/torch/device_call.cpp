@@ -34,7 +34,7 @@ void DeviceCall::run() {
     operation_();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    if (!route_.settle()) {  // the device may go on with the tensors whenever it likes
+    if (!route_.settle(true)) {  // the device may go on with the tensors whenever it likes
       std::lock_guard lock(mutex_);
       keep_for_ever(std::move(operation_));
     }

@@ -54,9 +54,13 @@ void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_ptr<c10d::Store>&,
                                                            const std::vector<int>& ranks,
                                                            const c10::intrusive_ptr<Options>& options) {
-  const std::string label = origin_.label + "." + std::to_string(splits_++);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
+  std::string label = origin_.label;
+  {
+    std::lock_guard lock(splits_mutex_);
+    label.append(".").append(std::to_string(splits_[ranks]++));
+  }
   const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
   return splitter()(self, ranks, static_cast<int>(me - ranks.begin()), options, label);
 }
@@ -107,8 +111,9 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
 
 bool ProcessGroupAccdp::drain(Milliseconds most) {
   const Deadline end(std::chrono::duration<double>(most).count());
+  const Deadline brief(std::chrono::duration<double>(kBriefly).count());
   while (!queue_->drain(std::min(kLook, most))) {
-    if (end.passed()) return false;
+    if (end.passed() || (brief.passed() && getError() != c10d::ErrorType::SUCCESS)) return false;
     check_interrupt();
   }
   return true;

@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
+#include <map>
 #include <memory>
 
 #include "coll/group.hpp"
@@ -41,7 +42,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<BackendOptions>(*options_); }
   void setTimeout(Milliseconds timeout) override;
   bool supportsSplitting() const override { return true; }
-  /// Called by all ranks of the group, which may name different ranks; those that it does not name get none.
+  /// Called by all ranks that it names, in the same order; others get none.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
   const Origin& origin() const { return origin_; }
@@ -173,7 +174,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<BackendOptions> options_;
   const Origin origin_;
-  std::atomic<std::uint64_t> splits_{0};
+  std::mutex splits_mutex_;
+  std::map<std::vector<int>, int> splits_;  ///< how often for the same ranks
   std::atomic<std::uint64_t> sequence_{0};
   std::mutex coalescing_mutex_;
   std::atomic<bool> coalescing_ = false;

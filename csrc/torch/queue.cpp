@@ -1,5 +1,7 @@
 #include "torch/queue.hpp"
 
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "base/deadline.hpp"
@@ -102,12 +104,17 @@ void Queue::stop() {
   // First, because a callback on a worker may be waiting for one of them.
   for (Task& task : left)
     task.work->complete(std::make_exception_ptr(Error("the process group was shut down before this operation began")));
-  for (std::thread& worker : workers_) {
-    if (worker.get_id() == std::this_thread::get_id())
-      worker.detach();  // a callback dropped the last reference to the group
-    else if (worker.joinable())
-      worker.join();
-  }
+  std::unique_lock joining(joining_, std::defer_lock);
+  const auto is_here = [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); };
+  const auto here = std::find_if(workers_.begin(), workers_.end(), is_here);
+  if (here == workers_.end())
+    joining.lock();
+  else if (joining.try_lock())
+    here->detach();  // a callback dropped the last reference to the group
+  else
+    return;  // another thread waits for this one
+  for (std::thread& worker : workers_)
+    if (worker.joinable()) worker.join();
 }
 
 }  // namespace accdp::torch_backend

@@ -31,7 +31,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
-  void stop();                                 ///< joins the workers; queued tasks fail
+  void stop();                                 ///< joins the workers; queued tasks fail; on any thread, several at once
 
  private:
   bool enter();  ///< true if nothing was ahead; then leave() must follow
@@ -47,6 +47,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool stop_ = false;
   int idle_ = 0;
   std::vector<std::thread> workers_;
+  std::mutex joining_;  // of workers, by whoever stops first
 };
 
 }  // namespace accdp::torch_backend

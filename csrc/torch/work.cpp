@@ -128,7 +128,7 @@ void Work::synchronize() {
   c10d::Work::synchronize();  // torch may have it on a list
   if (!call_) return;
   in_torchs_terms([&] { wait_done(kNoTimeout); });  // before, there is nothing on the device to wait for
-  call_->join_current_stream();
+  join();
 }
 
 /// torch's own lets the stream go on with the future, which has its value when the operation has been handed over.
@@ -149,6 +149,7 @@ c10::IValue Work::value() const { return nested_.empty() ? c10::IValue(outputs_)
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   in_torchs_terms([&] { check_process(); });
+  const std::optional<c10::Stream> on_device = stream();
   bool done;
   {
     std::lock_guard lock(mutex_);
@@ -156,7 +157,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
     if (!nested_.empty()) type = c10::ListType::create(type);
     future_ = c10::make_intrusive<c10::ivalue::Future>(
-        type, call_ ? std::vector<c10::Device>{call_->device()} : std::vector<c10::Device>());
+        type, on_device ? std::vector<c10::Device>{on_device->device()} : std::vector<c10::Device>());
     done = looked_for_future_;
   }
   // Else complete() does it, when it looks.
@@ -168,7 +169,10 @@ void Work::settle(c10::ivalue::Future& future, const std::exception_ptr& error) 
   if (error) return future.setError(error);
   // A future remembers what the current stream holds when it gets its value, and whoever uses that waits for it.
   c10::OptionalStreamGuard on;
-  if (call_) on.reset_stream(call_->stream());
+  if (const auto its = stream()) {
+    on.reset_stream(*its);
+    join();
+  }
   future.markCompleted(value());
 }
 
@@ -263,13 +267,15 @@ c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive
   if (batch->works_.empty()) batch->complete();
   // The last one to end ends the batch, with the first error that there is.
   for (const auto& work : batch->works_)
-    work->getFuture()->addCallback([batch](c10::ivalue::Future&) {
-      if (--batch->left_ > 0) return;
-      std::exception_ptr error;
-      for (const auto& each : batch->works_)
-        if (!error) error = each->exception();
-      batch->complete(error);
-    });
+    work->getFuture()->addCallback(
+        [batch](c10::ivalue::Future&) {
+          if (--batch->left_ > 0) return;
+          std::exception_ptr error;
+          for (const auto& each : batch->works_)
+            if (!error) error = each->exception();
+          batch->complete(error);
+        },
+        false);  // uses no value, so that no stream need wait for it
   return batch;
 }
 
@@ -292,6 +298,17 @@ bool BatchWork::isCompleted() {
 void BatchWork::synchronize() {
   Work::synchronize();
   for (const auto& work : works_) work->synchronize();
+}
+
+/// One of theirs: join() makes it wait for all.
+std::optional<c10::Stream> BatchWork::stream() const {
+  for (const auto& work : works_)
+    if (const auto its = static_cast<const Work&>(*work).stream()) return its;
+  return std::nullopt;
+}
+
+void BatchWork::join() {
+  for (const auto& work : works_) static_cast<Work&>(*work).join();
 }
 
 void BatchWork::blockCurrentStream() {

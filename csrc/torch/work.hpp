@@ -43,6 +43,12 @@ class Work : public c10d::Work {
   void blockCurrentStream() override;
   Tensors result() override;
   const Tensors& outputs() const { return outputs_; }
+  /// Of an operation on a device, the stream that it runs on.
+  virtual std::optional<c10::Stream> stream() const { return call_ ? std::optional(call_->stream()) : std::nullopt; }
+  /// Of one that is done: the current stream waits for what it handed over.
+  virtual void join() {
+    if (call_) call_->join_current_stream();
+  }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
   void abort() override;
@@ -109,6 +115,8 @@ class BatchWork : public Work {
   bool isCompleted() override;
   void synchronize() override;
   void blockCurrentStream() override;
+  std::optional<c10::Stream> stream() const override;
+  void join() override;
 
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;

@@ -60,7 +60,9 @@ def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     found = programs.find_program("srun", "mpich", 3, [Host("a", 2), Host("b", 1)])
     assert found.command[0] == srun and found.rank_variable == "SLURM_PROCID"
-    assert {"--ntasks=3", "--mpi=pmi2", "--nodelist=a,a,b", "--distribution=arbitrary"} <= set(found.command)
+    assert {"--ntasks=3", "--mpi=pmi2", "--nodelist=a,a,b", "--nodes=2", "--distribution=arbitrary"} <= set(
+        found.command
+    )
     assert "--overlap" not in found.command
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     assert {"--overlap", "--mpi=pmix"} <= set(programs.find_program("srun", "openmpi", 4, []).command)

@@ -17,8 +17,6 @@ from .bootstrap import form_group
 from .exchange import StoreExchange
 from .options import Options
 
-_LEAVE = timedelta(seconds=5)
-
 autoload.register()  # for those who turned torch's autoloading off and import this instead
 
 
@@ -41,10 +39,8 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
         )
     ranks = list(options.global_ranks_in_group)
     world = (ranks[options.group_rank], _world_size()) if ranks else None
-    backend = _form(
-        *(options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks, world),
-        label=options.group_id,
-    )
+    rank, size, name = options.group_rank, options.group_size, options.group_id
+    backend = _form(options.store, rank, size, options.timeout, name, label=name, members=ranks, world=world)
     (pg_options if isinstance(pg_options, Options) else Options()).apply(backend)
     return backend
 
@@ -63,7 +59,8 @@ def split(
         label: Tells the split apart from all others, with equal text on all members.
     """
     world = (dist.get_rank(), _world_size()) if dist.is_initialized() else None
-    backend = _form(parent.store, rank, len(ranks), options._timeout, name, [*ranks], world, label)
+    size, timeout = len(ranks), options._timeout
+    backend = _form(parent.store, rank, size, timeout, name, label=label, members=ranks, world=world)
     if isinstance(options, Options):
         options.apply(backend)
     else:
@@ -77,9 +74,9 @@ def _form(
     size: int,
     timeout: timedelta,
     name: str,
+    label: str,
     members: Sequence[int],
     world: tuple[int, int] | None,
-    label: str,
 ) -> Any:
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
@@ -87,9 +84,16 @@ def _form(
     group = form_group(exchange, name, world=world)
     mpi_world.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
-    ranks = [*members] or [*range(size)]
     return _torch.ProcessGroupAccdp(
-        *(rank, size, group.capsule(), timeout, name, ranks), device_path=_device_path(), store=store, label=label
+        rank,
+        size,
+        group.capsule(),
+        timeout,
+        name,
+        [*members] or [*range(size)],
+        device_path=_device_path(),
+        store=store,
+        label=label,
     )
 
 
@@ -111,7 +115,7 @@ def _shut_down() -> None:
                 if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
                     backend.abort()
                 else:
-                    backend.shutdown_within(_LEAVE)  # nobody is there any more to wait for
+                    backend.shutdown_briefly()  # nobody is there any more to wait for
 
 
 def _backends(group: dist.ProcessGroup) -> list[Any]:

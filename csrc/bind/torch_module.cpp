@@ -102,8 +102,7 @@ PYBIND11_MODULE(_torch, m) {
       // Ranks outside of a new group take no part in it, where torch asks those of NCCL to.
       .def(
           "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
-      .def("shutdown_within", &ProcessGroupAccdp::shutdown_within, py::arg("most"),
-           py::call_guard<py::gil_scoped_release>())
+      .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<py::gil_scoped_release>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def(
           "set_bcast",

@@ -90,8 +90,10 @@ void ProcessGroupAccdp::abort() {
 }
 
 void ProcessGroupAccdp::shutdown() {
-  shutdown_within(is_handling_exception() ? std::min<Milliseconds>(kBriefly, options_->timeout) : options_->timeout);
+  is_handling_exception() ? shutdown_briefly() : shutdown_within(options_->timeout);
 }
+
+void ProcessGroupAccdp::shutdown_briefly() { shutdown_within(std::min<Milliseconds>(kBriefly, options_->timeout)); }
 
 void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process

@@ -86,7 +86,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// Operations that nobody waited for may take their time, but not when the caller is on its way out with an
   /// exception.
   void shutdown() override;
-  void shutdown_within(Milliseconds most);
+  /// Those have 5 s, at most the group's time-out, before the group is given up.
+  void shutdown_briefly();
 
   /// How a broadcast compresses; names as in coll/stream_codec.hpp.
   struct StreamCall {
@@ -169,6 +170,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
   WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);
   void record(const Plan& plan);
+  void shutdown_within(Milliseconds most);
   bool drain(Milliseconds most);
 
   std::shared_ptr<Group> group_;

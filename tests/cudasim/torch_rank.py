@@ -20,6 +20,7 @@ import sim_torch
 
 SIDE = 1  # a stream besides the default one
 COUNT = 100_001  # several pieces of the shared pool
+JITTER = 20  # us
 
 far, near = sim_torch.to_device, sim_torch.to_host
 ranks_backend = backend._torch.ProcessGroupAccdp
@@ -105,17 +106,18 @@ def tensors_that_are_not_contiguous(group, rank, size):
 
 def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
     """The operation begins after what the current stream holds, and later work of that stream after the operation."""
-    x, source = far(torch.zeros(COUNT)), far(numbers(rank))
-    sim_torch.hold_stream()
-    try:
-        x.copy_(source)
-        work = summing(group, x)
-        work.wait()  # returns, while the stream stands still
-        assert not work.is_completed()
-    finally:
-        sim_torch.release_stream()
-    assert is_same(x, total(size))
-    assert work.is_completed()
+    for wait in ("wait", "block_current_stream"):
+        x, source = far(torch.zeros(COUNT)), far(numbers(rank))
+        sim_torch.hold_stream()
+        try:
+            x.copy_(source)
+            work = summing(group, x)
+            getattr(work, wait)()  # returns, while the stream stands still
+            assert not work.is_completed()
+        finally:
+            sim_torch.release_stream()
+        assert is_same(x, total(size)), wait
+        assert work.is_completed()
 
 
 def memory_stays_until_the_device_is_done(group, rank, size):
@@ -153,13 +155,22 @@ def futures(group, rank, size):
 
 
 def coalesced(group, rank, size):
-    group._start_coalescing()
-    xs = [far(numbers(rank + turn)) for turn in range(5)]
-    for x in xs:
-        summing(group, x)
-    group._end_coalescing().wait()
-    for turn, x in enumerate(xs):
-        assert is_same(x, sum(numbers(r + turn) for r in range(size)))
+    """A batch is there when all its works are: for who waits, and for who uses its future's value on another stream."""
+    sim_torch.set_jitter(JITTER * 100)  # so that who looks too early sees it
+    for is_future in (False, True):
+        group._start_coalescing()
+        xs = [far(numbers(rank + turn)) for turn in range(5)]
+        for x in xs:
+            summing(group, x)
+        work = group._end_coalescing()
+        work.wait()
+        if is_future:
+            sim_torch.set_stream(SIDE)
+            xs = work.get_future().wait()
+        for turn, x in enumerate(xs):
+            assert is_same(x, sum(numbers(r + turn) for r in range(size))), (turn, is_future)
+        sim_torch.set_stream(0)
+    sim_torch.set_jitter(JITTER)
 
 
 def messages(group, rank, size):
@@ -330,7 +341,7 @@ SCENES = [
 
 def main() -> int:
     dist.init_process_group("accdp")
-    sim_torch.set_jitter(20)
+    sim_torch.set_jitter(JITTER)
     rank, size = dist.get_rank(), dist.get_world_size()
     group = c10d._get_default_group()._get_backend(torch.device("cpu"))
     for scene in SCENES:

@@ -352,16 +352,16 @@ def test_the_script_names_a_wrong_option():
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """gpu_check.sh in a tree of its own, in which `make` and the Python of .venv-gpu only say what they are asked."""
-    for folder in ("root/bench", "root/requirements", "bin", "elsewhere/wheels"):
+    for folder in ("tree/bench", "tree/requirements", "bin", "elsewhere/wheels"):
         (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(BENCH / "gpu_check.sh", tmp_path / "root" / "bench")
+    shutil.copy(BENCH / "gpu_check.sh", tmp_path / "tree" / "bench")
     for file, text in (
         ("build", "ninja==1 # runs\n"),
         ("run", "numpy==2; x < 1\nnvidia-libnvcomp-cu13==6\n"),
         ("mpi", "mpich\n"),
     ):
-        (tmp_path / "root" / "requirements" / f"{file}.txt").write_text(text)
-    python = tmp_path / "root" / ".venv-gpu" / "bin" / "python"
+        (tmp_path / "tree" / "requirements" / f"{file}.txt").write_text(text)
+    python = tmp_path / "tree" / ".venv-gpu" / "bin" / "python"
     python.parent.mkdir(parents=True)
     write_program(python, 'echo "python $*"', 'case "$*" in *libnvcomp*) exit 1;; esac')
     write_program(tmp_path / "bin" / "make", 'echo "make $*"', 'case "$*" in *stamps/run) exit "$CANNOT";; esac')
@@ -370,7 +370,7 @@ def script(tmp_path, monkeypatch):
 
     def call(cannot, *arguments):
         done = subprocess.run(
-            ["bash", str(tmp_path / "root" / "bench" / "gpu_check.sh"), *arguments],
+            ["bash", str(tmp_path / "tree" / "bench" / "gpu_check.sh"), *arguments],
             cwd=tmp_path / "elsewhere",
             env={**os.environ, "CANNOT": str(cannot)},
             capture_output=True,
@@ -391,7 +391,7 @@ def test_paths_of_the_script_are_the_callers(script, tmp_path):
     assert said[:2] == [f"{flags} .venv-gpu/stamps/run", f"{flags} -o .venv-gpu/stamps/run build"]
     assert said[2].startswith(f"python bench/gpu_check.py --out {here}/x.json --seconds 5")
     said, _ = script(0)
-    assert f" --out {tmp_path}/root/bench/results/gpu_check.json " in said[-1]
+    assert f" --out {tmp_path}/tree/bench/results/gpu_check.json " in said[-1]
 
 
 def test_the_script_goes_on_without_nvcomp(script, tmp_path, monkeypatch):

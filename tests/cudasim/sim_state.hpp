@@ -1,0 +1,57 @@
+// What the parts of the simulated runtime share: its books, its faults and its memory.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "cudasim.hpp"
+
+namespace cudasim {
+
+struct Block {
+  int fd = -1;  // -1: a mapping of another process's
+  std::size_t bytes = 0;
+  cudaMemoryType type = cudaMemoryTypeDevice;
+  int device = 0;
+  bool is_elsewhere = false;  // on another GPU
+};
+
+struct Fault {
+  cudaError_t code;
+  int calls_left;  // until the one that fails; -1: all fail
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  int devices = 1, first_device = 0, live = 0;
+  std::map<const std::byte*, Block> blocks;
+  std::map<std::string, Fault> faults;
+  std::set<int> contexts;  // by device
+};
+State& state();
+
+/// One more object of the current device.
+void begin_object();
+void end_object();
+
+/// The error as the call's answer, which cudaGetLastError() tells, too.
+cudaError_t answer(cudaError_t code);
+/// is_unsafe: not allowed while any thread captures in the global mode.
+cudaError_t fault(const char* call, bool is_unsafe = false);
+#define SIM_FAULT(...) \
+  if (const cudaError_t code_ = cudasim::fault(__VA_ARGS__); code_ != cudaSuccess) return code_
+
+cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type);
+cudaError_t release(void* memory);
+
+/// A handle of 64 bytes, as all of CUDA's are.
+cudaError_t export_memory(void* handle, void* memory);
+cudaError_t import_memory(void** memory, const void* handle);
+
+/// What frees memory or ends an event waits for all work of the process first, as the real one may.
+void drain_all();
+
+}  // namespace cudasim

@@ -1,0 +1,219 @@
+// Streams and events. A stream is a thread; an event is two counters in memory that other processes can open: how often
+// recorded, and up to where that has happened.
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "sim_state.hpp"
+
+/// What is to be done on a stream. It outlives the stream for those who wait for all streams of the process.
+struct SimQueue {
+  void run();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false, ending = false;
+};
+
+struct SimStream {
+  SimStream();
+  ~SimStream();
+  const std::shared_ptr<SimQueue> queue = std::make_shared<SimQueue>();
+  std::thread thread;
+};
+
+struct SimEvent {
+  struct Counters {
+    std::atomic<std::uint32_t> recorded, done;
+  };
+  Counters* counters;
+  bool is_ours = true;
+};
+
+namespace {
+
+std::atomic<int> g_jitter_us{0};
+std::atomic<bool> g_ignore_ipc_events{false};
+
+struct Queues {
+  std::recursive_mutex mutex;                          // a stream that queue_of() makes enters itself
+  std::set<std::shared_ptr<SimQueue>> all;             // of all streams
+  std::map<int, std::unique_ptr<SimStream>> defaults;  // by process: a forked child has no threads
+};
+Queues& queues() {
+  static Queues* const it = new Queues;  // never destroyed: owners may outlive main()
+  return *it;
+}
+
+void drain(SimQueue& queue) {
+  std::unique_lock lock(queue.mutex);
+  queue.changed.wait(lock, [&] { return queue.work.empty() && !queue.busy; });
+}
+SimQueue& queue_of(cudaStream_t stream) {
+  if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread) return *stream->queue;
+  std::lock_guard lock(queues().mutex);
+  auto& mine = queues().defaults[getpid()];
+  if (!mine) mine = std::make_unique<SimStream>();
+  return *mine->queue;
+}
+
+void futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value) {
+  const timespec most{0, 50'000'000};
+  syscall(SYS_futex, &word, operation, value, operation == FUTEX_WAIT ? &most : nullptr, nullptr, 0);
+}
+void wait_until_done(SimEvent::Counters& event, std::uint32_t number) {
+  std::uint32_t done;
+  while (static_cast<std::int32_t>((done = event.done.load()) - number) < 0) futex(event.done, FUTEX_WAIT, done);
+}
+
+}  // namespace
+
+SimStream::SimStream() : thread([queue = queue] { queue->run(); }) {
+  std::lock_guard lock(queues().mutex);
+  queues().all.insert(queue);
+}
+
+SimStream::~SimStream() {
+  {
+    std::lock_guard lock(queues().mutex);
+    queues().all.erase(queue);
+  }
+  {
+    std::lock_guard lock(queue->mutex);
+    queue->ending = true;
+  }
+  queue->changed.notify_all();
+  thread.join();
+}
+
+void SimQueue::run() {
+  std::minstd_rand random(static_cast<unsigned>(getpid()));
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return ending || !work.empty(); });
+    if (work.empty()) return;
+    const std::function<void()> next = std::move(work.front());
+    work.pop_front();
+    busy = true;
+    lock.unlock();
+    if (const int most = g_jitter_us) usleep(random() % (most + 1));
+    next();
+    lock.lock();
+    busy = false;
+    changed.notify_all();
+  }
+}
+
+namespace cudasim {
+
+void set_jitter(int most_us) { g_jitter_us = most_us; }
+void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
+
+void drain_all() {
+  std::set<std::shared_ptr<SimQueue>> all;
+  {
+    std::lock_guard lock(queues().mutex);
+    all = queues().all;
+  }
+  for (const auto& queue : all) drain(*queue);
+}
+
+cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work) {
+  SIM_FAULT(call);
+  SimQueue& it = queue_of(stream);
+  {
+    std::lock_guard lock(it.mutex);
+    it.work.push_back(std::move(work));
+  }
+  it.changed.notify_all();
+  return cudaSuccess;
+}
+
+}  // namespace cudasim
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  SIM_FAULT("cudaStreamCreateWithFlags");
+  *stream = new SimStream;
+  cudasim::begin_object();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  cudasim::end_object();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  SIM_FAULT("cudaStreamSynchronize");
+  drain(queue_of(stream));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  SimQueue& it = queue_of(stream);
+  std::lock_guard lock(it.mutex);
+  return it.work.empty() && !it.busy ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] { function(argument); });
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  SIM_FAULT("cudaEventCreateWithFlags");
+  void* memory;
+  if (const cudaError_t code = cudasim::allocate(&memory, sizeof(SimEvent::Counters), cudaMemoryTypeDevice))
+    return code;
+  *event = new SimEvent{new (memory) SimEvent::Counters{}};
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  cudasim::drain_all();
+  cudasim::release(event->counters);
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  SimEvent::Counters* counters = event->counters;
+  const std::uint32_t number = counters->recorded.load() + 1;
+  const cudaError_t code = cudasim::enqueue("cudaEventRecord", stream, [=] {
+    counters->done.store(number);
+    futex(counters->done, FUTEX_WAKE, 1 << 30);
+  });
+  if (code == cudaSuccess) counters->recorded.store(number);
+  return code;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  SimEvent::Counters* counters = event->counters;
+  const std::uint32_t number = counters->recorded.load();
+  const bool ignored = g_ignore_ipc_events && !event->is_ours;
+  return cudasim::enqueue("cudaStreamWaitEvent", stream, [=] {
+    if (!ignored) wait_until_done(*counters, number);
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  SIM_FAULT("cudaEventSynchronize");
+  wait_until_done(*event->counters, event->counters->recorded.load());
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  SIM_FAULT("cudaEventQuery", true);
+  const SimEvent::Counters& it = *event->counters;
+  return static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0 ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  SIM_FAULT("cudaIpcGetEventHandle");
+  return cudasim::export_memory(handle, event->counters);
+}
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  SIM_FAULT("cudaIpcOpenEventHandle");
+  void* memory;
+  if (const cudaError_t code = cudasim::import_memory(&memory, &handle)) return code;
+  *event = new SimEvent{static_cast<SimEvent::Counters*>(memory), false};
+  return cudaSuccess;
+}

@@ -4,6 +4,14 @@
 #include <cmath>
 
 namespace accdp {
+namespace {
+
+// While a thread has nothing else to do the kernel moves its messages as they come, and on its time: of a byte that it
+// sends between encoding others less is seen.
+constexpr double kLeastMessageSecondsPerByte = 0.2e-9;
+
+}  // namespace
+
 void Times::add(double seconds_per_byte) {
   kept_.push_back(seconds_per_byte);
   if (kept_.size() > kKept) kept_.erase(kept_.begin());
@@ -44,10 +52,16 @@ Experience::Experience(std::vector<Candidate> candidates, UsualBias* usual) : us
 std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) const {
   std::vector<Estimate> all;
   double bias = 1, least = 0;
+  Journey eased = journey;
+  eased.message_s_per_byte = std::min(journey.message_s_per_byte, kLeastMessageSecondsPerByte);
   for (const Option& option : options_) {
-    Estimate one{0, 0};
+    Estimate one{0, 0, 0};
     if (is_tried(option)) {
-      one.predicted = option.candidate.codec ? encoded_seconds(journey, option.candidate.cost) : plain_seconds(journey);
+      const auto by_model = [&](const Journey& j) {
+        return option.candidate.codec ? encoded_seconds(j, option.candidate.cost) : plain_seconds(j);
+      };
+      one.predicted = by_model(journey);
+      one.hoped = by_model(eased);
       one.seconds = option.took.empty() ? 0 : option.took.typical() * journey.bytes;
     }
     if (one.seconds > 0 && (least == 0 || one.seconds < least)) {
@@ -66,6 +80,7 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
     const double known = is_plain ? usual : std::max(usual, 1.0) * std::min(std::sqrt(bias), 1.0);
     all[i].seconds = all[i].predicted * (usual > 0 ? known : std::sqrt(bias));
   }
+  for (Estimate& one : all) one.hoped = one.predicted > 0 ? one.seconds * one.hoped / one.predicted : 0;
   return all;
 }
 
@@ -78,7 +93,7 @@ int Experience::explored(const std::vector<Estimate>& all, std::size_t best, dou
   for (std::size_t i = 0; i < options_.size(); ++i) {
     const Option& option = options_[i];
     if (i == best || !is_tried(option)) continue;
-    double hoped = all[i].seconds;
+    double hoped = option.took.empty() ? all[i].hoped : all[i].seconds;
     if (!option.took.empty() && option.took.size() < kEnough)  // all of which may have been disturbed
       hoped = std::min(hoped, all[i].predicted * std::min(1.0, bias));
     if (hoped >= least) continue;

@@ -90,6 +90,7 @@ class BetweenNodes {
           give(i, journey);
         else if (leads_)
           take(i);
+        if (leads_) rest_between_frames(Clock::now() - under_way, i + 1);
         if (c_.local_size() == 1) continue;
         const double before = processor_seconds();
         hand_over(hop.frame);
@@ -144,6 +145,13 @@ class BetweenNodes {
     };
     for (auto [place, frames] : from) taken_.try_emplace(place, c_, leader_at(place), rule(place, place_, frames));
     for (auto [place, frames] : to) given_.try_emplace(place, c_, leader_at(place), rule(place_, place, frames));
+  }
+  /// Frames that come far between leave time to sleep for who has nothing to encode or decode. One that looks for
+  /// messages instead takes a core from others for nothing, and what messages cost it is not seen.
+  void rest_between_frames(Clock::duration since_first, std::size_t frames) {
+    if (!direct_ || frames < kFramesToLearn) return;
+    const auto each = since_first / frames;
+    c_.doze(each < kFarBetween ? Clock::duration::zero() : std::min<Clock::duration>(each / 4, kLongestRest));
   }
   Wire::Form form() const { return direct_ ? Wire::Form::kPieces : Wire::Form::kUpTo; }
   void pass(ConstBytes message, const std::vector<int>& to, Passage& p) {
@@ -305,6 +313,8 @@ class BetweenNodes {
   }
 
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
+  // A sleep takes some 50 us longer than it was meant to.
+  static constexpr std::chrono::microseconds kFarBetween{150}, kLongestRest{200};
 
   Context& c_;
   const std::vector<Piece>& pieces_;
@@ -331,32 +341,6 @@ std::vector<Bytes> memory_of(const std::vector<Piece>& pieces) {
   std::vector<Bytes> spans;
   for (const Piece& piece : pieces) spans.push_back(piece.data);
   return spans;
-}
-
-/// On one node: the root encodes into its slot, every other rank decodes out of it.
-void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamCodec& codec, bool root_takes_decoded,
-                           StreamReport& report) {
-  const int source = c.topology().local_of(root);
-  std::vector<std::byte> result;
-  for (std::size_t frame = 0; frame < plan.frames().size(); ++frame) {
-    ConstBytes message;
-    if (c.local_rank() == source) {
-      message = codec.encode(frame, Bytes(c.open(), c.slot_bytes()));
-      c.publish();
-      if (codec.is_lossy() && root_takes_decoded) codec.decode(frame, message);
-    } else {
-      const auto began = Clock::now();
-      c.open_unwritten();
-      c.publish();
-      c.await(source);
-      report.node_s += Seconds(Clock::now() - began).count();
-      FrameHead head;
-      std::memcpy(&head, c.slot(source), sizeof head);
-      message = ConstBytes(c.slot(source), std::min<std::size_t>(head.frame_bytes, c.slot_bytes()));
-      codec.decode(frame, message);
-    }
-    report.wire_bytes += message.size();
-  }
 }
 
 BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const StreamPlan& plan) {

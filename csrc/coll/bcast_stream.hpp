@@ -15,6 +15,10 @@ StreamReport bcast_stream(Context& context, const std::vector<Piece>& pieces, in
 void bcast_p2p_compressed(Context& context, const std::vector<Piece>& pieces, const StreamPlan& plan, int root,
                           const StreamOptions& options, const Journey& journey, StreamReport& report);
 
+/// On one node: root encodes, every other rank decodes.
+void bcast_encoded_on_node(Context& context, const StreamPlan& plan, int root, StreamCodec& codec,
+                           bool root_takes_decoded, StreamReport& report);
+
 /// Options of a broadcast of memory that goes as it is: its algorithm and chunk are those of the settings.
 StreamOptions plain_stream();
 /// The longest frame that goes through a slot: half of it leaves room for heads, a multiple of 16 keeps elements whole.

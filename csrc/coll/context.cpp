@@ -119,7 +119,7 @@ void Context::fail_mismatch(const std::string& text, std::uint64_t disputed) {
 void Context::nap() {
   look_around();
   // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
-  const timespec time{0, 20'000};
+  const timespec time{0, std::max<std::chrono::nanoseconds::rep>(doze_.count(), 20'000)};
   nanosleep(&time, nullptr);
 }
 

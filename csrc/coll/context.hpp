@@ -124,6 +124,9 @@ class Context : public Lookout {
     };
     poll(missing, rest);
   }
+  /// From now on who waits for other nodes sleeps between looks from the start, for so long each time: for waits that
+  /// are long and many. Zero: as usual.
+  void doze(std::chrono::nanoseconds each) { doze_ = each; }
   /// Until missing() says -1; before, it tells which rank of another node is waited for. MPI offers nothing to sleep
   /// on: so after spinning and yielding, as on a node, naps.
   template <class Missing>
@@ -136,8 +139,11 @@ class Context : public Lookout {
     constexpr int kMessagesPerClock = 4;  // a look lets MPI work, which takes about a microsecond
     const auto ready = [&] { return (wire_peer_ = missing()) < 0; };
     Patience& patience = fabric_.wire_patience;
-    if (ready() || try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
-    if (try_until(patience.yield, 1, yield, ready)) return;
+    if (ready()) return;
+    if (doze_.count() == 0) {
+      if (try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
+      if (try_until(patience.yield, 1, yield, ready)) return;
+    }
     while (!ready() && !(has_failed() && ready())) {
       rest();
       nap();
@@ -180,6 +186,7 @@ class Context : public Lookout {
   } carried_[kMeetingFanOut];  // by meeting place
   bool arrived_ = false, noted_ = false, is_answered_ = false;
   int wire_peer_ = -1;
+  std::chrono::nanoseconds doze_{0};
 };
 
 /// Messages to and from ranks of other nodes that are on their way while the caller does something else. To be awaited

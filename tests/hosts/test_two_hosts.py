@@ -57,6 +57,27 @@ def test_mpi_has_nothing_to_say_at_the_end(two_hosts, mpich_launcher, owner, end
     assert result.returncode == 0 and not result.stdout + result.stderr, str(result)
 
 
+BCAST = """
+import json, resource, time
+import numpy, accdp_comm
+group = accdp_comm.Communicator()
+data = numpy.full(4 << 20, float(group.rank))  # 32 MiB: more than a quarter of a second at 1 Gbit/s
+group.barrier()
+began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_THREAD)
+group.bcast(data)
+after, took = resource.getrusage(resource.RUSAGE_THREAD), time.perf_counter() - began
+assert not data.any()
+print(json.dumps({"sleeps_per_s": (after.ru_nvcsw - before.ru_nvcsw) / took}))
+"""
+
+
+def test_who_waits_for_a_slow_link_sleeps(two_hosts, mpich_launcher):
+    """For a fifth of a millisecond at a time, where frames come every two; other waits look every 70 us."""
+    result = two_hosts.mpiexec(1, [sys.executable, "-c", BCAST], timeout=SECONDS)
+    assert result.returncode == 0 and len(result.reports) == 2, str(result)
+    assert all(500 < report["sleeps_per_s"] < 5500 for report in result.reports), str(result)
+
+
 def test_collectives_with_uneven_nodes(two_hosts, launcher):
     result = start(two_hosts, launcher, [2, 1], COLLECTIVES_CHILD)
     check_reports(result, ["node0", "node0", "node1"])

@@ -80,7 +80,7 @@ def _point(row: Row) -> tuple[Any, ...]:
 
 
 def _measured_with(rows: list[Row]) -> str:
-    cores = sorted({row["machine"]["cores"] for row in rows})
+    cores = sorted({f"{row['machine']['cores']} cores ({row['machine']['processor']})" for row in rows})
     parts: dict[str, dict[str, None]] = {}
     for row in rows:
         link = f" at {row['link_mbit'] / 1000:g} Gbit/s" if row.get("link_mbit") else ""
@@ -89,7 +89,7 @@ def _measured_with(rows: list[Row]) -> str:
         "; ".join(f"{commit}: {', '.join(names)}" for commit, names in parts.items()) if len(parts) > 1 else [*parts][0]
     )
     mpich, torch = (rows[0]["versions"].get(name, "-") for name in ("mpich", "torch"))
-    return f"{' or '.join(map(str, cores))} cores; MPICH {mpich}, torch {torch}; accdp at {at}."
+    return f"{' or '.join(cores)}; MPICH {mpich}, torch {torch}; accdp at {at}."
 
 
 def _ms(row: Row) -> str:

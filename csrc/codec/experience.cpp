@@ -6,9 +6,9 @@
 namespace accdp {
 namespace {
 
-// While a thread has nothing else to do the kernel moves its messages as they come, and on its time: of a byte that it
-// sends between encoding others less is seen.
+// A thread that only sends pays for what the kernel does with each message; one that encodes in between pays less.
 constexpr double kLeastMessageSecondsPerByte = 0.2e-9;
+constexpr double kAsPredicted = 0.95;
 
 }  // namespace
 
@@ -79,8 +79,10 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
     const bool is_plain = !options_[i].candidate.codec;
     const double known = is_plain ? usual : std::max(usual, 1.0) * std::min(std::sqrt(bias), 1.0);
     all[i].seconds = all[i].predicted * (usual > 0 ? known : std::sqrt(bias));
+    // Where other data has shown that messages cost what they seem to, there is nothing to hope for.
+    const bool is_refuted = usual >= kAsPredicted || all[i].predicted == 0;
+    all[i].hoped = all[i].seconds * (is_refuted ? 1 : all[i].hoped / all[i].predicted);
   }
-  for (Estimate& one : all) one.hoped = one.predicted > 0 ? one.seconds * one.hoped / one.predicted : 0;
   return all;
 }
 

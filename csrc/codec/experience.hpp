@@ -98,7 +98,7 @@ class Experience {
  private:
   struct Estimate {
     double predicted, seconds;  // by the model; corrected by what was seen
-    double hoped;               // what it may turn out to be
+    double hoped;               // of what was never seen: the same, if messages cost a thread little
   };
   bool is_tried(const Option& option) const { return option.slice_bytes > 0 && option.helps; }
   std::size_t index_of(const CodecRow* codec) const;

@@ -128,7 +128,7 @@ class Context : public Lookout {
   /// are long and many. Zero: as usual.
   void doze(std::chrono::nanoseconds each) { doze_ = each; }
   /// Until missing() says -1; before, it tells which rank of another node is waited for. MPI offers nothing to sleep
-  /// on: so after spinning and yielding, as on a node, naps.
+  /// on: so after spinning and yielding, as on a node, and at once for who dozes, naps.
   template <class Missing>
   void poll(Missing missing) {
     poll(missing, [] {});

@@ -120,7 +120,8 @@ class MessageCost {
   void note(double processor_s, double whole_s, double bytes, double cores) {
     if (bytes < kEnough) return;  // an operation's fixed costs would count as bytes
     const double seen = std::clamp(processor_s / bytes, 0.05e-9, 3e-9);
-    // A thread that waits looks for messages all the time: where it mostly waited, it did not need more than that.
+    // Where frames come fast, who waits looks for messages all the time; where they come far between, it sleeps, and
+    // the kernel moves them one by one. Where a thread mostly waited, a byte needs no more than that.
     if (processor_s < kBusy * std::min(cores, 1.0) * whole_s) {
       seconds_per_byte_ = std::min(seconds_per_byte_, seen);
       return;

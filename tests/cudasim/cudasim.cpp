@@ -242,8 +242,7 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
 }
 cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
 
-// ---- captures
-// --------------------------------------------------------------------------------------------------------
+// ---- captures ------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   return *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;

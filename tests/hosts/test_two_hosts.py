@@ -75,7 +75,7 @@ def test_who_waits_for_a_slow_link_sleeps(two_hosts, mpich_launcher):
     """For a fifth of a millisecond at a time, where frames come every two; other waits look every 70 us."""
     result = two_hosts.mpiexec(1, [sys.executable, "-c", BCAST], timeout=SECONDS)
     assert result.returncode == 0 and len(result.reports) == 2, str(result)
-    assert all(500 < report["sleeps_per_s"] < 5500 for report in result.reports), str(result)
+    assert all(100 < report["sleeps_per_s"] < 7000 for report in result.reports), str(result)
 
 
 def test_collectives_with_uneven_nodes(two_hosts, launcher):

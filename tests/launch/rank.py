@@ -12,7 +12,8 @@ from pathlib import Path
 def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7", label: str = "") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
     if behaviour == "usr1":
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(40 + rank))
     child = subprocess.Popen(["sleep", "1000"]).pid if behaviour in ("parent", "leaving") else 0

@@ -49,7 +49,7 @@ void copy(Bytes to, ConstBytes from) {
   if (overlap(to.first(from.size()), from))
     std::memmove(to.data(), from.data(), from.size());
   else
-    copy_out(to.data(), from.data(), from.size(), from.size());
+    copy_out(to.data(), from.data(), from.size(), 2 * from.size());
 }
 
 void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::size_t of_bytes) {
@@ -57,7 +57,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
   of_bytes = std::max(of_bytes, total);
-  const std::size_t piece = node_piece_bytes(of_bytes, c.slot_bytes());
+  const std::size_t in_all = of_bytes * c.local_size(), piece = node_piece_bytes(of_bytes, c.slot_bytes());
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(piece, total - done);
@@ -70,8 +70,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
       c.publish();
       c.await(source);
       const std::byte* slot = c.slot(source);
-      walk(spans, done, n,
-           [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, of_bytes), slot += bytes; });
+      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, in_all), slot += bytes; });
     }
     done += n;
   } while (done < total);

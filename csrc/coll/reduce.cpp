@@ -70,7 +70,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
   };
   const auto take = [&](std::size_t chunk) {
     for_others(chunk, [&](int rank, Slice s) {
-      copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, in.size());
+      copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, in.size() * k);
     });
   };
   show(0, c.open());
@@ -85,7 +85,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
     reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
     if (chunk + 1 < chunks) show(chunk + 1, mine);
     c.publish();
-    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, in.size());  // while others read it
+    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, in.size() * k);  // while others read it
   }
   if (!wanted) return;
   c.await_all();

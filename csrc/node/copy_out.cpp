@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -12,9 +13,26 @@ namespace accdp {
 namespace {
 
 #if defined(__x86_64__)
-// Twice a large L2 cache: of shorter messages the caller may still find something in a cache.
-constexpr std::size_t kPastCachesBytes = 4 << 20;
+// Of the last cache, which ranks share with whatever else runs on the processor. Measured with 480 MiB: writing past it
+// takes a tenth to a half longer below 80 to 100 MiB, and up to three tenths less above (docs/algorithms.md).
+constexpr std::size_t kOurShare = 5;
+// Where nothing is known of it: ranks' L2 caches.
+constexpr std::size_t kLeastBytes = 8 << 20;
 constexpr std::size_t kLine = 64;
+
+std::size_t read_bytes_that_stay() {
+  // Not sysconf(), which on some processors tells all caches of a package together.
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  std::size_t kib = 0;
+  file >> kib;  // "32768K"
+  return std::max(kib * 1024 / kOurShare, kLeastBytes);
+}
+
+bool stays_in_caches(std::size_t of_bytes) {
+  if (of_bytes <= kLeastBytes) return true;
+  static const std::size_t most = read_bytes_that_stay();
+  return of_bytes <= most;
+}
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
@@ -37,9 +55,9 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) n
 
 }  // namespace
 
-void copy_out(void* to, const void* from, std::size_t bytes, [[maybe_unused]] std::size_t message_bytes) noexcept {
+void copy_out(void* to, const void* from, std::size_t bytes, [[maybe_unused]] std::size_t of_bytes) noexcept {
 #if defined(__x86_64__)
-  if (message_bytes > kPastCachesBytes)
+  if (!stays_in_caches(of_bytes))
     return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 #endif
   if (bytes) std::memcpy(to, from, bytes);

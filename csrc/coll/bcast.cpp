@@ -1,9 +1,10 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
 // nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
 // writes; of a long one that comes part by part the others read one part while the source writes the next. Cost: a step
-// for each piece. A short one goes ahead: its source waits for nobody, the others for the source. Between nodes:
-// bcast_stream.cpp.
+// for each piece. A short one goes ahead: its source waits for nobody, the others for the source. Of a piece whose
+// bytes are all alike, zeros above all, only that one byte is told. Between nodes: bcast_stream.cpp.
 #include <cstring>
+#include <utility>
 
 #include "coll/algorithms.hpp"
 #include "coll/bcast_stream.hpp"
@@ -26,6 +27,26 @@ void walk(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes, C
     bytes -= n;
     offset = 0;
   }
+}
+
+// Shorter pieces are copied in less time than it takes to be told what is in them.
+constexpr std::size_t kLeastFilled = 64 << 10;
+
+/// What the source tells of a piece: which byte fills it, so that nothing is in its slot.
+struct Filling {
+  bool is_filled = false;
+  std::byte byte{};
+};
+
+/// Of data that differ the first bytes tell.
+Filling filling_of(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes) {
+  Filling found{true};
+  bool is_first = true;
+  walk(spans, offset, bytes, [&](const std::byte* at, std::size_t n) {
+    if (std::exchange(is_first, false)) found.byte = *at;
+    found.is_filled = found.is_filled && *at == found.byte && std::memcmp(at, at + 1, n - 1) == 0;
+  });
+  return found;
 }
 
 void bcast_ahead(Context& c, Bytes data, int source) {
@@ -61,16 +82,26 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(piece, total - done);
+    Filling filling;
     if (c.local_rank() == source) {
       std::byte* slot = c.open();
-      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { std::memcpy(slot, at, bytes), slot += bytes; });
+      if (n >= kLeastFilled) {
+        filling = filling_of(spans, done, n);
+        std::memcpy(c.aside(), &filling, sizeof filling);
+      }
+      if (!filling.is_filled)
+        walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { std::memcpy(slot, at, bytes), slot += bytes; });
       c.publish();
     } else {
       c.open_unwritten();
       c.publish();
       c.await(source);
+      if (n >= kLeastFilled) std::memcpy(&filling, c.short_slot(source), sizeof filling);
       const std::byte* slot = c.slot(source);
-      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { copy_out(at, slot, bytes, in_all), slot += bytes; });
+      walk(spans, done, n, [&](std::byte* at, std::size_t bytes) {
+        if (filling.is_filled) return void(std::memset(at, std::to_integer<int>(filling.byte), bytes));
+        copy_out(at, slot, bytes, in_all), slot += bytes;
+      });
     }
     done += n;
   } while (done < total);

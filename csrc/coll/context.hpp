@@ -46,6 +46,7 @@ class Context : public Lookout {
   }
 
   std::byte* open() { return steps_.open(); }
+  std::byte* aside() { return steps_.aside(); }  ///< as open(), which gives a slot: a short one beside it
   void open_unwritten() { steps_.open_unwritten(); }
   void publish();  ///< the first one waits for all ranks of the node and compares signatures
   void await(int local_rank);

@@ -48,6 +48,9 @@ class Steps {
   }
   void await_all() { wait_for_all(step_); }
 
+  /// The own short slot of a step with open(): room for a word about what is in the slot.
+  std::byte* aside() { return board_.short_slot(board_.local_rank(), step_); }
+
   const std::byte* slot(int rank) const { return board_.slot(rank, step_); }
   const std::byte* short_slot(int rank) const { return board_.short_slot(rank, step_); }
   /// Of a call's first step.

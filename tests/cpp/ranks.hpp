@@ -77,14 +77,13 @@ inline bool fork_ranks(int size, const std::function<void(int rank)>& body) {
 
 using Body = std::function<void(accdp::Group&)>;
 
-/// Runs `body` in processes that form one group on one node; true if all ended well.
-inline bool run_ranks(int size, const Body& body) {
+/// Runs `body` in processes that form one group on one node, whose memory is `segment`; true if all ended well.
+inline bool run_ranks(int size, const Body& body, const Segment& segment) {
   struct Meeting {
     std::atomic<int> arrived{0};
     std::atomic<int> pids[16];
   };
   Shared<Meeting> meeting;
-  Segment segment(size);
   return fork_ranks(size, [&](int rank) {
     meeting->pids[rank] = getpid();
     meeting->arrived++;
@@ -95,6 +94,8 @@ inline bool run_ranks(int size, const Body& body) {
     body(group);
   });
 }
+
+inline bool run_ranks(int size, const Body& body) { return run_ranks(size, body, Segment(size)); }
 
 /// The same with ranks whose memory nobody may read, as where the system forbids it.
 inline bool run_closed_ranks(int size, const Body& body) {

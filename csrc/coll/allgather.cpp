@@ -23,11 +23,12 @@ namespace {
 
 void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   const Topology& t = c.topology();
-  std::size_t largest = 0, in_all = 0;
+  std::size_t largest = 0, total = 0;
   for (int rank : t.neighbours()) {
     largest = std::max(largest, outs[rank].size());
-    in_all += outs[rank].size() * c.local_size();
+    total += outs[rank].size();
   }
+  const bool past_caches = is_past_own_caches(total);
   auto piece = [&](auto block, std::size_t at) {
     const std::size_t begin = std::min(at, block.size());
     return block.subspan(begin, std::min(c.slot_bytes(), block.size() - begin));
@@ -38,14 +39,14 @@ void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs
     const ConstBytes mine = piece(in, done);
     std::byte* slot = c.open();
     // The slot last, out of the cache that the own piece is in by then, so that others find it in one, too.
-    if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), in_all);
+    if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), past_caches);
     if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
     c.publish();
     for (int rank : t.neighbours()) {
       const Bytes theirs = piece(outs[rank], done);
       if (rank == t.rank() || theirs.empty()) continue;
       c.await(t.local_of(rank));
-      copy_out(theirs.data(), c.slot(t.local_of(rank)), theirs.size(), in_all);
+      copy_out(theirs.data(), c.slot(t.local_of(rank)), theirs.size(), past_caches);
     }
     done += c.slot_bytes();
   } while (done < largest);
@@ -151,7 +152,7 @@ class GatherByLikes {
  public:
   GatherByLikes(Context& c, const std::vector<Bytes>& outs)
       : c_(c), outs_(outs), piece_bytes_(exchange_piece_bytes(c.slot_bytes(), c.topology().nodes() - 1)) {
-    for (const Bytes& out : outs) longest_ = std::max(longest_, out.size()), in_all_ += out.size() * c.local_size();
+    for (const Bytes& out : outs) longest_ = std::max(longest_, out.size()), total_ += out.size();
   }
 
   void run() {
@@ -189,14 +190,14 @@ class GatherByLikes {
       const Bytes theirs = piece(node, local, at);
       if (local == c_.local_rank() || theirs.empty()) continue;
       c_.await(local);
-      copy_out(theirs.data(), c_.slot(local), theirs.size(), in_all_);
+      copy_out(theirs.data(), c_.slot(local), theirs.size(), is_past_own_caches(total_));
     }
   }
 
   Context& c_;
   const std::vector<Bytes>& outs_;
   const std::size_t piece_bytes_;
-  std::size_t longest_ = 0, in_all_ = 0;
+  std::size_t longest_ = 0, total_ = 0;
 };
 
 }  // namespace

@@ -24,8 +24,8 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
   const Topology& t = c.topology();
   const int k = t.local_size();
   const std::size_t table_bytes = alltoall_table_bytes(k), most = alltoall_share_bytes(k, c.slot_bytes());
-  std::size_t largest = 0, in_all = 0, done = 0;
-  for (int rank : t.neighbours()) in_all += 2 * outs[rank].size() * k;
+  std::size_t largest = 0, total = 0, done = 0;
+  for (int rank : t.neighbours()) total += outs[rank].size();
   do {
     std::byte* slot = c.open();
     for (int rank : t.neighbours()) {
@@ -50,7 +50,7 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
     for (int rank : t.neighbours()) {
       if (rank == t.rank() || done >= outs[rank].size()) continue;
       copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)) + table_bytes + t.local_rank() * most,
-               std::min(most, outs[rank].size() - done), in_all);
+               std::min(most, outs[rank].size() - done), is_past_own_caches(total));
     }
     done += most;
   } while (done < largest);

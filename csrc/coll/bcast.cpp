@@ -70,7 +70,7 @@ void copy(Bytes to, ConstBytes from) {
   if (overlap(to.first(from.size()), from))
     std::memmove(to.data(), from.data(), from.size());
   else
-    copy_out(to.data(), from.data(), from.size(), 2 * from.size());
+    copy_out(to.data(), from.data(), from.size(), is_past_own_caches(from.size()));
 }
 
 void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::size_t of_bytes) {
@@ -78,7 +78,8 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
   of_bytes = std::max(of_bytes, total);
-  const std::size_t in_all = of_bytes * c.local_size(), piece = node_piece_bytes(of_bytes, c.slot_bytes());
+  const std::size_t piece = node_piece_bytes(of_bytes, c.slot_bytes());
+  const bool past_caches = is_past_shared_cache(of_bytes * c.local_size());
   std::size_t done = 0;
   do {
     const std::size_t n = std::min(piece, total - done);
@@ -100,7 +101,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
       const std::byte* slot = c.slot(source);
       walk(spans, done, n, [&](std::byte* at, std::size_t bytes) {
         if (filling.is_filled) return void(std::memset(at, std::to_integer<int>(filling.byte), bytes));
-        copy_out(at, slot, bytes, in_all), slot += bytes;
+        copy_out(at, slot, bytes, past_caches), slot += bytes;
       });
     }
     done += n;

@@ -79,7 +79,7 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
       for (int rank : t.neighbours()) {
         if (rank == root) continue;
         c.await(t.local_of(rank));
-        copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)), n, 2 * in.size() * c.local_size());
+        copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)), n, is_past_own_caches(in.size() * c.local_size()));
       }
     }
     done += n;
@@ -116,7 +116,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
       c.open_unwritten();
       c.publish();
       c.await(t.local_of(root));
-      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, 2 * out.size() * c.local_size());
+      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, is_past_own_caches(out.size()));
     }
     done += n;
   } while (done < out.size());

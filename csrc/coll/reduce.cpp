@@ -55,6 +55,8 @@ void reduce_ahead(Context& c, ConstBytes in, Bytes out, const Reduction& how, in
 void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   const int k = c.local_size(), me = c.local_rank();
   const bool wanted = receiver < 0 || receiver == me;
+  const bool past_caches =
+      in.data() == out.data() ? is_past_shared_cache(in.size() * k) : is_past_own_caches(in.size());
   const std::size_t most = reduce_chunk_bytes(k, c.slot_bytes()), chunks = (in.size() + most - 1) / most;
   const auto place = [&](int rank) { return rank * (most / k); };
   const auto slice_of = [&](std::size_t chunk, int rank) {
@@ -70,7 +72,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
   };
   const auto take = [&](std::size_t chunk) {
     for_others(chunk, [&](int rank, Slice s) {
-      copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, in.size() * k);
+      copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, past_caches);
     });
   };
   show(0, c.open());
@@ -85,7 +87,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
     reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
     if (chunk + 1 < chunks) show(chunk + 1, mine);
     c.publish();
-    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, in.size() * k);  // while others read it
+    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, past_caches);  // while others read it
   }
   if (!wanted) return;
   c.await_all();

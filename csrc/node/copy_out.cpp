@@ -12,27 +12,21 @@
 namespace accdp {
 namespace {
 
-#if defined(__x86_64__)
-// Of the last cache, which ranks share with whatever else runs on the processor. Measured with 480 MiB: writing past it
-// takes a tenth to a half longer below 80 to 100 MiB, and up to three tenths less above (docs/algorithms.md).
-constexpr std::size_t kOurShare = 5;
-// Where nothing is known of it: ranks' L2 caches.
-constexpr std::size_t kLeastBytes = 8 << 20;
-constexpr std::size_t kLine = 64;
+// Twice a large L2 cache.
+constexpr std::size_t kOwnBytes = 4 << 20;
+// Of the last cache, which ranks share with whatever else runs on the processor; the least where nobody tells its size.
+constexpr std::size_t kOurShare = 5, kLeastSharedBytes = 8 << 20;
 
-std::size_t read_bytes_that_stay() {
+std::size_t shared_bytes() {
   // Not sysconf(), which on some processors tells all caches of a package together.
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
   std::size_t kib = 0;
   file >> kib;  // "32768K"
-  return std::max(kib * 1024 / kOurShare, kLeastBytes);
+  return std::max(kib * 1024 / kOurShare, kLeastSharedBytes);
 }
 
-bool stays_in_caches(std::size_t of_bytes) {
-  if (of_bytes <= kLeastBytes) return true;
-  static const std::size_t most = read_bytes_that_stay();
-  return of_bytes <= most;
-}
+#if defined(__x86_64__)
+constexpr std::size_t kLine = 64;
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
@@ -55,10 +49,17 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) n
 
 }  // namespace
 
-void copy_out(void* to, const void* from, std::size_t bytes, [[maybe_unused]] std::size_t of_bytes) noexcept {
+bool is_past_own_caches(std::size_t bytes) noexcept { return bytes > kOwnBytes; }
+
+bool is_past_shared_cache(std::size_t bytes) noexcept {
+  if (bytes <= kLeastSharedBytes) return false;
+  static const std::size_t most = shared_bytes();
+  return bytes > most;
+}
+
+void copy_out(void* to, const void* from, std::size_t bytes, [[maybe_unused]] bool past_caches) noexcept {
 #if defined(__x86_64__)
-  if (!stays_in_caches(of_bytes))
-    return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  if (past_caches) return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 #endif
   if (bytes) std::memcpy(to, from, bytes);
 }

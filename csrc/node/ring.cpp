@@ -33,13 +33,13 @@ bool Ring::peek(MessageHead& head) const {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
   if (line_->written_seen == at && (line_->written_seen = line_->written.load(std::memory_order_acquire)) == at)
     return false;
-  copy_out(at, &head, sizeof head, sizeof head);
+  copy_out(at, &head, sizeof head, false);
   return true;
 }
 
 void Ring::take(const MessageHead& head, std::byte* payload) {
   std::uint64_t at = line_->taken.load(std::memory_order_relaxed);
-  if (head.piece) copy_out(at + sizeof head, payload, head.piece, 2 * head.bytes);
+  if (head.piece) copy_out(at + sizeof head, payload, head.piece, is_past_own_caches(head.bytes));
   line_->taken.store(at + sizeof head + head.piece, std::memory_order_release);
 }
 
@@ -50,11 +50,11 @@ void Ring::copy_in(std::uint64_t at, const void* from, std::size_t bytes) {
   std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
 }
 
-void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes, std::size_t of_bytes) const {
+void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes, bool past_caches) const {
   const std::size_t offset = at & (capacity_ - 1);
   const std::size_t first = std::min(bytes, capacity_ - offset);
-  accdp::copy_out(to, data_ + offset, first, of_bytes);
-  accdp::copy_out(static_cast<std::byte*>(to) + first, data_, bytes - first, of_bytes);
+  accdp::copy_out(to, data_ + offset, first, past_caches);
+  accdp::copy_out(static_cast<std::byte*>(to) + first, data_, bytes - first, past_caches);
 }
 
 }  // namespace accdp

@@ -43,7 +43,7 @@ class Ring {
 
  private:
   void copy_in(std::uint64_t at, const void* from, std::size_t bytes);
-  void copy_out(std::uint64_t at, void* to, std::size_t bytes, std::size_t of_bytes) const;
+  void copy_out(std::uint64_t at, void* to, std::size_t bytes, bool past_caches) const;
 
   RingLine* line_;
   std::byte* data_;

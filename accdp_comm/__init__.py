@@ -118,7 +118,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = found  # what is called in a loop is not looked for again
+    return found
 
 
 def __dir__() -> list[str]:

@@ -116,7 +116,9 @@ def bcast_compressed(
     Raises:
         UsageError: Not such tensors, an unknown codec or one that does not work here, an error bound for integers or
             together with a reference. Nothing was sent.
-        MismatchError: Ranks disagree on any argument, or their references differ, by checksum: nothing was written.
+        MismatchError: Ranks disagree on any argument, or their references differ, by checksum: nothing was written. Of
+            a short one, ranks that agree with root may have got it, and hear of it in the next collective, as root does
+            (docs/sharp_bits.md).
         CodecError: What arrived was damaged. Tensors are undefined.
         PeerTimeout, PeerDied: A rank did not come, or is gone.
 

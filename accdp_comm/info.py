@@ -79,9 +79,10 @@ def as_text(found: dict[str, Any]) -> str:
     ]
     lines = [f"{name:<18}{text}" for name, text in facts]
     codecs = [
-        (row["name"], row["home"], row["exactness"], row["why_not"] or row["datatypes"]) for row in found["codecs"]
+        (row["name"], row["home"], _format(row), row["exactness"], row["why_not"] or row["datatypes"])
+        for row in found["codecs"]
     ]
-    lines += ["", *_table([("codec", "from", "exactness", "datatypes"), *codecs])]
+    lines += ["", *_table([("codec", "from", "format", "exactness", "datatypes"), *codecs])]
     for op in ("bcast", "allreduce"):
         lines += ["", *_table([(op, row["name"], row["meaning"]) for row in found[f"{op}_algorithms"]])]
     values = [
@@ -90,6 +91,11 @@ def as_text(found: dict[str, Any]) -> str:
     ]
     lines += ["", *_table([("setting", "value", "default", "set by", "accepts"), *values])]
     return "\n".join(lines)
+
+
+def _format(row: dict[str, Any]) -> str:
+    """What streams say of their format: its version, and the major version of the library whose format it is."""
+    return f"{row['format']}.{row['library_major']}" if row["library_major"] else f"{row['format']}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

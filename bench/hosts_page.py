@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import marked
-from bcast_report import auto_points, figures_of, place_of
+from bcast_plan import BOUND
+from bcast_report import BOUNDED_MARKS, auto_points, below_others, figures_of, place_of
 
 Row = dict[str, Any]
 
@@ -22,12 +23,12 @@ def write_bcast(rows: list[Row], page: Path) -> None:
     """Replace the broadcast's part of a page."""
     lines = ["## Broadcast between hosts", "", "    python bench/bcast_hosts.py        # as root", ""]
     lines += textwrap.wrap(
-        f"{_HOSTS} Data: weights and gradients of the model of examples/train_char_lm.py after some hundred AdamW "
-        "steps, snapshots one after the other. The methods of a column took turns; slowest rank, median. "
-        f"{_measured_with(rows)}",
+        f"{_HOSTS} Data: {_data_of(rows)}. The methods of a column took turns; slowest rank, median. Parts of the page "
+        f"may be of several runs; each line of bench/results/bcast_hosts.jsonl says of which. {_measured_with(rows)}",
         118,
     )
     lines += ["", "### Marks", "", *_marks(rows)]
+    lines += _bounded([row for row in rows if row["part"] == "figures"])
     for place in dict.fromkeys(place_of(row) for row in rows if row["part"] == "figures"):
         lines += ["", *_methods(place, [row for row in rows if row["part"] == "figures" and place_of(row) == place])]
     lines += _reference([row for row in rows if row["part"] == "reference"])
@@ -35,6 +36,15 @@ def write_bcast(rows: list[Row], page: Path) -> None:
     lines += _auto(rows)
     lines += ["", "![milliseconds over bytes, a line for each method](bcast_hosts.png)"]
     marked.write(page, "bench/bcast_hosts.py", lines)
+
+
+def _data_of(rows: list[Row]) -> str:
+    """What the tensors of the comparison are."""
+    kinds: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["part"] == "figures" and row["dtype"] == "float32":
+            kinds.setdefault(row["data_is"].removeprefix(row["data"]), {})[row["data"]] = None
+    return "; ".join([*(" and ".join(names) + of for of, names in kinds.items()), "bfloat16: these, rounded"])
 
 
 def write_allreduce(rows: list[Row], page: Path) -> None:
@@ -106,6 +116,26 @@ def _marks(rows: list[Row]) -> list[str]:
     cells = [[one.what, one.where, one.value, one.mark, "yes" if one.reached else "**no**"] for one in found]
     table = marked.table(["figure", "where", "value", "mark", "reached"], cells)
     return [*table, "", f"{sum(bool(one.reached) for one in found)} of {len(found)} reached."]
+
+
+def _bounded(rows: list[Row]) -> list[str]:
+    """How far the fastest codec with an error bound is below MPI_Bcast, and below itself point to point, everywhere."""
+    columns = list(dict.fromkeys((row["data"], row["dtype"]) for row in rows))
+    cells = []
+    for place in dict.fromkeys(place_of(row) for row in rows):
+        for other_of, mark in BOUNDED_MARKS:
+            of_place = [
+                [row for row in rows if (row["data"], row["dtype"]) == c and place_of(row) == place] for c in columns
+            ]
+            found = [below_others({row["method"]: row for row in each}, other_of) for each in of_place]
+            texts = [f"{below:.1%}{' (reached)' if below >= mark else ''}" for below in found]
+            cells.append([place, other_of.format("itself"), f"{mark:.1%}", *texts])
+    head = f"### What relative({BOUND:g}) saves, and where the papers' marks are reached"
+    return (
+        ["", head, "", *marked.table(["where", "below", "mark", *(" ".join(c) for c in columns)], cells)]
+        if cells
+        else []
+    )
 
 
 def _methods(place: str, rows: list[Row]) -> list[str]:

@@ -7,6 +7,7 @@
 // Cost, chain: ceil(S/c) + nodes - 2 frames over the slowest of encoding, link and decoding.
 #include "coll/bcast_stream.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -343,6 +344,30 @@ std::vector<Bytes> memory_of(const std::vector<Piece>& pieces) {
   return spans;
 }
 
+/// Tensors for which no codec is chosen, with no reference that all ranks must have compared before anything is
+/// written.
+bool goes_with_signatures(const Context& c, const std::vector<Piece>& pieces, std::size_t bytes) {
+  const auto is_new = [](const Piece& piece) { return piece.reference.empty(); };
+  return !c.has_met() && bytes < StreamCodec::kTooSmall && bcasts_with_signatures(bytes, c.shape()) &&
+         std::all_of(pieces.begin(), pieces.end(), is_new);
+}
+
+void bcast_with_signatures(Context& c, const std::vector<Piece>& pieces, std::size_t bytes, int root) {
+  if (pieces.size() == 1) return bcast_with_signatures(c, pieces[0].data, root);
+  std::vector<std::byte> packed(bytes);
+  const auto walk = [&](auto copy_piece) {
+    std::size_t at = 0;
+    for (const Piece& piece : pieces) {
+      copy_piece(Bytes(packed).subspan(at, piece.data.size()), piece.data);
+      at += piece.data.size();
+    }
+  };
+  const bool is_root = c.topology().rank() == root;
+  if (is_root) walk([](Bytes room, Bytes data) { copy(room, data); });
+  bcast_with_signatures(c, packed, root);
+  if (!is_root) walk([](Bytes room, Bytes data) { copy(data, room); });
+}
+
 BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const StreamPlan& plan) {
   if (asked != BcastAlgorithm::kAuto) return asked;
   // All ranks must choose alike, so not by what one of them measured.
@@ -393,6 +418,10 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     report.wire_bytes = t.size() > 1 ? plan.bytes() : 0;
   } else if (t.nodes() == 1) {
     bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
+  } else if (plain && options.algorithm == BcastAlgorithm::kAuto && goes_with_signatures(c, pieces, plan.bytes())) {
+    bcast_with_signatures(c, pieces, plan.bytes(), root);
+    report.algorithm = kWithSignatures;
+    report.wire_bytes = plan.bytes();
   } else {
     const BcastAlgorithm algorithm = algorithm_for(options.algorithm, c, plan);
     report.algorithm = name_of(algorithm);

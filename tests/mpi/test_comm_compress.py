@@ -210,6 +210,26 @@ def test_tensors_of_alternating_datatypes_share_messages(wide):
     assert result.wire_bytes <= result.logical_bytes + 1000 * (16 + 8) + 1000 / 32 * 96, str(result)
 
 
+def test_short_tensors_go_with_the_signatures(wide):
+    """Root waits for nobody. Not with a reference, which all must have compared before anything is written."""
+    if len(set(wide.nodes)) == 1:
+        pytest.skip("between nodes")
+    sent = [np.arange(7, dtype="f4"), np.empty(0), np.arange(100, dtype="u2"), np.full(500, -2.0)]
+    for root in range(wide.size):
+        for tensors in (sent, sent[:1], sent[1:2]):
+            mine = tensors if wide.rank == root else [np.zeros_like(x) for x in tensors]
+            result = bcast_compressed(mine, root, group=wide)
+            for x, y in zip(mine, tensors, strict=True):
+                assert_same_bits(x, y, f"from {root}")
+            assert (result.algorithm, result.codec) == ("direct", "none")
+            assert result.wire_bytes == result.logical_bytes
+        mine = [x + 1 if wide.rank == root else x.copy() for x in sent]
+        result = bcast_compressed(mine, root, group=wide, reference=sent)
+        assert result.algorithm != "direct"
+        for x, y in zip(mine, sent, strict=True):
+            assert_same_bits(x, y + 1, f"from {root}, with a reference")
+
+
 # -- what it is told, and what it tells ------------------------------------------------------------------------------
 
 
@@ -315,7 +335,7 @@ def test_async_tensors_may_be_forgotten(world):
 
 @pytest.mark.mpi(min_size=2)
 def test_async_failure_is_told_by_wait(world):
-    x = np.ones(3000 + (world.rank == 0))
+    x = np.ones(30_000 + (world.rank == 0))  # the root of a short one may be done before it can fail
     work = bcast_compressed(x, group=world, async_op=True)
     with pytest.raises(MismatchError, match="rank 0 "):
         work.wait()
@@ -338,7 +358,7 @@ def test_async_time_out_is_told_by_wait(comm):
 
 # -- ranks that disagree ---------------------------------------------------------------------------------------------
 
-X = np.ones(3000, np.float32)
+X = np.ones(30_000, np.float32)  # so long that root waits for all
 # Name -> what all but one rank say, and what that one says.
 DISAGREEING = {
     "codec": ({"codec": "zstd"}, {"codec": "zhuff"}),
@@ -352,13 +372,26 @@ DISAGREEING = {
     "datatype": ({"tensor": X}, {"tensor": X.view(np.int32)}),
     "count": ({"tensor": X}, {"tensor": X[:-1]}),
     "structure": ({"tensor": [X, X]}, {"tensor": [X]}),
-    "cut": ({"tensor": [X[:1000], X[:2000]]}, {"tensor": [X[:2000], X[:1000]]}),
+    "cut": ({"tensor": [X[:10_000], X[:20_000]]}, {"tensor": [X[:20_000], X[:10_000]]}),
     "names": ({"tensor": {"a": X, "b": X}}, {"tensor": {"a": X, "c": X}}),
     "order of names": ({"tensor": {"a": X, "b": X}}, {"tensor": {"b": X, "a": X}}),
     "list and mapping": ({"tensor": [X]}, {"tensor": {"a": X}}),
     "reference": ({"reference": X.copy()}, {}),
     "something and nothing": ({"tensor": X}, {"tensor": []}),
 }
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+def test_disagreement_on_short_tensors(world, last):
+    """All ranks raise by the next collective; who does not agree with root keeps what it has."""
+    is_odd = world.rank == (world.size - 1 if last else 0)
+    x = np.full(1000, world.rank, np.float32)
+    with pytest.raises(MismatchError, match="disagree"):
+        bcast_compressed(x, group=world, codec="none" if is_odd else "auto")
+        world.barrier()
+    agrees = is_odd == (not last)  # with rank 0
+    assert set(x) <= ({world.rank, 0} if agrees else {world.rank})
 
 
 @pytest.mark.mpi(min_size=2)

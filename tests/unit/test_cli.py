@@ -85,8 +85,24 @@ def test_info_shows_the_same_as_text_and_json():
         "cuda": {"missing": "no NVIDIA driver"},
         "nvcomp": {"found": "nvidia-libnvcomp-cu13 6.0"},
         "codecs": [
-            {"name": "fpk", "home": "own", "exactness": "exact", "datatypes": "float32", "why_not": ""},
-            {"name": "lz4", "home": "nvCOMP", "exactness": "exact", "datatypes": "all", "why_not": "not there"},
+            {
+                "name": "fpk",
+                "home": "own",
+                "exactness": "exact",
+                "datatypes": "float32",
+                "why_not": "",
+                "format": 1,
+                "library_major": 0,
+            },
+            {
+                "name": "lz4",
+                "home": "nvCOMP",
+                "exactness": "exact",
+                "datatypes": "all",
+                "why_not": "not there",
+                "format": 2,
+                "library_major": 6,
+            },
         ],
         "bcast_algorithms": [{"name": "chain", "meaning": "node to node"}],
         "allreduce_algorithms": [{"name": "ring", "meaning": "round and round"}],
@@ -106,7 +122,7 @@ def test_info_shows_the_same_as_text_and_json():
     text = info.as_text(found)
     for part in ("1.2.3", "not installed", "MPI thread_level  multiple", "no: no NVIDIA driver", "libnvcomp-cu13 6.0"):
         assert part in text
-    assert "not there" in text and "bcast  chain" in text and "allreduce  ring" in text
+    assert "  2.6     exact" in text and "not there" in text and "bcast  chain" in text and "allreduce  ring" in text
     assert "4 ranks on 2 nodes, node of rank: [0, 0, 1, 1]" in text
     assert "single copy       no: ACCDP_CMA=off" in text
     settings_shown = [line.split() for line in text.splitlines() if line.startswith("ACCDP_")]

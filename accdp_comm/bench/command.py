@@ -158,6 +158,8 @@ class _Page:
             if name not in self._datatypes:
                 lines.append(f"\n# Backend: {name}" if self._several else "")
                 lines.append(omb.preamble(result.operation, self._device))
+                if burst := result.row.get("burst"):
+                    lines.append(f"# {burst} calls between two barriers; times are of one\n")
             if self._datatypes.get(name) != datatype:
                 lines.append(omb.header(result.operation, datatype.upper(), self._columns))
                 self._datatypes[name] = datatype

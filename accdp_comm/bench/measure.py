@@ -1,7 +1,8 @@
 """Measuring: all backends of a run take turns on the same ranks, block by block.
 
-An iteration is a barrier and one call between two readings of the clock, as in OMB; what stands between the readings
-was made ready beforehand. Calls go round several sets of buffers, together larger than the caches where memory allows.
+An iteration is a barrier and one call between two readings of the clock, as in OMB, or several calls where that is
+asked for; what stands between the readings was made ready beforehand. Calls go round several sets of buffers, together
+larger than the caches where memory allows.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Request:
     seconds: float | None = None  # for all backends together; None: all iterations, however long they take
     least: int = LEAST_ITERATIONS  # however short that time is
     bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
+    burst: int = 1  # calls between two barriers
 
 
 @dataclass(frozen=True)
@@ -287,18 +289,21 @@ def _time(subject: Subject, times: list[float], first: int, last: int) -> None:
             subject.barrier()
             _pair_loop(subject.calls, times, first, last)
         else:
-            _collective_loop(subject.calls, subject.barrier, times, first, last)
+            _collective_loop(subject.calls, subject.barrier, times, first, last, subject.request.burst)
         subject.barrier()
 
 
-def _collective_loop(calls: Sequence[Call], barrier: Call, times: list[float], first: int, last: int) -> None:
+def _collective_loop(
+    calls: Sequence[Call], barrier: Call, times: list[float], first: int, last: int, burst: int = 1
+) -> None:
     clock, turns = time.perf_counter, len(calls)
     for iteration in range(first, last):
-        call = calls[iteration % turns]
+        ready = [calls[turn % turns] for turn in range(iteration * burst, (iteration + 1) * burst)]
         barrier()
         began = clock()
-        call()
-        times[iteration] = clock() - began
+        for call in ready:
+            call()
+        times[iteration] = (clock() - began) / burst
 
 
 def _pair_loop(calls: Sequence[Call], times: list[float], first: int, last: int) -> None:

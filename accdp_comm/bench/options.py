@@ -108,6 +108,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"with --seconds: so many iterations however long they take ({LEAST_ITERATIONS})",
     )
+    add("--burst", type=at_least(1), default=1, metavar="N", help="calls between two barriers; times are of one (1)")
     add("--json", metavar="FILE", help="append one JSON object per row")
     add("--csv", metavar="FILE", help="append rows")
     add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")
@@ -122,6 +123,8 @@ def _conflict(args: argparse.Namespace, row: Operation) -> str | None:
         return f"argument -c: sums of --data {args.data} are not exact: expected --data random or zeros"
     if args.full and row.is_pair:
         return f"argument -f: osu_{row.name} has no full format"
+    if args.burst > 1 and row.is_pair:
+        return f"argument --burst: osu_{row.name} has no barriers"
     if args.in_place and row.name != "allreduce":
         return "argument -l: only allreduce can be in place"
     if (args.codec or args.error_bound) and row.name != "bcast":

@@ -54,6 +54,8 @@ def row(operation: Operation, backend: str, is_in_place: bool, found: Measured, 
         "ratio": 1.0,
         "codec": "none",
     }
+    if request.burst > 1:
+        made["burst"] = request.burst
     if operation.kind == "bandwidth":
         nbytes = operation.window_bytes(request.size, request.window)
         made |= {"window": request.window, "mbps": times.bandwidth_mbps(nbytes)}

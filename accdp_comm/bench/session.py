@@ -150,6 +150,7 @@ class Session:
                     limit_bytes=args.limit_bytes,
                     seconds=args.seconds,
                     least=args.at_least,
+                    burst=args.burst,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
                     bound=args.error_bound or (0.0, False),
                 )

@@ -30,7 +30,7 @@ void walk(std::span<const Bytes> spans, std::size_t offset, std::size_t bytes, C
 }
 
 // Shorter pieces are copied in less time than it takes to be told what is in them.
-constexpr std::size_t kLeastFilled = 64 << 10;
+constexpr std::size_t kLeastFilled = 32 << 10;
 
 /// What the source tells of a piece: which byte fills it, so that nothing is in its slot.
 struct Filling {

@@ -242,6 +242,7 @@ def test_ombs_options():
         (["bcast", "--busbw", "gpus"], "expected -d cuda"),
         (["allreduce", "--codec", "auto"], "only bcast is compressed"),
         (["bw", "-f"], "osu_bw has no full format"),
+        (["bw", "--burst", "2"], "osu_bw has no barriers"),
         (["bw", "--busbw"], "osu_bw has no bus bandwidth"),
         (["barrier", "-m", "4"], "a barrier has no size"),
         (["barrier", "-c"], "a barrier has no result to check"),

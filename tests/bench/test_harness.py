@@ -114,6 +114,24 @@ def test_a_backend_ends_its_calls_by_its_own_barrier():
     assert all((events[place - 1], events[place + 1]) == ("barrier", "barrier") for place in calls)
 
 
+def test_calls_of_a_burst_have_no_barrier_between_them_and_share_their_time(monkeypatch):
+    events, now = [], 0.0
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter=lambda: now))
+
+    def call(buffer) -> None:
+        nonlocal now
+        now += 1e-3
+        events.append("c")
+
+    backend = Fake("a", call)
+    backend.barrier = lambda: events.append("|")
+    wanted = request(burst=4, iterations=10, warm_up=1, validation_warm_up=None)
+    found = measure.run_point(Alone(), [backend], whole_numbers(), wanted, int)["a"]
+    assert backend.calls == (10 + 1) * 4
+    assert {burst for burst in "".join(events).split("|") if burst} == {"cccc"}
+    assert found.times.seconds.ravel() == pytest.approx([1e-3] * 10)
+
+
 def test_the_time_for_a_size_is_used_however_slow_its_first_calls_are(monkeypatch):
     now = 0.0
 

@@ -153,6 +153,14 @@ def test_each_peer_stands_beside_its_own_kind():
     assert "openmpi" in lines[1] and "gloo" in lines[2] and lines[-1] == "2 of 2 marks reached"
 
 
+def test_calls_in_a_row_stand_beside_those_of_the_peer():
+    rows = [row(us=10.0), row(us=2.0, burst=16), row(backend="mpich", us=5.0), row(backend="mpich", us=4.0, burst=16)]
+    assert len(starts.merged(rows)) == 4
+    alone, in_a_row = compare.table(rows)[1:3]
+    assert alone.split()[-3:] == ["0.50", "0.9", "NO"] and alone.startswith("bcast  ")
+    assert in_a_row.split()[-3:] == ["2.00", "0.9", "yes"] and in_a_row.startswith("bcast x16 ")
+
+
 def test_families_of_mpi():
     assert jobs_of_bench.family_of(row(versions={"mpi": "MPICH Version: 5.0.2"})) == "mpich"
     assert jobs_of_bench.family_of(row(versions={"mpi": "Open MPI v5.0.11"})) == "openmpi"

@@ -17,6 +17,7 @@
 #include "check.hpp"
 #include "codec/codec.hpp"
 #include "codec/crc32c.hpp"
+#include "codec/delta.hpp"
 #include "codec/frame.hpp"
 #include "codec/nvcomp_api.hpp"
 
@@ -42,39 +43,59 @@ struct Target {
   }
 };
 
-FrameExpectation expectation() {
-  static constexpr ChunkExpectation kChunk{static_cast<std::uint32_t>(kRaw), true, false};
-  return {1, 7, kRaw, 0, 0, static_cast<std::uint32_t>(kRaw), std::span(&kChunk, 1)};
-}
+/// What a call waits for: one chunk, or several of tensors that have a reference.
+struct Shape {
+  std::vector<ChunkExpectation> chunks;
+  std::uint64_t reference;
+  FrameExpectation expectation() const { return {1, 7, kRaw, reference, 0, chunks[0].raw_bytes, chunks}; }
+};
+const Shape kShapes[] = {{{{kRaw, true, false}}, 0},
+                         {{{kRaw / 2, true, false}, {kRaw / 4, false, true}, {kRaw / 4, false, true}}, 99}};
 
 /// The whole message as it is. The head's sums seldom fit, so this is mostly about what is read before they are known.
-void read_message(ConstBytes message) {
+void read_message(const Shape& shape, ConstBytes message) {
+  static const std::vector<std::byte> kReference(kRaw, std::byte{0x3c});
   Target target;
   try {
-    const FrameReader reader(message, expectation());
-    for (Datatype type : {Datatype::kF32, Datatype::kBF16}) reader.decode(0, type, target.bytes(kRaw));
+    const FrameReader reader(message, shape.expectation());
+    for (Datatype type : {Datatype::kF32, Datatype::kBF16}) {
+      std::size_t at = 0;
+      for (std::size_t i = 0; i < reader.chunks(); at += shape.chunks[i++].raw_bytes) {
+        const Bytes out = target.bytes(kRaw).subspan(at, shape.chunks[i].raw_bytes);
+        const bool differs = reader.record(i).flags & ChunkRecord::kDelta;
+        reader.decode(i, differs ? delta_type(type) : type, out);
+        if (differs) delta_decode(type, out, ConstBytes(kReference).subspan(at, out.size()), out);
+      }
+    }
   } catch (const CodecError&) {
   }
   target.check(kRaw);
 }
 
 /// The bytes as head and records of a frame whose sums are made to fit.
-void read_repaired(ConstBytes data) {
+void read_repaired(const Shape& shape, ConstBytes data) {
   std::vector<std::byte> message(data.begin(), data.end());
-  if (message.size() < sizeof(FrameHead) + sizeof(ChunkRecord)) return;
+  const std::size_t first = sizeof(FrameHead) + shape.chunks.size() * sizeof(ChunkRecord);
+  if (message.size() < first) return;
+  std::size_t at = first;
+  for (std::size_t i = 0; i < shape.chunks.size(); ++i) {
+    std::byte* place = message.data() + sizeof(FrameHead) + i * sizeof(ChunkRecord);
+    ChunkRecord record;
+    std::memcpy(&record, place, sizeof record);
+    const CodecRow* codec = find_codec(record.codec);
+    if (codec && trusts_its_input(*codec)) return;
+    at = (at + 15) / 16 * 16;
+    if (at <= message.size() && record.stored <= message.size() - at)
+      record.crc = crc32c(ConstBytes(message).subspan(at, record.stored));
+    at += record.stored;
+    std::memcpy(place, &record, sizeof record);
+  }
   FrameHead head;
   std::memcpy(&head, message.data(), sizeof head);
-  ChunkRecord record;
-  std::memcpy(&record, message.data() + sizeof head, sizeof record);
-  const CodecRow* codec = find_codec(record.codec);
-  if (codec && trusts_its_input(*codec)) return;
-  const std::size_t first = sizeof head + sizeof record;
-  if (record.stored <= message.size() - first) record.crc = crc32c(ConstBytes(message).subspan(first, record.stored));
-  std::memcpy(message.data() + sizeof head, &record, sizeof record);
   const std::uint32_t partial = crc32c(ConstBytes(message).first(offsetof(FrameHead, crc)));
-  head.crc = crc32c(ConstBytes(message).subspan(sizeof head, sizeof record), partial);
+  head.crc = crc32c(ConstBytes(message).subspan(sizeof head, first - sizeof head), partial);
   std::memcpy(message.data(), &head, sizeof head);
-  read_message(message);
+  read_message(shape, message);
 }
 
 /// The bytes as one chunk of a codec, which its checksum would have let pass.
@@ -100,9 +121,12 @@ void decode_chunk(ConstBytes data) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const ConstBytes rest = std::as_bytes(std::span(data + 1, size - 1));
-  switch (data[0] % 4) {
-    case 0: read_message(rest); break;
-    case 1: read_repaired(rest); break;
+  const Shape& shape = kShapes[data[0] / 2 % 2];
+  switch (data[0] % 8) {
+    case 0:
+    case 2: read_message(shape, rest); break;
+    case 1:
+    case 3: read_repaired(shape, rest); break;
     default: decode_chunk(rest); break;
   }
   return 0;
@@ -111,6 +135,29 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace {
 
 using Input = std::vector<std::uint8_t>;
+
+std::vector<std::byte> good_message(const Shape& shape, const CodecRow& codec, Datatype type, ConstBytes raw) {
+  const FrameExpectation expected = shape.expectation();
+  std::vector<std::byte> room(frame_room(kRaw, shape.chunks.size()));
+  FrameWriter writer(room, shape.chunks.size());
+  std::size_t at = 0;
+  for (const ChunkExpectation& chunk : shape.chunks) {
+    const bool exact = !codec.lossy || chunk.may_be_lossy;
+    const Encoding how{chunk.may_be_difference ? delta_type(type) : type, 0.01};
+    writer.add(exact ? &codec : nullptr, how, raw.subspan(at, chunk.raw_bytes),
+               chunk.may_be_difference ? ChunkRecord::kDelta : std::uint8_t{0});
+    at += chunk.raw_bytes;
+  }
+  FrameHead head;
+  head.collective = expected.collective;
+  head.sequence = expected.sequence;
+  head.stream_bytes = expected.stream_bytes;
+  head.reference = expected.reference;
+  head.chunk_bytes = expected.chunk_bytes;
+  const ConstBytes message = writer.finish(head);
+  CHECK(FrameReader(message, expected).chunks() == shape.chunks.size());
+  return {message.begin(), message.end()};
+}
 
 /// Good inputs of every kind: a chunk and a frame of each codec and datatype, over data that it packs in several ways.
 std::vector<Input> seeds() {
@@ -131,24 +178,17 @@ std::vector<Input> seeds() {
         std::vector<std::byte> stored(kRaw);
         const std::size_t size = codec.encode({kTypes[t], 0.01}, raw, stored);
         if (size) {
-          Input input{2, static_cast<std::uint8_t>(k), static_cast<std::uint8_t>(t), 0};
+          Input input{4, static_cast<std::uint8_t>(k), static_cast<std::uint8_t>(t), 0};
           for (std::size_t i = 0; i < size; ++i) input.push_back(static_cast<std::uint8_t>(stored[i]));
           all.push_back(input);
         }
-        std::vector<std::byte> room(frame_room(kRaw, 1));
-        FrameWriter writer(room, 1);
-        writer.add(&codec, {kTypes[t], 0.01}, raw);
-        FrameHead head;
-        head.collective = 1;
-        head.sequence = 7;
-        head.stream_bytes = kRaw;
-        head.chunk_bytes = kRaw;
-        const ConstBytes message = writer.finish(head);
-        CHECK(FrameReader(message, expectation()).chunks() == 1);
-        for (std::uint8_t way : {0, 1}) {
-          Input input{way};
-          for (std::byte b : message) input.push_back(static_cast<std::uint8_t>(b));
-          all.push_back(input);
+        for (std::uint8_t shape : {0, 1}) {
+          const std::vector<std::byte> message = good_message(kShapes[shape], codec, kTypes[t], raw);
+          for (std::uint8_t way : {0, 1}) {
+            Input input{static_cast<std::uint8_t>(2 * shape + way)};
+            for (std::byte b : message) input.push_back(static_cast<std::uint8_t>(b));
+            all.push_back(input);
+          }
         }
       }
   return all;

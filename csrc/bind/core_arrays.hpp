@@ -17,8 +17,8 @@ struct PlainArray {
   std::size_t count() const { return data.size() / element_bytes(type); }
 };
 
-/// Reads a NumPy array or a torch.Tensor in a fraction of a microsecond. Nothing for whatever else it is, and where it
-/// has to be writable and is not: accdp_comm/buffers.py takes those, or says why not.
+/// Reads a NumPy array, torch.Tensor or torch.nn.Parameter in a fraction of a microsecond. Nothing for whatever else it
+/// is, and where it has to be writable and is not: accdp_comm/buffers.py takes those, or says why not.
 std::optional<PlainArray> plain_array(pybind11::handle x, bool writable);
 
 }  // namespace accdp::bind

@@ -183,6 +183,13 @@ bool send(Group& g, py::handle x, py::handle dst, py::handle tag) {
   return true;
 }
 
+py::object address_of_plain(py::handle x, bool writable) {
+  const auto array = plain_array(x, writable);
+  if (!array) return py::none();
+  return py::make_tuple(reinterpret_cast<std::uintptr_t>(array->data.data()), array->count(), array->type,
+                        element_bytes(array->type));
+}
+
 /// The rank that sent; -1 for "done nothing".
 int recv(Group& g, py::handle x, py::handle src, py::handle tag) {
   const int from = rank_in(g, src);
@@ -195,7 +202,11 @@ int recv(Group& g, py::handle x, py::handle src, py::handle tag) {
 
 }  // namespace
 
-void bind_calls(py::class_<Group, std::shared_ptr<Group>>& group) {
+void bind_calls(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& group) {
+  m.def(
+      "plain_array", &address_of_plain, py::arg("x"), py::arg("writable"),
+      "Address, elements, datatype and bytes per element of an array that needs no explaining (core_arrays.hpp); None "
+      "for any other.");
   group.def("try_bcast", &bcast)
       .def("try_allreduce", &allreduce)
       .def("try_reduce", &reduce)

@@ -127,7 +127,7 @@ void bind_group(py::module_& m) {
   const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
   using nogil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>> group(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).");
-  bind_calls(group);
+  bind_calls(m, group);
   bind_messages(m, group);
   group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator, UsageError
+from accdp_comm import Communicator, UsageError, _core
+from accdp_comm.buffers import describe
 
 torch = pytest.importorskip("torch")
 
@@ -37,6 +38,23 @@ def test_tensors_are_taken(alone, name):
     assert (out[0] == x[1]).all() and (out[1] == x[1]).all()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch < 2.10 has no such table")
+def test_parameters_are_taken(alone):
+    x, out = torch.nn.Parameter(torch.arange(3.0)), torch.nn.Parameter(torch.zeros(3))
+    assert alone._core.try_allreduce(x, "sum", out)
+    assert (out == x).all()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize(
+    "x", [np.ones((2, 3), np.int16), torch.ones(2, 3, dtype=torch.bfloat16)], ids=["numpy", "torch"]
+)
+def test_what_the_core_and_the_slow_way_say_of_an_array_is_the_same(x, writable, monkeypatch):
+    quick = describe(x, "x", writable=writable)
+    monkeypatch.setattr(_core, "plain_array", lambda x, writable: None)
+    assert quick == describe(x, "x", writable=writable)
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
 def test_scalars_and_empty_arrays_are_taken(alone, shape):
     for x in (np.ones(shape), torch.ones(shape)):
@@ -66,7 +84,8 @@ OTHERS = {
     "meta tensor": torch.ones(3, device="meta"),
     "conjugate": torch.ones(3, dtype=torch.complex64).conj(),
     "negation": torch._neg_view(torch.ones(3)),
-    "parameter": torch.nn.Parameter(torch.ones(3)),
+    "subclass": torch.ones(3).as_subclass(type("Tensor", (torch.Tensor,), {})),
+    "lazy parameter": torch.nn.UninitializedParameter(),
     "float8": torch.ones(3).to(torch.float8_e4m3fn),
     "zero tensor": torch._efficientzerotensor(3),
 }

@@ -1,5 +1,7 @@
 """isend and irecv of memory on a device, with stand-ins for the device's side: when data is fetched and delivered."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,8 +33,7 @@ def alone(monkeypatch):
         describe = made._args.buffer
 
         def on_device(name, x, *, writable):
-            buffer = describe(name, x, writable=writable)
-            return type(buffer)(**{**vars(buffer), "device": 0, "stream": 0})
+            return replace(describe(name, x, writable=writable), device=0, stream=0)
 
         monkeypatch.setattr(made._args, "buffer", on_device)
         monkeypatch.setattr(made, "_path", lambda: None)

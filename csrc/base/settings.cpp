@@ -27,6 +27,10 @@ constexpr Setting kRows[] = {
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "
      "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",
      true},
+    {&Settings::slot_stores, "ACCDP_SLOT_STORES", "auto, cached or streaming",
+     "How a rank writes what others of its node read: cached, by ordinary stores; streaming, past the caches, which is "
+     "faster where their cores are far apart; auto, by what the former cost.",
+     false},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
      "How long a waiting rank spins before it sleeps; where ranks outnumber cores at most 3 us, and only for ranks on "
      "other cores; not at all if it did not help lately.",
@@ -129,6 +133,8 @@ void check(const Settings& values, const Setting& row) {
   if (is(&Settings::ring_bytes) && bad_ring) fail();
   if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
   if (is(&Settings::cma) && values.cma != "auto" && values.cma != "on" && values.cma != "off") fail();
+  constexpr const char* kStores[] = {"auto", "cached", "streaming"};
+  if (is(&Settings::slot_stores) && std::count(std::begin(kStores), std::end(kStores), values.slot_stores) == 0) fail();
   if (is(&Settings::spin_us) && values.spin_us > 1e6) fail();
   if (is(&Settings::yield_us) && values.yield_us > 1e6) fail();
   if (is(&Settings::liveness_s) && (values.liveness_s <= 0 || values.liveness_s > 3600)) fail();

@@ -13,6 +13,7 @@ struct Settings {
   std::int64_t ring_bytes = 256 << 10;
   std::int64_t eager_bytes = 8 << 10;
   std::string cma = "auto";
+  std::string slot_stores = "auto";
   double spin_us = 20;
   double yield_us = 1000;
   double timeout_s = 0;

@@ -16,7 +16,7 @@
 #include "coll/block_frames.hpp"
 #include "coll/piecewise_exchange.hpp"
 #include "coll/segment_pipeline.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -40,7 +40,7 @@ void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs
     std::byte* slot = c.open();
     // The slot last, out of the cache that the own piece is in by then, so that others find it in one, too.
     if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), past_caches);
-    if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
+    c.write(slot, mine);
     c.publish();
     for (int rank : t.neighbours()) {
       const Bytes theirs = piece(outs[rank], done);
@@ -102,13 +102,13 @@ class GatherPipeline : SegmentPipeline {
     const Topology& t = c_.topology();
     std::byte* slot = c_.open();
     frames_.visit_stream(node_, range, [&](const Part& part) {
-      if (is_mine(part)) std::memcpy(slot + part.at, memory(part), part.bytes);
+      if (is_mine(part)) c_.write(slot + part.at, {memory(part), part.bytes});
     });
     c_.publish();
     frames_.visit_stream(node_, range, [&](const Part& part) {
       if (is_mine(part)) return;
       c_.await(t.local_of(part.rank));
-      std::memcpy(memory(part), c_.slot(t.local_of(part.rank)) + part.at, part.bytes);
+      copy_lines(memory(part), c_.slot(t.local_of(part.rank)) + part.at, part.bytes);
     });
   }
 
@@ -129,14 +129,14 @@ class GatherPipeline : SegmentPipeline {
   /// The leader shows what came; all take the blocks of other nodes' ranks.
   void hand_round(std::size_t segment, const FrameGrid::Cut& range) {
     if (speaks_)
-      std::memcpy(c_.open(), room(segment).data() + (range.begin - grid_.segment(segment).begin), range.bytes);
+      c_.write(c_.open(), room(segment).subspan(range.begin - grid_.segment(segment).begin, range.bytes));
     else
       c_.open_unwritten();
     c_.publish();
     frames_.visit(segment, range, [&](const Part& part) {
       if (is_near(part)) return;
       c_.await(speaker(0));
-      std::memcpy(memory(part), c_.slot(speaker(0)) + part.at, part.bytes);
+      copy_lines(memory(part), c_.slot(speaker(0)) + part.at, part.bytes);
     });
   }
 
@@ -184,7 +184,7 @@ class GatherByLikes {
     if (c_.local_size() == 1) return;
     const Bytes mine = piece(node, c_.local_rank(), at);
     std::byte* slot = c_.open();
-    if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
+    c_.write(slot, mine);
     c_.publish();
     for (int local = 0; local < c_.local_size(); ++local) {
       const Bytes theirs = piece(node, local, at);

@@ -10,7 +10,7 @@
 
 #include "coll/algorithms.hpp"
 #include "coll/piecewise_exchange.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -33,7 +33,7 @@ void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std:
       const std::uint64_t bytes = ins[rank].size();
       std::memcpy(slot + local * sizeof bytes, &bytes, sizeof bytes);
       if (rank == t.rank() || done >= bytes) continue;
-      std::memcpy(slot + table_bytes + local * most, ins[rank].data() + done, std::min(most, bytes - done));
+      c.write(slot + table_bytes + local * most, ins[rank].subspan(done, std::min(most, bytes - done)), local);
     }
     c.publish();
     c.await_all();

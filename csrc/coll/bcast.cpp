@@ -8,7 +8,7 @@
 
 #include "coll/algorithms.hpp"
 #include "coll/bcast_stream.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -52,13 +52,13 @@ Filling filling_of(std::span<const Bytes> spans, std::size_t offset, std::size_t
 void bcast_ahead(Context& c, Bytes data, int source) {
   if (c.local_rank() == source) {
     std::byte* slot = c.open_short();
-    if (!data.empty()) std::memcpy(slot, data.data(), data.size());
+    c.write(slot, data);
     return c.publish_ahead();
   }
   c.open_unwritten();
   c.publish_ahead();
   c.await(source);
-  if (!data.empty()) std::memcpy(data.data(), c.short_slot(source), data.size());
+  copy_lines(data.data(), c.short_slot(source), data.size());
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
         std::memcpy(c.aside(), &filling, sizeof filling);
       }
       if (!filling.is_filled)
-        walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { std::memcpy(slot, at, bytes), slot += bytes; });
+        walk(spans, done, n, [&](std::byte* at, std::size_t bytes) { c.write(slot, {at, bytes}), slot += bytes; });
       c.publish();
     } else {
       c.open_unwritten();

@@ -127,6 +127,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       silent_(topology_.size()),
       patience_{patience_of_settings(), patience_of_settings()},
       roll_call_(topology_.nodes() > 1 ? wire_.get() : nullptr, topology_.size()),
+      writers_(topology_.local_size() + 1),
       sources_(topology_.local_size()),
       why_not_read_(topology_.local_size()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");

@@ -19,6 +19,7 @@
 #include "coll/roll_call.hpp"
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
+#include "node/slot_writer.hpp"
 #include "node/waiter.hpp"
 
 namespace accdp {
@@ -109,6 +110,10 @@ class Fabric {
   std::string why_no_single_copy() const;
 
   std::span<const void*> sources() { return sources_; }
+  /// Of collectives, into this rank's slots: for one rank of the node to read, or (-1) for all others.
+  SlotWriter& writer(int local_reader) {
+    return writers_[local_reader < 0 || topology_.local_size() == 2 ? topology_.local_size() : local_reader];
+  }
   Bytes scratch(std::size_t bytes);
   /// Where signatures of other nodes come in, each with what it carries, and this node's goes out: the first place.
   static constexpr std::size_t kMeetingPlace = 64 + kMostCarriedBytes;
@@ -142,6 +147,7 @@ class Fabric {
   bool said_goodbye_ = false;  // that this rank leaves
   LimitedNotices notices_;
   RollCall roll_call_;
+  std::vector<SlotWriter> writers_;   // one per rank of the node, and one for all together
   std::vector<const void*> sources_;  // one per rank of the node, as is the next
   std::vector<std::string> why_not_read_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;

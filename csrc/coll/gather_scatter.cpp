@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "coll/algorithms.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -19,7 +19,7 @@ void put(std::byte* to, ConstBytes from) {
 void gather_ahead(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const Topology& t = c.topology();
   if (t.rank() != root) {
-    put(c.open_short(), in);
+    c.write(c.open_short(), in, t.local_of(root));
     return c.publish_ahead();
   }
   c.open_unwritten();
@@ -71,7 +71,7 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
     const std::size_t n = part(in.size(), done, c.slot_bytes());
     if (!collects) {
       std::byte* slot = c.open();
-      if (n) std::memcpy(slot, in.data() + done, n);
+      c.write(slot, in.subspan(done, n), t.local_of(root));
       c.publish();
     } else {
       c.open_unwritten();
@@ -110,7 +110,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     if (deals) {
       std::byte* slot = c.open();
       for (int rank : t.neighbours())
-        if (rank != root && n) std::memcpy(slot + t.local_of(rank) * most, ins[rank].data() + done, n);
+        if (rank != root) c.write(slot + t.local_of(rank) * most, ins[rank].subspan(done, n), t.local_of(rank));
       c.publish();
     } else {
       c.open_unwritten();

@@ -300,7 +300,7 @@ bool PostOffice::flush_ring(int peer) {
     auto [head, m] = route.outbox.front();
     const std::size_t needed = std::max<std::size_t>(head.piece, 1);
     if (out.space(needed) < needed) return moved;
-    out.put(head, m ? m->data : nullptr);
+    out.put(head, m ? m->data : nullptr, route.writer);
     route.outbox.pop_front();
     if (m) finish(m);
     moved = true;
@@ -310,7 +310,8 @@ bool PostOffice::flush_ring(int peer) {
     // Small scraps cost a hand-over each, so wait for room that is worth it.
     const std::size_t piece = std::min({m->bytes - m->moved, out.space(), fabric_.board().ring_bytes() / 4});
     if (piece < std::min(m->bytes - m->moved, fabric_.board().ring_bytes() / 8)) return moved;
-    out.put({MessageHead::kData, static_cast<std::uint32_t>(piece), m->tag, m->id, m->bytes}, m->data + m->moved);
+    out.put({MessageHead::kData, static_cast<std::uint32_t>(piece), m->tag, m->id, m->bytes}, m->data + m->moved,
+            route.writer);
     m->moved += piece;
     put += sizeof(MessageHead) + piece;
     moved = true;

@@ -105,6 +105,7 @@ class PostOffice {
     std::deque<MessageHandle> streaming;                       // granted sends
     std::map<std::uint64_t, MessageHandle> asked, arriving;
     std::deque<MessageHandle> taking;  // receives that copy out of the sender's memory
+    SlotWriter writer;                 // into the ring to that rank
     // Bytes since the group was formed. The peer holds what was sent ahead and has not found its receives; this rank
     // has heard of those that have, and tells of its own.
     std::uint64_t sent_ahead = 0, matched_there = 0, matched = 0, told_matched = 0;

@@ -38,7 +38,8 @@ bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
     Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
     const std::size_t needed = std::max<std::size_t>(data.size(), 1);
     if (!routes_[to].outbox.empty() || out.space(needed) < needed) return false;
-    out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data());
+    out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data(),
+            routes_[to].writer);
   }
   fabric_.board().line(t.local_of(to)).bells[kPointToPoint].ring();
   count_op(OpKind::kSend, data.size(), Clock::now() - started);

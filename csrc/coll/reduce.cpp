@@ -11,7 +11,7 @@
 
 #include "coll/algorithms.hpp"
 #include "coll/leader_pieces.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -29,8 +29,7 @@ Slice slice(std::size_t bytes, int i, int k) {
 }
 
 void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  std::byte* mine = c.open();
-  if (!in.empty()) std::memcpy(mine, in.data(), in.size());
+  c.write(c.open(), in, receiver);
   c.publish();
   if (receiver >= 0 && receiver != c.local_rank()) return;
   c.await_all();
@@ -41,13 +40,27 @@ void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int
 
 /// The same with one receiver, short: all others go ahead.
 void reduce_ahead(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  std::byte* mine = c.open_short();
-  if (!in.empty()) std::memcpy(mine, in.data(), in.size());
+  c.write(c.open_short(), in, receiver);
   if (receiver != c.local_rank()) return c.publish_ahead();
   c.publish();
   const std::span<const void*> sources = c.sources();
   for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.short_slot(rank);
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
+}
+
+/// Reduces into a block that stays in the first cache, and from there into the slot: what the slot is written by is up
+/// to the writer then. take(at, block): before the next one.
+template <class Take>
+void reduce_by_blocks(Context& c, std::byte* slot, std::span<const void*> sources, std::size_t bytes,
+                      const Reduction& how, Take take) {
+  alignas(64) std::byte memory[8 << 10];
+  for (std::size_t at = 0; at < bytes; at += sizeof memory) {
+    const ConstBytes block(memory, std::min(sizeof memory, bytes - at));
+    reduce(memory, sources, block.size() / element_bytes(how.type), how);
+    for (const void*& source : sources) source = static_cast<const std::byte*>(source) + block.size();
+    c.write(slot + at, block, -1, bytes);
+    take(at, block);
+  }
 }
 
 /// Longer ones, in chunks. In a step a rank shows the slices of a chunk that others reduce and, where its slot has room
@@ -68,7 +81,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
       if (rank != me) copy_slice(rank, slice_of(chunk, rank));
   };
   const auto show = [&](std::size_t chunk, std::byte* slot) {
-    for_others(chunk, [&](int rank, Slice s) { std::memcpy(slot + place(rank), in.data() + s.begin, s.bytes); });
+    for_others(chunk, [&](int rank, Slice s) { c.write(slot + place(rank), in.subspan(s.begin, s.bytes), rank); });
   };
   const auto take = [&](std::size_t chunk) {
     for_others(chunk, [&](int rank, Slice s) {
@@ -84,10 +97,17 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
     const std::span<const void*> sources = c.sources();
     for (int rank = 0; rank < k; ++rank) sources[rank] = rank == me ? in.data() + own.begin : c.slot(rank) + place(me);
     std::byte* mine = c.open();
-    reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
+    const bool by_blocks = c.prefers_copies(own.bytes);
+    if (by_blocks)
+      reduce_by_blocks(c, mine + place(me), sources, own.bytes, how, [&](std::size_t at, ConstBytes block) {
+        if (wanted) copy_out(out.data() + own.begin + at, block.data(), block.size(), past_caches);
+      });
+    else
+      reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
     if (chunk + 1 < chunks) show(chunk + 1, mine);
     c.publish();
-    if (wanted) copy_out(out.data() + own.begin, mine + place(me), own.bytes, past_caches);  // while others read it
+    if (wanted && !by_blocks)  // while others read it
+      copy_out(out.data() + own.begin, mine + place(me), own.bytes, past_caches);
   }
   if (!wanted) return;
   c.await_all();

@@ -12,6 +12,7 @@
 
 #include "coll/algorithms.hpp"
 #include "coll/segment_pipeline.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -21,7 +22,7 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
   for (std::size_t at = 0; at < bytes; at += c.slot_bytes()) {
     const std::size_t n = std::min(c.slot_bytes(), bytes - at);
     if (c.local_rank() == source) {
-      std::memcpy(c.open(), data + at, n);
+      c.write(c.open(), {data + at, n}, target);
       c.publish();
       continue;
     }
@@ -29,7 +30,7 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
     c.publish();
     if (c.local_rank() != target) continue;
     c.await(source);
-    std::memcpy(data + at, c.slot(source), n);
+    copy_lines(data + at, c.slot(source), n);
   }
 }
 
@@ -82,7 +83,7 @@ class Pipeline : SegmentPipeline {
     std::byte* slot = c_.open();
     for (int other = 0; other < grid_.lanes(); ++other) {
       const FrameGrid::Cut cut = grid_.lane(segment, other);
-      if (other != lane() && cut.bytes) std::memcpy(slot + (cut.begin - begin), in_.data() + cut.begin, cut.bytes);
+      if (other != lane()) c_.write(slot + (cut.begin - begin), in_.subspan(cut.begin, cut.bytes), other);
     }
     c_.publish();
     c_.await_all();
@@ -97,13 +98,12 @@ class Pipeline : SegmentPipeline {
     const std::size_t begin = grid_.segment(segment).begin;
     const FrameGrid::Cut mine = grid_.lane(segment, lane());
     std::byte* slot = c_.open();
-    if (mine.bytes) std::memcpy(slot + (mine.begin - begin), out_.data() + mine.begin, mine.bytes);
+    c_.write(slot + (mine.begin - begin), out_.subspan(mine.begin, mine.bytes));
     c_.publish();
     c_.await_all();
     for (int other = 0; other < grid_.lanes(); ++other) {
       const FrameGrid::Cut cut = grid_.lane(segment, other);
-      if (other != lane() && cut.bytes)
-        std::memcpy(out_.data() + cut.begin, c_.slot(other) + (cut.begin - begin), cut.bytes);
+      if (other != lane()) copy_lines(out_.data() + cut.begin, c_.slot(other) + (cut.begin - begin), cut.bytes);
     }
   }
 

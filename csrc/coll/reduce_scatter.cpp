@@ -12,6 +12,7 @@
 #include "coll/algorithms.hpp"
 #include "coll/block_frames.hpp"
 #include "coll/segment_pipeline.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -38,7 +39,7 @@ void reduce_scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Byte
     std::byte* slot = c.open();
     for (int rank : t.neighbours()) {
       const ConstBytes part = piece(ins[rank], done, most);
-      if (rank != t.rank() && !part.empty()) std::memcpy(slot + t.local_of(rank) * most, part.data(), part.size());
+      if (rank != t.rank()) c.write(slot + t.local_of(rank) * most, part, t.local_of(rank));
     }
     c.publish();
     c.await_all();
@@ -73,23 +74,26 @@ class ScatterPipeline : SegmentPipeline {
   void begin(std::size_t segment) {
     const FrameGrid::Cut all = grid_.segment(segment);
     if (c_.local_size() == 1)
-      collect(segment, all, room(segment).data());
+      collect(segment, all, [to = room(segment).data()](std::size_t at, ConstBytes part) {
+        std::memcpy(to + at, part.data(), part.size());
+      });
     else
       for (std::size_t at = 0; at < all.bytes; at += c_.slot_bytes())
         reduce_lanes(segment, {all.begin + at, std::min(c_.slot_bytes(), all.bytes - at)});
     if (speaks_) wire_->start(segment, room(segment));
   }
 
-  /// This rank's contribution to a range of the grid.
-  void collect(std::size_t segment, const FrameGrid::Cut& range, std::byte* to) {
+  /// This rank's contribution to a range of the grid: put(where in the range, part).
+  template <class Put>
+  void collect(std::size_t segment, const FrameGrid::Cut& range, Put put) {
     frames_.visit(segment, range, [&](const BlockFrames::Part& part) {
-      std::memcpy(to + part.at, ins_[part.rank].data() + part.offset, part.bytes);
+      put(part.at, ins_[part.rank].subspan(part.offset, part.bytes));
     });
   }
 
   /// Every rank shows its contribution; who speaks for a lane reduces that.
   void reduce_lanes(std::size_t segment, const FrameGrid::Cut& range) {
-    collect(segment, range, c_.open());
+    collect(segment, range, [&, slot = c_.open()](std::size_t at, ConstBytes part) { c_.write(slot + at, part); });
     c_.publish();
     if (!speaks_) return;
     c_.await_all();
@@ -112,7 +116,7 @@ class ScatterPipeline : SegmentPipeline {
         const std::size_t bytes = own(segment, lane()).bytes,
                           n = std::min(c_.slot_bytes(), bytes - std::min(bytes, at));
         std::byte* slot = c_.open();
-        if (n) std::memcpy(slot, room(segment).data() + own_at(segment, lane()) + at, n);
+        if (n) c_.write(slot, room(segment).subspan(own_at(segment, lane()) + at, n));
       } else {
         c_.open_unwritten();
       }
@@ -139,7 +143,7 @@ class ScatterPipeline : SegmentPipeline {
     frames_.visit(segment, {frame.begin + at, std::min(most, frame.bytes - at)}, [&](const BlockFrames::Part& part) {
       if (part.rank != c_.topology().rank()) return;
       if (source >= 0) c_.await(source);
-      std::memcpy(out_.data() + part.offset, from + part.at, part.bytes);
+      copy_lines(out_.data() + part.offset, from + part.at, part.bytes);
     });
   }
 

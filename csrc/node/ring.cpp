@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 
@@ -18,10 +18,12 @@ std::size_t Ring::space(std::size_t enough) const {
   return left();
 }
 
-void Ring::put(const MessageHead& head, const std::byte* payload) {
+void Ring::put(const MessageHead& head, const std::byte* payload, SlotWriter& writer) {
   std::uint64_t at = line_->written.load(std::memory_order_relaxed);
-  copy_in(at, &head, sizeof head);
-  if (head.piece) copy_in(at + sizeof head, payload, head.piece);
+  copy_in(at, &head, sizeof head, std::memcpy);
+  if (head.piece)
+    copy_in(at + sizeof head, payload, head.piece,
+            [&](std::byte* to, const void* from, std::size_t bytes) { writer.write(to, from, bytes); });
   line_->written.store(at + sizeof head + head.piece, std::memory_order_release);
 }
 
@@ -43,11 +45,12 @@ void Ring::take(const MessageHead& head, std::byte* payload) {
   line_->taken.store(at + sizeof head + head.piece, std::memory_order_release);
 }
 
-void Ring::copy_in(std::uint64_t at, const void* from, std::size_t bytes) {
+template <class Write>
+void Ring::copy_in(std::uint64_t at, const void* from, std::size_t bytes, Write write) {
   const std::size_t offset = at & (capacity_ - 1);
   const std::size_t first = std::min(bytes, capacity_ - offset);
-  std::memcpy(data_ + offset, from, first);
-  std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
+  write(data_ + offset, from, first);
+  write(data_, static_cast<const std::byte*>(from) + first, bytes - first);
 }
 
 void Ring::copy_out(std::uint64_t at, void* to, std::size_t bytes, bool past_caches) const {

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "node/board.hpp"
+#include "node/slot_writer.hpp"
 
 namespace accdp {
 
@@ -35,14 +36,16 @@ class Ring {
 
   /// Payload bytes that one record could carry now (0: not even a head), or fewer, but not fewer than `enough`.
   std::size_t space(std::size_t enough = SIZE_MAX) const;
-  void put(const MessageHead& head, const std::byte* payload);  ///< needs space() >= head.piece
+  /// Needs space() >= head.piece; `writer`: of the messages to that rank.
+  void put(const MessageHead& head, const std::byte* payload, SlotWriter& writer);
 
   bool has_news() const;                                   ///< whether there is a record; to be asked often
   bool peek(MessageHead& head) const;                      ///< the oldest record, if there is one
   void take(const MessageHead& head, std::byte* payload);  ///< removes it, copying its payload
 
  private:
-  void copy_in(std::uint64_t at, const void* from, std::size_t bytes);
+  template <class Write>
+  void copy_in(std::uint64_t at, const void* from, std::size_t bytes, Write write);
   void copy_out(std::uint64_t at, void* to, std::size_t bytes, bool past_caches) const;
 
   RingLine* line_;

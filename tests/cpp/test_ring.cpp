@@ -29,6 +29,7 @@ void check_record(const MessageHead& got, const Payload& data, std::uint64_t num
 /// Random puts and takes against a queue; the ring must hold exactly what the queue holds.
 void fuzz(Ring& ring, std::size_t capacity, unsigned seed) {
   std::mt19937 random(seed);
+  SlotWriter slots;
   std::deque<std::size_t> model;  // sizes
   std::uint64_t put = 0, taken = 0;
   std::size_t used = 0;
@@ -40,7 +41,7 @@ void fuzz(Ring& ring, std::size_t capacity, unsigned seed) {
       const std::size_t room = free - sizeof(MessageHead);
       const std::size_t bytes = random() % 8 == 0 ? room : random() % 8 == 0 ? 0 : random() % (room + 1);
       const Payload data = payload(put, bytes);
-      ring.put(head(put, bytes), bytes ? data.data() : nullptr);
+      ring.put(head(put, bytes), bytes ? data.data() : nullptr, slots);
       model.push_back(bytes);
       used += sizeof(MessageHead) + bytes;
       ++put;
@@ -69,10 +70,11 @@ void between_threads(Ring& ring) {
   constexpr std::uint64_t kRecords = 20000;
   std::thread writer([&] {
     std::mt19937 random(9);
+    SlotWriter slots;
     for (std::uint64_t number = 0; number < kRecords; ++number) {
       const std::size_t bytes = random() % 700;
       while (ring.space() < std::max<std::size_t>(bytes, 1)) std::this_thread::yield();
-      ring.put(head(number, bytes), payload(number, bytes).data());
+      ring.put(head(number, bytes), payload(number, bytes).data(), slots);
     }
   });
   for (std::uint64_t number = 0; number < kRecords; ++number) {
@@ -96,4 +98,11 @@ int main() {
   for (unsigned seed = 0; seed < 5; ++seed) fuzz(there, board.ring_bytes(), seed);
   fuzz(back, board.ring_bytes(), 5);
   between_threads(there);
+  set_setting("ACCDP_RING_BYTES", "64k");  // room for records that are written past the caches
+  for (const char* stores : {"cached", "streaming", "auto"}) {
+    set_setting("ACCDP_SLOT_STORES", stores);
+    const Board wide(-1, 2, 0);
+    Ring ring(wide, 0, 1);
+    fuzz(ring, wide.ring_bytes(), 6);
+  }
 }

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "node/copy_out.hpp"
+#include "node/copies.hpp"
 
 using namespace accdp;
 

@@ -13,7 +13,7 @@ VENV_FLAGS ?=
 WHEELS ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 RANKS ?= 1 2 3 4
-MORE_RANKS ?= 8
+MORE_RANKS ?= 5 6 7 8
 
 BIN := $(abspath $(VENV))/bin
 STAMPS := $(VENV)/stamps

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         stats,
     )
     from .allreduce import AllreduceResult, AllreduceWork, allreduce_compressed
-    from .backend import monitored_barrier
+    from .backend import measure, monitored_barrier
     from .bcast import BcastResult, BcastWork, bcast_compressed, relative
     from .communicator import Communicator
     from .messages import waitall
@@ -60,6 +60,7 @@ __all__ = [
     "allreduce_compressed",
     "bcast_compressed",
     "hooks",
+    "measure",
     "monitored_barrier",
     "relative",
     "reset_stats",
@@ -92,6 +93,7 @@ _HOMES = {
     "allreduce_compressed": "allreduce",
     "bcast_compressed": "bcast",
     "relative": "bcast",
+    "measure": "backend",
     "monitored_barrier": "backend",
     "MessageWork": "_core",
     **dict.fromkeys(_ERRORS, "_core"),

@@ -16,8 +16,8 @@ class AllreduceResult(BcastResult):
     """What a compressed allreduce did, as this rank saw it.
 
     ``logical_bytes`` is what this rank would have sent to other nodes without a codec, ``wire_bytes`` what it sent;
-    both are 0 on ranks that left it to their node's leader, and on one node. ``algorithm``: "leaders", "lanes" (all
-    ranks of a node send, each its share) or "flat".
+    both are 0 on ranks that left it to their node's leader, on one node, and in deterministic groups. ``algorithm``:
+    "leaders", "lanes" (all ranks of a node send, each its share), "rank_order" (deterministic groups) or "flat".
     """
 
 
@@ -53,7 +53,8 @@ def allreduce_compressed(
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
         codec: "auto" samples the data and takes what is predicted to be fastest, "none" included; or a name from
-            ``accdp info``. Between ranks of one node nothing is compressed.
+            ``accdp info``. Between ranks of one node nothing is compressed, nor in a deterministic group, which takes
+            "auto" and "none" only.
         error_bound: None: the result is what it would be without a codec. A number, for sum and avg of floats: every
             finite element of the result may be off by up to it, beside the rounding of the datatype.
             ``relative(0.01)``: by up to 0.01 of the standard deviation that the result would have if the ranks'
@@ -68,7 +69,8 @@ def allreduce_compressed(
     Returns:
         AllreduceResult; or AllreduceWork where async_op.
     Raises:
-        UsageError: Not such a tensor, an unknown op or codec, a bound for integers or another op. Nothing was sent.
+        UsageError: Not such a tensor, an unknown op or codec, a bound for integers or another op, a bound or a codec
+            in a deterministic group. Nothing was sent.
         MismatchError: Ranks disagree on any argument: nothing was written.
         CodecError: What arrived was damaged. The tensor is undefined.
         PeerTimeout, PeerDied: A rank did not come, or is gone.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import _core, nvcomp
 from .allreduce import AllreduceResult
@@ -28,7 +29,9 @@ def compressed_allreduce(
     Args:
         error_bound: As in allreduce_compressed(), of the averaged gradients, parameter by parameter. None: lossless.
         error_feedback: Add what encoding left out of a step's gradients to those of the next step, so that nothing is
-            lost for good. Costs one float32 per parameter of memory. Without effect where nothing is left out.
+            lost for good. Costs one float32 per parameter of memory. Without effect where nothing is left out. Belongs
+            into checkpoints: ``hook.state_dict(model)``. A step that a GradScaler skips loses what was added to it, and
+            what is left is in units of the scaled loss: ``hook.load_state_dict(model, {})`` where the scale changes.
         codec: As in allreduce_compressed().
         group: The process group of the model, with the backend accdp; None: the default group.
     Raises:
@@ -58,17 +61,40 @@ class CompressedAllreduce:
         self._channel = channel
         self._feedback = error_feedback and self._bound[0] > 0
         self._buckets: dict[tuple[int, ...], torch.Tensor] = {}  # residual, by the parameters of a bucket
-        self._left: dict[int, torch.Tensor] = {}  # parameter's part of its bucket's residual
+        # A parameter's part of its bucket's residual, for as long as the parameter lives.
+        self._left: Any = WeakTensorKeyDictionary()
         self.last: AllreduceResult | None = None
         self.__name__ = self.__qualname__ = "compressed_allreduce"  # DistributedDataParallel asks a hook for both
+
+    def state_dict(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Return a copy of what this rank's steps left out, by the names of the model's parameters; for checkpoints.
+
+        Other ranks left out something else: each saves its own. Not collective.
+        """
+        return {name: self._left[x].clone() for name, x in model.named_parameters() if x in self._left}
+
+    def load_state_dict(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        """Take what state_dict() returned, instead of what is known; an empty one forgets all. Not collective.
+
+        Raises:
+            UsageError: A name that is no parameter of the model, or another number of elements.
+        """
+        parameters = dict(model.named_parameters())
+        for name, left in state.items():
+            wanted = f"a tensor of {parameters[name].numel()} elements" if name in parameters else "no such name"
+            if name not in parameters or left.numel() != parameters[name].numel():
+                raise _core.UsageError(f"state[{name!r}] has {left.numel()} elements: expected {wanted}")
+        self._buckets.clear()
+        self._left.clear()
+        for name, left in state.items():
+            self._left[parameters[name]] = left.detach().to(parameters[name].device, torch.float32).flatten().clone()
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket; called by DistributedDataParallel."""
         gradients = bucket.buffer()
         counts = [gradient.numel() for gradient in bucket.gradients()]
         residual = self._residual_of(bucket, counts) if self._feedback else None
-        if residual is not None:
-            gradients.add_(residual)
+        rounded = None if residual is None else _add(gradients, residual)
         args = Arguments(self._channel.rank, self._channel.size, device=True)
         pending = self._channel.allreduce(
             args.buffer("gradients", gradients, writable=True),
@@ -84,19 +110,32 @@ class CompressedAllreduce:
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
             future.value()  # raises what the allreduce failed with
             self.last = AllreduceResult(**pending.wait(None))
+            if residual is not None and rounded is not None:
+                residual.add_(rounded)
             return gradients
 
         return pending.torch_future().then(finish)  # type: ignore[attr-defined]
 
     def _residual_of(self, bucket: dist.GradBucket, counts: list[int]) -> torch.Tensor:
         """Return what the bucket's last step left out; DDP may sort parameters into other buckets after the first."""
-        key = tuple(id(parameter) for parameter in bucket.parameters())
-        if key not in self._buckets:
+        parameters = bucket.parameters()
+        key = tuple(id(parameter) for parameter in parameters)
+        if key not in self._buckets or not all(parameter in self._left for parameter in parameters):
             self._buckets = {other: kept for other, kept in self._buckets.items() if not set(key) & set(other)}
             whole = torch.zeros(sum(counts), dtype=torch.float32, device=bucket.buffer().device)
-            for name, part in zip(key, whole.split(counts), strict=True):
-                if name in self._left:
-                    part.copy_(self._left[name])
-                self._left[name] = part
+            for parameter, part in zip(parameters, whole.split(counts), strict=True):
+                if parameter in self._left:
+                    part.copy_(self._left[parameter])
+                self._left[parameter] = part
             self._buckets[key] = whole
         return self._buckets[key]
+
+
+def _add(gradients: torch.Tensor, residual: torch.Tensor) -> torch.Tensor | None:
+    """Add in place; return what rounding to a shorter datatype took from the sum, or None."""
+    if gradients.element_size() >= residual.element_size():
+        gradients.add_(residual)
+        return None
+    exact = gradients.float().add_(residual)
+    gradients.copy_(exact)
+    return exact.sub_(gradients)

@@ -104,6 +104,20 @@ PYBIND11_MODULE(_torch, m) {
           "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
       .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<py::gil_scoped_release>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
+      .def("measure",
+           [](ProcessGroupAccdp& self) {
+             const accdp::Machine found = [&] {
+               py::gil_scoped_release nogil;
+               return self.measure();
+             }();
+             // _core's class is not known to this module, whose pybind11 is torch's.
+             return std::map<std::string, double>{{"link_bytes_per_s", found.link.bytes_per_s},
+                                                  {"latency_s", found.link.latency_s},
+                                                  {"message_s", found.message_s},
+                                                  {"step_s", found.step_s},
+                                                  {"node_bytes_per_s", found.node_bytes_per_s},
+                                                  {"reduce_bytes_per_s", found.reduce_bytes_per_s}};
+           })
       .def(
           "set_bcast",
           [](ProcessGroupAccdp& self, std::string codec, std::size_t chunk_bytes, double error_bound, bool relative) {

@@ -397,16 +397,17 @@ class OverNodes {
 }  // namespace
 
 StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduction& how, const StreamOptions& options,
-                              std::span<float> residual) {
+                              std::span<float> residual, bool in_rank_order) {
   const auto began = Clock::now();
   StreamReport report;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.data.size();
   std::fill(residual.begin(), residual.end(), 0.0F);
-  if (c.topology().nodes() == 1 || bytes == 0) {
+  if (c.topology().nodes() == 1 || bytes == 0 || in_rank_order) {
     if (options.far) fetch_all(*options.far, pieces);
     const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
-    reduce_to(c, data, data, how, -1);
+    if (in_rank_order) report.algorithm = "rank_order";
+    (in_rank_order ? reduce_in_rank_order : reduce_to)(c, data, data, how, -1);
   } else {
     c.meet();
     OverNodes(c, std::move(pieces), how, options, residual, report).run();

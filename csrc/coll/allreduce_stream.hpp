@@ -10,6 +10,6 @@ namespace accdp {
 /// floats as there are elements: what encoding took from this rank's share, in units of a contribution, 0 elsewhere.
 /// The report's bytes are those that this rank sent, and would have sent.
 StreamReport allreduce_stream(Context& context, std::vector<Piece> pieces, const Reduction& how,
-                              const StreamOptions& options, std::span<float> residual);
+                              const StreamOptions& options, std::span<float> residual, bool in_rank_order);
 
 }  // namespace accdp

@@ -42,7 +42,7 @@ std::string difference(const Signature& a, Signature b) {
   if (a.kind == static_cast<std::uint8_t>(OpKind::kBcastCompressed))
     return "ranks disagree on the tensors, codec, chunk size, error bound or reference: ";
   if (a.kind == static_cast<std::uint8_t>(OpKind::kAllreduceCompressed))
-    return "ranks disagree on the tensors, codec, chunk size or error bound: ";
+    return "ranks disagree on the tensors, codec, chunk size or error bound, or on deterministic: ";
   const auto kind = static_cast<OpKind>(a.kind);
   if (kind == OpKind::kAllreduce || kind == OpKind::kReduce) return "ranks disagree on deterministic: ";
   if (kind == OpKind::kReduceScatter) return "ranks disagree on the sizes of their blocks, or on deterministic: ";

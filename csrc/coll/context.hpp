@@ -49,11 +49,10 @@ class Context : public Lookout {
   std::byte* aside() { return steps_.aside(); }  ///< as open(), which gives a slot: a short one beside it
   void open_unwritten() { steps_.open_unwritten(); }
   /// Copies into the own slot what a local rank, or all others (-1), will read there.
-  void write(std::byte* place, ConstBytes data, int local_reader = -1, std::size_t of_bytes = 0) {
-    if (!data.empty()) fabric_.writer(local_reader).write(place, data.data(), data.size(), of_bytes);
+  void write(std::byte* place, ConstBytes data, int local_reader = -1) {
+    if (!data.empty()) writer(local_reader).write(place, data.data(), data.size());
   }
-  /// Whether a result that all others read had better be made elsewhere and written.
-  bool prefers_copies(std::size_t bytes) { return fabric_.writer(-1).prefers_copies(bytes); }
+  SlotWriter& writer(int local_reader) { return fabric_.writer(local_reader); }
   void publish();  ///< the first one waits for all ranks of the node and compares signatures
   void await(int local_rank);
   void await_all() { steps_.await_all(); }

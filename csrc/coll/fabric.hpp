@@ -110,9 +110,12 @@ class Fabric {
   std::string why_no_single_copy() const;
 
   std::span<const void*> sources() { return sources_; }
-  /// Of collectives, into this rank's slots: for one rank of the node to read, or (-1) for all others.
+  /// Of collectives, into this rank's slots: for one rank of the node to read, or (-1) for all others. What only this
+  /// rank reads says nothing about them.
   SlotWriter& writer(int local_reader) {
-    return writers_[local_reader < 0 || topology_.local_size() == 2 ? topology_.local_size() : local_reader];
+    const bool is_other = local_reader >= 0 && local_reader != topology_.local_rank();
+    const bool is_only_other = is_other && topology_.local_size() == 2;
+    return writers_[local_reader < 0 || is_only_other ? topology_.local_size() : local_reader];
   }
   Bytes scratch(std::size_t bytes);
   /// Where signatures of other nodes come in, each with what it carries, and this node's goes out: the first place.

@@ -11,9 +11,7 @@ namespace {
 
 std::size_t part(std::size_t total, std::size_t at, std::size_t most) { return std::min(most, total - at); }
 
-void put(std::byte* to, ConstBytes from) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
+void put(std::byte* to, ConstBytes from) { copy_lines(to, from.data(), from.size()); }
 
 /// Short blocks on one node: those that give theirs away go ahead.
 void gather_ahead(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
@@ -35,7 +33,7 @@ void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, in
   if (t.rank() == root) {
     std::byte* slot = c.open_short();
     for (int rank : t.neighbours())
-      if (rank != root) put(slot + t.local_of(rank) * out.size(), ins[rank]);
+      if (rank != root) c.write(slot + t.local_of(rank) * out.size(), ins[rank], t.local_of(rank));
     c.publish_ahead();
     return copy(out, ins[root]);
   }

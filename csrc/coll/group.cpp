@@ -232,6 +232,11 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
   if (options.bound.value > 0 && (!is_real_float(type) || (op != ReduceOp::kSum && op != ReduceOp::kAvg)))
     usage(std::string("error_bound: expected none for ") + name_of(op) + " of " + name_of(type) +
           "; sums and averages of floats may have one");
+  const bool in_rank_order = deterministic_;
+  if (in_rank_order && (options.bound.value > 0 || (!options.automatic && options.codec)))
+    usage(
+        "deterministic=True: expected neither an error_bound nor a codec but auto or none, because sums of nodes are "
+        "encoded, and these depend on where the ranks are");
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) {
     if (piece.type != type || piece.data.data() != pieces.front().data.data() + bytes)
@@ -243,9 +248,10 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
           std::to_string(bytes / element_bytes(type)));
   StreamReport report;
   collective(OpKind::kAllreduceCompressed,
-             {.layout = layout_of(pieces, options), .type = type, .op = static_cast<std::uint8_t>(op)}, bytes,
-             timeout_s, [&](Context& c) {
-               report = accdp::allreduce_stream(c, std::move(pieces), {type, op, size()}, options, residual);
+             {.layout = layout_of(pieces, options) + in_rank_order, .type = type, .op = static_cast<std::uint8_t>(op)},
+             bytes, timeout_s, [&](Context& c) {
+               report =
+                   accdp::allreduce_stream(c, std::move(pieces), {type, op, size()}, options, residual, in_rank_order);
              });
   return report;
 }

@@ -29,36 +29,44 @@ Slice slice(std::size_t bytes, int i, int k) {
 }
 
 void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  c.write(c.open(), in, receiver);
+  const int me = c.local_rank();
+  if (receiver == me)
+    c.open_unwritten();
+  else
+    c.write(c.open(), in, receiver);
   c.publish();
-  if (receiver >= 0 && receiver != c.local_rank()) return;
+  if (receiver >= 0 && receiver != me) return;
   c.await_all();
   const std::span<const void*> sources = c.sources();
-  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank);
+  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = rank == me ? in.data() : c.slot(rank);
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
 /// The same with one receiver, short: all others go ahead.
 void reduce_ahead(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
-  c.write(c.open_short(), in, receiver);
-  if (receiver != c.local_rank()) return c.publish_ahead();
+  const int me = c.local_rank();
+  if (receiver != me) {
+    c.write(c.open_short(), in, receiver);
+    return c.publish_ahead();
+  }
+  c.open_unwritten();
   c.publish();
   const std::span<const void*> sources = c.sources();
-  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.short_slot(rank);
+  for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = rank == me ? in.data() : c.short_slot(rank);
   reduce(out.data(), sources, in.size() / element_bytes(how.type), how);
 }
 
 /// Reduces into a block that stays in the first cache, and from there into the slot: what the slot is written by is up
 /// to the writer then. take(at, block): before the next one.
 template <class Take>
-void reduce_by_blocks(Context& c, std::byte* slot, std::span<const void*> sources, std::size_t bytes,
+void reduce_by_blocks(SlotWriter& writer, std::byte* slot, std::span<const void*> sources, std::size_t bytes,
                       const Reduction& how, Take take) {
-  alignas(64) std::byte memory[8 << 10];
+  alignas(64) std::byte memory[16 << 10];
   for (std::size_t at = 0; at < bytes; at += sizeof memory) {
     const ConstBytes block(memory, std::min(sizeof memory, bytes - at));
     reduce(memory, sources, block.size() / element_bytes(how.type), how);
     for (const void*& source : sources) source = static_cast<const std::byte*>(source) + block.size();
-    c.write(slot + at, block, -1, bytes);
+    writer.write_part(slot + at, memory, block.size(), bytes);
     take(at, block);
   }
 }
@@ -97,17 +105,18 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
     const std::span<const void*> sources = c.sources();
     for (int rank = 0; rank < k; ++rank) sources[rank] = rank == me ? in.data() + own.begin : c.slot(rank) + place(me);
     std::byte* mine = c.open();
-    const bool by_blocks = c.prefers_copies(own.bytes);
+    std::byte* const sum = receiver == me ? out.data() + own.begin : mine + place(me);
+    SlotWriter& writer = c.writer(receiver);
+    const bool by_blocks = receiver != me && writer.prefers_copies(own.bytes);
     if (by_blocks)
-      reduce_by_blocks(c, mine + place(me), sources, own.bytes, how, [&](std::size_t at, ConstBytes block) {
+      reduce_by_blocks(writer, sum, sources, own.bytes, how, [&](std::size_t at, ConstBytes block) {
         if (wanted) copy_out(out.data() + own.begin + at, block.data(), block.size(), past_caches);
       });
     else
-      reduce(mine + place(me), sources, own.bytes / element_bytes(how.type), how);
+      reduce(sum, sources, own.bytes / element_bytes(how.type), how);
     if (chunk + 1 < chunks) show(chunk + 1, mine);
     c.publish();
-    if (wanted && !by_blocks)  // while others read it
-      copy_out(out.data() + own.begin, mine + place(me), own.bytes, past_caches);
+    if (wanted && !by_blocks && receiver != me) copy_out(out.data() + own.begin, sum, own.bytes, past_caches);
   }
   if (!wanted) return;
   c.await_all();

@@ -14,10 +14,11 @@ namespace {
 constexpr std::size_t kSegment = 4 << 20;
 constexpr std::size_t kLine = 64;
 
-/// Slice `rank` of `ranks` nearly equal ones: where it begins in `bytes`, and its end.
+/// Slice `rank` of `ranks` nearly equal ones, of which none is longer than the first: where it begins in `bytes`, and
+/// its end.
 std::pair<std::size_t, std::size_t> slice(std::size_t bytes, int rank, int ranks) {
-  const std::size_t each = (bytes / ranks + kLine - 1) / kLine * kLine;
-  return {std::min(bytes, rank * each), rank + 1 == ranks ? bytes : std::min(bytes, (rank + 1) * each)};
+  const std::size_t each = (bytes + ranks * kLine - 1) / (ranks * kLine) * kLine;
+  return {std::min(bytes, rank * each), std::min(bytes, (rank + 1) * each)};
 }
 
 /// All-to-all of `ins`, whose part for this rank is as long everywhere as `result`, and reduces what came.

@@ -93,7 +93,9 @@ class ScatterPipeline : SegmentPipeline {
 
   /// Every rank shows its contribution; who speaks for a lane reduces that.
   void reduce_lanes(std::size_t segment, const FrameGrid::Cut& range) {
-    collect(segment, range, [&, slot = c_.open()](std::size_t at, ConstBytes part) { c_.write(slot + at, part); });
+    const int reader = grid_.lanes() > 1 ? -1 : c_.topology().local_of(leader_);
+    collect(segment, range,
+            [&, slot = c_.open()](std::size_t at, ConstBytes part) { c_.write(slot + at, part, reader); });
     c_.publish();
     if (!speaks_) return;
     c_.await_all();

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "coll/algorithms.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -32,9 +33,7 @@ void show_to_node(Context& c, Fill fill, Take take) {
   take(c.slot(local_leader(c)));
 }
 
-void copy_to(std::byte* place, ConstBytes from) {
-  if (!from.empty()) std::memcpy(place, from.data(), from.size());
-}
+void copy_to(std::byte* place, ConstBytes from) { copy_lines(place, from.data(), from.size()); }
 
 }  // namespace
 
@@ -50,7 +49,7 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
     return in.size();
   };
   if (c.local_size() > 1)
-    copy_to(c.open(), in);
+    c.write(c.open(), in, local_leader(c));
   else
     c.open_unwritten();
   Context::Cargo cargo{in.size(), -1, to_node, [&](std::byte* place) {
@@ -77,7 +76,7 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
       c,
       [&](std::byte* slot) {
         if (receiver < 0)
-          copy_to(slot, out);
+          c.write(slot, out);
         else
           reduce_carried(slot);
       },
@@ -90,7 +89,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
   const Topology& t = c.topology();
   c.note({kWithSignatures, 1, data.size()});
   if (t.rank() == root && !t.is_leader())
-    copy_to(c.open(), data);
+    c.write(c.open(), data, local_leader(c));
   else
     c.open_unwritten();
   const auto load = [&](std::byte* place) {
@@ -100,7 +99,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
       {t.is_near(root) ? data.size() : 0, t.node_of(root), -1, load, bcasts_by_tree(data.size(), c.shape())});
   if (t.is_leader() && t.rank() != root) copy_to(data.data(), c.carried(t.node_of(root), data.size()));
   show_to_node(
-      c, [&](std::byte* slot) { copy_to(slot, data); },
+      c, [&](std::byte* slot) { c.write(slot, data); },
       [&](const std::byte* slot) {
         if (t.rank() != root) copy_to(data.data(), {slot, data.size()});
       });
@@ -118,7 +117,7 @@ namespace {
 template <class BytesOf>
 Context::Cargo cargo_of_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_node, BytesOf bytes_of) {
   if (c.local_size() > 1)
-    copy_to(c.open(), in);
+    c.write(c.open(), in, local_leader(c));
   else
     c.open_unwritten();
   return {bytes, -1, to_node, [&c, in, bytes_of](std::byte* place) {

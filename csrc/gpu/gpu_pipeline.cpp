@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/cuda_reduce.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -111,8 +112,7 @@ void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {
   std::byte* const slot = c_.open();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (gives && lane != own_lane() && !part.empty())
-      std::memcpy(slot + offset(segment, lane), part.data(), part.size());
+    if (gives && lane != own_lane()) c_.write(slot + offset(segment, lane), part, groups_.owner(lane));
   }
   c_.publish();
   c_.await_all();
@@ -126,13 +126,13 @@ ConstBytes GpuPipeline::found(std::size_t segment, int group) const {
 void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
   const Bytes mine = own_room(segment);
   std::byte* const slot = c_.open();
-  if (!mine.empty()) std::memcpy(slot + offset(segment, own_lane()), mine.data(), mine.size());
+  c_.write(slot + offset(segment, own_lane()), mine);
   c_.publish();
   c_.await_all();
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
-    if (wanted && lane != own_lane() && !part.empty())
-      std::memcpy(part.data(), c_.slot(groups_.owner(lane)) + offset(segment, lane), part.size());
+    if (wanted && lane != own_lane())
+      copy_lines(part.data(), c_.slot(groups_.owner(lane)) + offset(segment, lane), part.size());
   }
 }
 

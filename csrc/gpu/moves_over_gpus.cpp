@@ -14,6 +14,7 @@
 #include "coll/algorithms.hpp"
 #include "gpu/gpu_pipeline.hpp"
 #include "gpu/shared_gpu.hpp"
+#include "node/copies.hpp"
 
 namespace accdp {
 namespace {
@@ -111,14 +112,13 @@ class MovePipeline : GpuSegments {
   void pass_on_node(std::size_t segment) {
     std::byte* const slot = c_.open();
     for (int rank : apart_) {
-      const ConstBytes part = outgoing(segment, rank);
-      if (!part.empty()) std::memcpy(slot + t_.local_of(rank) * most_, part.data(), part.size());
+      c_.write(slot + t_.local_of(rank) * most_, outgoing(segment, rank), t_.local_of(rank));
     }
     c_.publish();
     c_.await_all();
     for (int rank : apart_) {
       const Bytes part = incoming(segment, rank);
-      if (!part.empty()) std::memcpy(part.data(), c_.slot(t_.local_of(rank)) + me() * most_, part.size());
+      copy_lines(part.data(), c_.slot(t_.local_of(rank)) + me() * most_, part.size());
     }
   }
 

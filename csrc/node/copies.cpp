@@ -6,7 +6,7 @@
 #include <fstream>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <emmintrin.h>
 #endif
 
 namespace accdp {
@@ -50,27 +50,7 @@ struct Line {
       {_mm_loadu_si128(source), _mm_loadu_si128(source + 1), _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)}};
 }
 
-void copy_portable(std::byte* to, const std::byte* from, std::size_t bytes) {
-  for_lines(to, from, bytes, [](std::byte* line, const std::byte* source) {
-    const Line loaded = load(source);
-    for (int i = 0; i < 4; ++i) _mm_store_si128(reinterpret_cast<__m128i*>(line) + i, loaded.parts[i]);
-  });
-}
-
-[[gnu::target("avx2")]] void copy_avx2(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  to += head, from += head, bytes -= head;
-  for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
-    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + 1);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(to), a);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(to) + 1, b);
-  }
-  std::memcpy(to, from, bytes);
-}
-
-const bool kHasAvx2 = __builtin_cpu_supports("avx2");
+const bool kIsAmd = __builtin_cpu_is("amd");
 #endif
 
 }  // namespace
@@ -85,11 +65,15 @@ bool is_past_shared_cache(std::size_t bytes) noexcept {
 
 #if defined(__x86_64__)
 void copy_lines(void* to, const void* from, std::size_t bytes) noexcept {
-  if (bytes < kLeastByLines) {
+  if (!kIsAmd || bytes < kLeastByLines) {
     if (bytes) std::memcpy(to, from, bytes);
     return;
   }
-  (kHasAvx2 ? copy_avx2 : copy_portable)(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  for_lines(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes,
+            [](std::byte* line, const std::byte* source) {
+              const Line loaded = load(source);
+              for (int i = 0; i < 4; ++i) _mm_store_si128(reinterpret_cast<__m128i*>(line) + i, loaded.parts[i]);
+            });
 }
 
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {

@@ -3,8 +3,8 @@
 
 namespace accdp {
 
-/// As memcpy, by loads and stores of vectors. memcpy may use "rep movsb", which on AMD's Zen 4 reads what another core
-/// or memory holds at half the speed, and where places differ by 1 to 15 bytes modulo 4 KiB copies 2 GB/s.
+/// As memcpy, which on AMD's processors may use "rep movsb": on Zen 4 that reads what another core or memory holds at
+/// half the speed of vectors, and copies 2 GB/s where places differ by 1 to 15 bytes modulo 4 KiB. So there by vectors.
 void copy_lines(void* to, const void* from, std::size_t bytes) noexcept;
 
 /// With non-temporal stores: what is written goes to memory without its lines being asked for first, and is in no cache

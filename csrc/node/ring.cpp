@@ -20,7 +20,8 @@ std::size_t Ring::space(std::size_t enough) const {
 
 void Ring::put(const MessageHead& head, const std::byte* payload, SlotWriter& writer) {
   std::uint64_t at = line_->written.load(std::memory_order_relaxed);
-  copy_in(at, &head, sizeof head, std::memcpy);
+  copy_in(at, &head, sizeof head,
+          [](std::byte* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
   if (head.piece)
     copy_in(at + sizeof head, payload, head.piece,
             [&](std::byte* to, const void* from, std::size_t bytes) { writer.write(to, from, bytes); });

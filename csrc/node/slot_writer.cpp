@@ -1,5 +1,6 @@
 #include "node/slot_writer.hpp"
 
+#include <array>
 #include <memory>
 
 #include "base/deadline.hpp"
@@ -14,6 +15,7 @@ constexpr std::size_t kLeastBytes = 4 << 10;
 // Of a piece that is written past the caches, what is written by ordinary stores to see what they cost.
 constexpr std::size_t kSampleBytes = 16 << 10;
 constexpr std::size_t kLongBytes = 128 << 10;
+constexpr std::size_t kLine = 64;
 
 template <class Body>
 double ns_per_byte(std::size_t bytes, Body body) {
@@ -22,21 +24,28 @@ double ns_per_byte(std::size_t bytes, Body body) {
   return std::chrono::duration<double, std::nano>(Clock::now() - began).count() / static_cast<double>(bytes);
 }
 
-/// What a core takes to read what was written past its caches, of this machine.
-double measure_read_back() {
+/// So that what is timed next are the stores, not where their data come from.
+void bring_near(const std::byte* data, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLine)
+    static_cast<void>(*static_cast<const volatile std::byte*>(data + at));
+}
+
+/// What the slower side of a way through memory takes: stores past the caches, or reading what they wrote.
+double measure_memory() {
   constexpr std::size_t kPart = 64 << 10, kParts = 5;
   const auto memory = std::make_unique<std::byte[]>((kParts + 1) * kPart);
   std::byte* const place = memory.get() + kParts * kPart;
-  double times[kParts];
-  for (std::size_t part = 0; part < kParts; ++part) copy_past_caches(memory.get() + part * kPart, place, kPart);
-  for (std::size_t part = 0; part < kParts; ++part)
-    times[part] = ns_per_byte(kPart, [&] { copy_lines(place, memory.get() + part * kPart, kPart); });
-  std::nth_element(times, times + kParts / 2, times + kParts);
-  return times[kParts / 2];
+  std::array<double, kParts> writing, reading;
+  const auto part = [&](std::size_t i) { return memory.get() + i * kPart; };
+  for (std::size_t i = 0; i < kParts; ++i)
+    writing[i] = ns_per_byte(kPart, [&] { copy_past_caches(part(i), place, kPart); });
+  for (std::size_t i = 0; i < kParts; ++i) reading[i] = ns_per_byte(kPart, [&] { copy_lines(place, part(i), kPart); });
+  for (auto* times : {&writing, &reading}) std::nth_element(times->begin(), times->begin() + kParts / 2, times->end());
+  return std::max(writing[kParts / 2], reading[kParts / 2]);
 }
 
-double read_back_ns_per_byte() {
-  static const double measured = measure_read_back();
+double memory_ns_per_byte() {
+  static const double measured = measure_memory();
   return measured;
 }
 
@@ -47,30 +56,35 @@ SlotWriter::SlotWriter()
            : settings().slot_stores == "streaming"                         ? How::kStreaming
                                                                            : How::kAuto) {}
 
-StoreChoice& SlotWriter::choice_for(std::size_t bytes) noexcept {
+SlotWriter::SlotWriter(double memory_ns_per_byte)
+    : how_(How::kAuto), choices_{StoreChoice(memory_ns_per_byte), StoreChoice(memory_ns_per_byte)} {}
+
+StoreChoice& SlotWriter::choice_for(std::size_t bytes) {
   std::optional<StoreChoice>& choice = choices_[bytes >= kLongBytes];
-  if (!choice) choice.emplace(read_back_ns_per_byte());
+  if (!choice) choice.emplace(memory_ns_per_byte());
   return *choice;
 }
 
-bool SlotWriter::prefers_copies(std::size_t bytes) noexcept {
+bool SlotWriter::prefers_copies(std::size_t bytes) {
   if (how_ != How::kAuto || bytes < kLeastBytes) return how_ == How::kStreaming && bytes >= kLeastBytes;
   StoreChoice& choice = choice_for(bytes);
   is_due_ = is_due_ || choice.is_due();
   return is_due_ || choice.past_caches();
 }
 
-void SlotWriter::write(std::byte* to, const void* from, std::size_t bytes, std::size_t of_bytes) noexcept {
-  if (how_ == How::kCached || bytes < kLeastBytes) return copy_lines(to, from, bytes);
+void SlotWriter::write_part(std::byte* to, const void* from, std::size_t bytes, std::size_t of_bytes) {
+  if (how_ == How::kCached || std::max(bytes, of_bytes) < kLeastBytes) return copy_lines(to, from, bytes);
   if (how_ == How::kStreaming) return copy_past_caches(to, from, bytes);
+  const auto* data = static_cast<const std::byte*>(from);
   StoreChoice& choice = choice_for(std::max(bytes, of_bytes));
   std::size_t done = 0;
-  if (is_due_ || choice.is_due()) {
+  if (is_due_ || (of_bytes == 0 && choice.is_due())) {
     is_due_ = false;
     done = std::min(bytes, kSampleBytes);
-    choice.note(ns_per_byte(done, [&] { copy_lines(to, from, done); }));
+    bring_near(data, done);
+    choice.note(ns_per_byte(done, [&] { copy_lines(to, data, done); }));
   }
-  copy_out(to + done, static_cast<const std::byte*>(from) + done, bytes - done, choice.past_caches());
+  copy_out(to + done, data + done, bytes - done, choice.past_caches());
 }
 
 }  // namespace accdp

@@ -12,10 +12,11 @@ namespace accdp {
 /// hardly more than one at a time, which takes the longer the farther their cores are: on an AMD EPYC 3 ns a line on
 /// one core's two threads, 7 to 10 in one socket, 30 to 40 between sockets. Past the caches the writer waits for
 /// nothing, but the reader gets what memory gives. Who writes is then the slower one of the two or, past the caches,
-/// who reads: so the writer compares what its own stores cost with what reading back from memory does.
+/// who reads: so the writer compares what its own stores cost with what a way through memory does. Near that limit
+/// either is as good, and memory has more to do past the caches: so only what costs twice as much is far.
 class StoreChoice {
  public:
-  explicit StoreChoice(double read_back_ns_per_byte) : read_back_(read_back_ns_per_byte) {}
+  explicit StoreChoice(double memory_ns_per_byte) : memory_(memory_ns_per_byte) {}
 
   bool past_caches() const { return past_caches_; }
   /// Whether the next piece should be written by ordinary stores, and timed. To be asked once for each.
@@ -28,12 +29,12 @@ class StoreChoice {
   /// fast, for others may have had this core meanwhile.
   void note(double ns_per_byte) {
     if (past_caches_) {
-      if (ns_per_byte < read_back_ * kFast) *this = StoreChoice(read_back_);
+      if (ns_per_byte < memory_ * kNear) *this = StoreChoice(memory_);
       return;
     }
     least_ = std::min(least_, ns_per_byte);
     if (++samples_ < kSamples) return;
-    past_caches_ = least_ > read_back_ * kSlow;
+    past_caches_ = least_ > memory_ * kFar;
     samples_ = 0;
     least_ = std::numeric_limits<double>::infinity();
     is_decided_ = true;
@@ -41,9 +42,9 @@ class StoreChoice {
 
  private:
   static constexpr int kSamples = 8, kOften = 4, kSeldom = 32;  // pieces
-  static constexpr double kSlow = 1.15, kFast = 0.9;            // between them nothing is worth a change
+  static constexpr double kFar = 2, kNear = 1.5;
 
-  double read_back_, least_ = std::numeric_limits<double>::infinity();
+  double memory_, least_ = std::numeric_limits<double>::infinity();
   int samples_ = 0, until_due_ = 1;
   bool past_caches_ = false, is_decided_ = false;
 };
@@ -52,19 +53,22 @@ class StoreChoice {
 class SlotWriter {
  public:
   SlotWriter();  ///< as ACCDP_SLOT_STORES says
+  /// By what ordinary stores cost, where the way through memory costs so much.
+  explicit SlotWriter(double memory_ns_per_byte);
 
-  /// `of_bytes`: of the piece that this is a part of, if it is.
-  void write(std::byte* to, const void* from, std::size_t bytes, std::size_t of_bytes = 0) noexcept;
+  void write(std::byte* to, const void* from, std::size_t bytes) { write_part(to, from, bytes, 0); }
+  /// Of a piece of `of_bytes` that prefers_copies() was asked about.
+  void write_part(std::byte* to, const void* from, std::size_t bytes, std::size_t of_bytes);
   /// Whether a piece that could be made in its place should be made elsewhere and written from there. To be asked once
   /// for each.
-  bool prefers_copies(std::size_t bytes) noexcept;
+  bool prefers_copies(std::size_t bytes);
 
  private:
   enum class How { kCached, kStreaming, kAuto } how_;
   bool is_due_ = false;  // already, as prefers_copies() has said
   // Of short pieces and of long ones, whose lines their readers no longer have in their own caches.
   std::optional<StoreChoice> choices_[2];
-  StoreChoice& choice_for(std::size_t bytes) noexcept;
+  StoreChoice& choice_for(std::size_t bytes);
 };
 
 }  // namespace accdp

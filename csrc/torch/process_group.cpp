@@ -193,6 +193,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions
                 [](Group& group, double timeout_s, const Way&) { group.barrier(timeout_s); });
 }
 
+Machine ProcessGroupAccdp::measure() {
+  launch({c10d::OpType::UNKNOWN, "accdp:measure", {}, {}, c10d::kUnsetTimeout, false},
+         [](Group& group, double timeout_s, const Way&) { group.measure(timeout_s); });
+  return group_->machine();
+}
+
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const auto started = Clock::now();

@@ -100,6 +100,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// How data of devices goes; empty where only host memory is moved.
   std::string device_path() const { return devices_.type() ? devices_.route().describe() : ""; }
   void set_deterministic(bool on) { group_->set_deterministic(on); }
+  /// As Group::measure(), in the order of the group's operations.
+  Machine measure();
   /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
   void set_bcast(StreamCall call);
   // Streams throw the core's own errors, and only why they cannot begin; theirs are in the work, with which `report`

@@ -18,6 +18,18 @@ void many_nodes(Group& group) {
   }
 }
 
+/// Fewer bytes than each rank could have a cache line of, and some more.
+void many_owners(Group& group) {
+  group.set_deterministic(true);
+  for (std::size_t count : {std::size_t{1}, std::size_t{23}, std::size_t{1559}, std::size_t{1600}}) {
+    Ints mine = input(group.rank(), count), result(count);
+    group.allreduce(bytes(mine), bytes(result), kType, ReduceOp::kSum);
+    CHECK(result == sum_of_inputs(group.size(), count));
+    group.reduce(bytes(mine), bytes(mine), kType, ReduceOp::kSum, 3);
+    if (group.rank() == 3) CHECK(mine == result);
+  }
+}
+
 /// A group keeps the sizes that it was formed with; changed settings are for groups formed later.
 void settings_change(Group& group) {
   group.set_timeout_s(10);
@@ -98,6 +110,12 @@ int main() {
          std::vector<int> nodes(130);
          std::iota(nodes.begin(), nodes.end(), 0);
          run_nodes(nodes, many_nodes);
+       }},
+      {"96 nodes, in the order of ranks",
+       [] {
+         std::vector<int> nodes(96);
+         std::iota(nodes.begin(), nodes.end(), 0);
+         run_nodes(nodes, many_owners);
        }},
   };
   bool good = true;

@@ -2,6 +2,7 @@
 #include "node/slot_writer.hpp"
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -11,8 +12,8 @@
 
 using namespace accdp;
 
-constexpr double kReadBack = 0.12;                            // ns per byte
-constexpr double kOneCore = 0.04, kNear = 0.11, kFar = 0.58;  // of ordinary stores
+constexpr double kMemory = 0.12;                              // ns per byte
+constexpr double kOneCore = 0.04, kNear = 0.15, kFar = 0.58;  // of ordinary stores
 constexpr double kPreempted = 60;
 
 /// Writes so many pieces; returns for how many of them ordinary stores were chosen without being due.
@@ -28,14 +29,14 @@ int write(StoreChoice& choice, int pieces, const std::function<double(int)>& cos
 
 void near_stays_in_caches() {
   for (double cost : {kOneCore, kNear}) {
-    StoreChoice choice(kReadBack);
+    StoreChoice choice(kMemory);
     write(choice, 1000, [&](int) { return cost; });
     CHECK(!choice.past_caches());
   }
 }
 
 void far_goes_past_caches() {
-  StoreChoice choice(kReadBack);
+  StoreChoice choice(kMemory);
   CHECK(write(choice, 1000, [](int) { return kFar; }) == 0);
   CHECK(choice.past_caches());
   int due = 0;
@@ -45,18 +46,23 @@ void far_goes_past_caches() {
 
 /// Others have this core at times: that is no distance.
 void a_lost_core_is_not_far() {
-  StoreChoice choice(kReadBack);
+  StoreChoice choice(kMemory);
   write(choice, 4000, [](int i) { return i % 5 ? kPreempted : kNear; });
   CHECK(!choice.past_caches());
 }
 
 /// A rank may come to run elsewhere.
 void follows_ranks_that_move() {
-  StoreChoice choice(kReadBack);
+  StoreChoice choice(kMemory);
   write(choice, 100, [](int) { return kFar; });
   CHECK(choice.past_caches());
-  write(choice, 40, [](int) { return kOneCore; });
-  CHECK(!choice.past_caches());
+  for (double near : {kOneCore, kNear}) {
+    write(choice, 40, [&](int) { return near; });
+    CHECK(!choice.past_caches());
+    write(choice, 200, [](int) { return kFar; });
+    CHECK(choice.past_caches());
+  }
+  write(choice, 40, [](int) { return kNear; });
   const int late = write(choice, 200, [](int) { return kFar; });
   CHECK(choice.past_caches() && late < 64);
 }
@@ -69,6 +75,25 @@ void arrives_whole(SlotWriter& writer, std::size_t bytes, std::size_t to, std::s
   writer.write(place.data() + to, source.data() + from, bytes);
   for (std::size_t i = 0; i < place.size(); ++i)
     CHECK(place[i] == (i >= to && i < to + bytes ? source[from + i - to] : kUntouched));
+}
+
+/// What the writer times decides: no memory is as fast as free, and all caches are faster than one that takes for ever.
+void what_stores_cost_decides() {
+  std::vector<std::byte> source(32 << 10), place(32 << 10);
+  for (const auto& [memory_ns_per_byte, goes_past] : {std::pair{0.0, true}, {1e9, false}}) {
+    SlotWriter writer(memory_ns_per_byte);
+    for (std::size_t bytes : {std::size_t{4096}, source.size()})  // one kind of pieces, of two lengths
+      for (int piece = 0; piece < 8; ++piece) writer.write(place.data(), source.data(), bytes);
+    int copies = 0;
+    for (int piece = 0; piece < 100; ++piece) {
+      copies += writer.prefers_copies(source.size());
+      // A piece in parts is one piece: only its first part is looked at.
+      for (int part = 0; part < 4; ++part)
+        writer.write_part(place.data(), source.data(), source.size() / 4, source.size());
+    }
+    CHECK(goes_past ? copies == 100 : copies < 30);
+    CHECK(!writer.prefers_copies(64));
+  }
 }
 
 void settings_decide() {
@@ -93,5 +118,6 @@ int main() {
   far_goes_past_caches();
   a_lost_core_is_not_far();
   follows_ranks_that_move();
+  what_stores_cost_decides();
   settings_decide();
 }

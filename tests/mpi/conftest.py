@@ -22,7 +22,10 @@ TOPOLOGIES = {
     2: ["", "2x1"],
     3: ["", "0,1,0", "3x1"],
     4: ["", "2x2", "4x1", "0,0,0,1"],
-    8: ["2x4", "4x2", "8x1", "0,1,0,2,2,2,1,3"],
+    5: ["", "0,1,0,1,2", "5x1"],
+    6: ["3x2", "0,1,1,0,0,2"],
+    7: ["", "0,0,0,1,1,1,2", "7x1"],
+    8: ["", "2x4", "4x2", "8x1", "0,1,0,2,2,2,1,3"],
 }
 
 _ALL_PASSED = pytest.StashKey[bool]()
@@ -71,6 +74,11 @@ def _meet(item):
         if verdict is not None:
             pytest.fail(f"well on this rank, but rank {rank} ended by {verdict}", pytrace=False)
     return result
+
+
+def pytest_itemcollected(item):
+    if not item.get_closest_marker("mpi"):  # without it tests/conftest.py leaves it out where there are several ranks
+        item.add_marker(pytest.mark.mpi)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

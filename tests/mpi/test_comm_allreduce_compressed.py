@@ -4,7 +4,7 @@ import cases
 import numpy as np
 import pytest
 
-from accdp_comm import MismatchError, UsageError, _core, allreduce_compressed, nvcomp, relative, settings
+from accdp_comm import Communicator, MismatchError, UsageError, _core, allreduce_compressed, nvcomp, relative, settings
 
 nvcomp.find()
 
@@ -62,7 +62,7 @@ def test_without_a_bound_it_is_an_allreduce(chunks, world, codec, datatype):
             assert bytes_of(x) == bytes_of(like), f"{codec}, {case}"
 
 
-@pytest.mark.parametrize(("op", "codec"), [("sum", "qpk"), ("avg", "qpk"), ("avg", "qhuff")])
+@pytest.mark.parametrize(("op", "codec"), [("sum", "qpk"), ("avg", "qpk"), ("avg", "qhuff"), ("sum", "auto")])
 @pytest.mark.parametrize("bound", [1e-3, relative(0.05)], ids=["absolute", "relative"])
 @pytest.mark.parametrize("datatype", FLOATS)
 def test_within_the_bound(chunks, world, datatype, bound, op, codec):
@@ -126,6 +126,21 @@ def test_what_nobody_would_encode_goes_as_in_any_allreduce(world):
         assert (x == like).all()
         if zeros_on is None:
             assert result.codec == "none" and result.wire_bytes == result.logical_bytes, str(result)
+
+
+def test_deterministic_groups_encode_nothing(comm, topology):
+    """What is encoded are sums of nodes, which depend on where the ranks are."""
+    with settings.override(topology=topology), Communicator(comm, timeout_s=60, deterministic=True) as world:
+        x = contribution(world.rank, "float32", 20_011)
+        like = x.copy()
+        world.allreduce(like, "avg")
+        for codec in ("auto", "none"):
+            y = x.copy()
+            result = allreduce_compressed(y, "avg", group=world, codec=codec)
+            assert bytes_of(y) == bytes_of(like) and result.codec == "none" and result.algorithm == "rank_order"
+        for wrong in ({"codec": "fpk"}, {"error_bound": 1e-3}):
+            with pytest.raises(UsageError, match="deterministic=True: expected neither an error_bound nor a codec"):
+                allreduce_compressed(x, group=world, **wrong)
 
 
 def test_ranks_that_disagree(world):

@@ -8,8 +8,6 @@ import pytest
 
 from accdp_comm import UsageError
 
-pytestmark = pytest.mark.mpi
-
 X = np.ones(12)
 READ_ONLY = np.ones(12)
 READ_ONLY.flags.writeable = False

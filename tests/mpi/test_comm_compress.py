@@ -29,9 +29,6 @@ from accdp_comm import (
     settings,
 )
 
-pytestmark = pytest.mark.mpi
-
-
 # -- one tensor, exactly ---------------------------------------------------------------------------------------------
 
 

@@ -25,9 +25,6 @@ from accdp_comm import (
     settings,
 )
 
-pytestmark = pytest.mark.mpi
-
-
 # -- error_bound -----------------------------------------------------------------------------------------------------
 
 BOUNDS = [1e-45, 1e-40, 1e-8, 1e-3, 0.5, 1e3, 1e30, 1e300]

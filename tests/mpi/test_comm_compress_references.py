@@ -22,9 +22,6 @@ from accdp_comm import (
     bcast_compressed,
 )
 
-pytestmark = pytest.mark.mpi
-
-
 # -- reference -------------------------------------------------------------------------------------------------------
 
 

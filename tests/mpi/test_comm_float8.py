@@ -5,7 +5,6 @@ import pytest
 from accdp_comm import Communicator, settings
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "recursive_doubling", "ring", "pipeline"])

@@ -10,8 +10,6 @@ from reference import assert_same
 
 from accdp_comm import Communicator, Error, MismatchError, UsageError, cards, settings
 
-pytestmark = pytest.mark.mpi
-
 
 def check(world: Communicator) -> None:
     """A look at every way that bytes take: all to all, from each root, and from rank to rank."""

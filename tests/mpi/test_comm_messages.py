@@ -8,8 +8,6 @@ import pytest
 
 from accdp_comm import Communicator, MismatchError, settings, waitall
 
-pytestmark = pytest.mark.mpi
-
 # Bytes. On a node 1024 is the longest that is sent before it is asked for, between nodes that travels with its head is
 # 61392.
 LENGTHS = [0, 1, 100, 1024, 1025, 4096, 50_000, 61_392, 61_393, 300_000]

@@ -8,8 +8,6 @@ from reference import assert_same
 
 from accdp_comm import Communicator
 
-pytestmark = pytest.mark.mpi
-
 
 @pytest.mark.parametrize("datatype", cases.MOVED)
 def test_bcast(world, datatype):

@@ -5,8 +5,6 @@ import pytest
 
 from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, settings
 
-pytestmark = pytest.mark.mpi
-
 PIECE = 60 << 10  # csrc/mpi/mpi_wire.cpp
 HEAD, RECORD, SIGNATURE = 64, 16, 64
 

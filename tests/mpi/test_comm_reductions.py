@@ -6,8 +6,6 @@ import pytest
 from cases import Case, plain_of
 from reference import assert_same, combined
 
-pytestmark = pytest.mark.mpi
-
 
 def everybody(case: Case, part: int = 0, count: int | None = None) -> list[np.ndarray]:
     return [case.plain(rank, part, count) for rank in range(case.size)]

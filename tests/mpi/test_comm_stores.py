@@ -7,9 +7,7 @@ from reference import assert_same, combined
 
 from accdp_comm import Communicator, settings
 
-pytestmark = pytest.mark.mpi
-
-# Around what is written in one way or another, and around a chunk; 1 more than whole cache lines.
+# Around what is written in one way or another, and around a chunk.
 COUNTS = [1025, 4096, 16_385, 300_001]
 
 
@@ -25,21 +23,24 @@ def everybody(case: Case) -> list[np.ndarray]:
     return [case.plain(rank) for rank in range(case.size)]
 
 
-@pytest.mark.parametrize("datatype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("datatype", "op"), [("float32", "sum"), ("bfloat16", "avg"), ("complex128", "avg")])
 @pytest.mark.parametrize("count", COUNTS)
-def test_reductions(world, datatype, count):
-    case = Case(world.size, datatype, count, "sum")
-    wanted = combined("sum", everybody(case))
+def test_reductions(world, datatype, op, count):
+    case = Case(world.size, datatype, count, op)
+    wanted = combined(op, everybody(case))
     x, out = case.given(world.rank), case.blank(count)
     for _ in range(3):  # auto looks at some pieces
-        world.allreduce(x, out=out)
+        world.allreduce(x, op, out=out)
         assert_same(plain_of(out), wanted, f"allreduce, {case}")
     for root in range(world.size):
         mine = case.given(world.rank)
-        world.reduce(mine, root=root, out=out)
+        world.reduce(mine, op, root, out)
         if world.rank == root:
             assert_same(plain_of(out), wanted, f"reduce to {root}, {case}")
-    world.allreduce(x)
+        world.reduce(mine, op, root)
+        if world.rank == root:
+            assert_same(plain_of(mine), wanted, f"reduce to {root} in place, {case}")
+    world.allreduce(x, op)
     assert_same(plain_of(x), wanted, f"allreduce in place, {case}")
 
 

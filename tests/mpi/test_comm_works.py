@@ -10,8 +10,6 @@ import pytest
 import accdp_comm
 from accdp_comm import Communicator, MismatchError, PeerDied, PeerTimeout, UsageError, waitall
 
-pytestmark = pytest.mark.mpi
-
 LENGTHS = [0, 1, 1024, 1025, 50_000, (1 << 20) + 1]  # bytes; on a node 1024 is the longest that is not asked for
 
 

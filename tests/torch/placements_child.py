@@ -13,20 +13,35 @@ import torch.distributed as dist
 from accdp_comm import Communicator, Options, settings
 
 COUNTS = (7, 3000, 50_001)
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LARGE = 1_100_000  # more than what goes in one turn between nodes
+DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
+)
+# What else decides how a reduction is cut and by which way it goes: none of it may show.
+WAYS = (
+    {"allreduce": "ring", "chunk_bytes": "64k", "flat_bytes": "4k"},
+    {"allreduce": "direct", "chunk_bytes": "8k", "flat_bytes": "0", "slot_stores": "streaming"},
+)
 
 
 def contribution(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
     """Values whose sum depends on the order."""
     values = torch.randn(count, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+    if dtype.itemsize == 1:
+        return values.to(dtype)  # few sums of larger ones would be finite
     return (values * 10.0 ** (rank % 4)).to(dtype)
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def results(comm: Communicator) -> int:
     """Checksum of what this rank gets from all kinds of reductions."""
     check = 0
     for dtype in DTYPES:
-        for count in COUNTS:
+        for count in (*COUNTS, LARGE) if dtype is torch.float32 else COUNTS:
             for op in ("sum", "avg"):
                 x = contribution(comm.rank, count, dtype)
                 comm.allreduce(x, op)
@@ -35,8 +50,29 @@ def results(comm: Communicator) -> int:
                 whole = contribution(comm.rank, (count // comm.size + 1) * comm.size, dtype)
                 part = comm.reduce_scatter(whole, op)
                 for tensor in (x, part, *([root] if comm.rank == comm.size - 1 else [])):
-                    check = zlib.crc32(tensor.view(torch.uint8).numpy(), check)
+                    check = zlib.crc32(bytes_of(tensor), check)
     return check
+
+
+def of_one(comm: Communicator) -> torch.Tensor:
+    return comm.allreduce(contribution(comm.rank, COUNTS[-1], torch.float32))
+
+
+def check_other_ways(placement: str, wanted: torch.Tensor) -> None:
+    """Chunks, algorithms and torch groups change nothing."""
+    for way in WAYS:
+        with settings.override(topology=placement, **way), Communicator(deterministic=True) as comm:
+            assert bytes_of(of_one(comm)) == bytes_of(wanted), f"{placement}, {way}"
+    with settings.override(topology=placement):
+        group = dist.new_group(pg_options=Options("none", deterministic=True))
+        x = contribution(dist.get_rank(), COUNTS[-1], torch.float32)
+        mine, part = x.clone(), x[: len(x) // dist.get_world_size()].clone()
+        dist.all_reduce(mine, group=group)
+        assert bytes_of(mine) == bytes_of(wanted), f"{placement}, dist.all_reduce"
+        whole = x[: len(part) * dist.get_world_size()]
+        dist.reduce_scatter_tensor(part, whole, group=group)
+        at = dist.get_rank() * len(part)
+        assert bytes_of(part) == bytes_of(wanted[at : at + len(part)]), f"{placement}, dist.reduce_scatter_tensor"
 
 
 def refuse_ranks_that_disagree() -> None:
@@ -58,6 +94,8 @@ def main(*placements: str) -> None:
             every: list = [None] * comm.size
             dist.all_gather_object(every, results(comm))
             found[placement] = zlib.crc32(repr(every).encode())
+            wanted = of_one(comm)
+        check_other_ways(placement, wanted)
     refuse_ranks_that_disagree()
     if dist.get_rank() == 0:
         print(json.dumps(found))

@@ -201,11 +201,29 @@ def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
         store.wait(["rank 0 gave up"])
 
 
+@pytest.mark.on_ranks(3)
+def test_measure(rank, size):
+    """All ranks hold the same numbers afterwards, in the order of what was begun before."""
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    found = accdp_comm.measure()
+    assert work.is_completed()
+    numbers = [found.step_s, found.node_bytes_per_s, found.reduce_bytes_per_s]
+    assert all(number > 0 for number in numbers)
+    every = [None] * size
+    dist.all_gather_object(every, numbers)
+    assert every == [numbers] * size
+    pair = dist.new_group([0, 2])
+    assert (accdp_comm.measure(pair) is None) == (rank == 1)
+    assert total() == size
+
+
 @pytest.mark.on_ranks(2)
 def test_monitored_barrier_is_for_our_groups(rank, size):
     beside = dist.new_group(backend="gloo")
     with pytest.raises(ValueError, match="gloo, expected accdp"):
         accdp_comm.monitored_barrier(beside)
+    with pytest.raises(accdp_comm.UsageError, match="measure: the group's backend is gloo, expected accdp"):
+        accdp_comm.measure(beside)
 
 
 @pytest.mark.on_ranks(4)

@@ -1,5 +1,6 @@
 """The communication hook that averages gradients compressed between nodes."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from accdp_comm import UsageError, relative
-from accdp_comm.hooks import compressed_allreduce
+from accdp_comm.hooks import _add, compressed_allreduce
 
 CHILD = str(Path(__file__).with_name("hooks_child.py"))
 
@@ -49,6 +50,48 @@ def test_what_was_left_out_follows_its_parameter_into_other_buckets(rank, size):
     assert hook._residual_of(Bucket(one), [2]).tolist() == [0, 1]
     assert hook._residual_of(Bucket(two, three), [3, 1]) is moved
     assert len(hook._buckets) == 2
+
+
+@pytest.mark.on_ranks(1)
+def test_what_was_left_out_goes_into_checkpoints(rank, size):
+    model = torch.nn.Linear(3, 2)
+    hook = compressed_allreduce(relative(0.1))
+    bucket, counts = Bucket(model.weight, model.bias), [6, 2]
+    assert hook.state_dict(model) == {}
+    hook._residual_of(bucket, counts).copy_(torch.arange(8.0))
+    saved = hook.state_dict(model)
+    assert saved["weight"].tolist() == [0, 1, 2, 3, 4, 5] and saved["bias"].tolist() == [6, 7]
+    hook.load_state_dict(model, {})
+    assert hook._residual_of(bucket, counts).tolist() == [0] * 8
+    hook.load_state_dict(model, saved)
+    assert hook._residual_of(bucket, counts).tolist() == list(range(8))
+    other = compressed_allreduce(relative(0.1))
+    with pytest.raises(UsageError, match="state\\['bias'\\] has 2 elements: expected no such name"):
+        other.load_state_dict(torch.nn.Linear(3, 2, bias=False), saved)
+    with pytest.raises(UsageError, match="state\\['weight'\\] has 6 elements: expected a tensor of 9 elements"):
+        other.load_state_dict(torch.nn.Linear(3, 3), saved)
+
+
+@pytest.mark.on_ranks(1)
+def test_models_that_are_gone_leave_nothing(rank, size):
+    hook = compressed_allreduce(relative(0.1))
+    model = torch.nn.Linear(3, 2)
+    hook._residual_of(Bucket(model.weight), [6]).fill_(1)
+    del model
+    gc.collect()
+    assert len(hook._left) == 0
+
+
+@pytest.mark.on_ranks(1)
+@pytest.mark.parametrize("datatype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_rounding_what_is_added_loses_nothing(rank, size, datatype):
+    gradients = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(datatype)
+    residual = torch.randn(1000, generator=torch.Generator().manual_seed(2)) * 1e-4
+    wanted = gradients.double() + residual.double()
+    rounded = _add(gradients, residual)
+    kept = gradients.double() + (0 if rounded is None else rounded.double())
+    assert torch.allclose(kept, wanted, rtol=1e-6, atol=1e-7)
+    assert (rounded is None) == (datatype in (torch.float32, torch.float64))
 
 
 @pytest.mark.on_ranks(2)

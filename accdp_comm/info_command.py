@@ -78,4 +78,6 @@ def _show_plan(options: argparse.Namespace) -> int:
             found = comm.plan(op, nbytes)
         if comm.rank == 0:
             print(json.dumps(found.as_dict(), indent=2) if options.json else found)
+            if comm.size == 1 and not imagined and not options.json:
+                print("\nof more ranks: --topology NODESxRANKS, or start it by mpiexec to plan for that job")
     return 0

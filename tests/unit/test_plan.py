@@ -28,6 +28,13 @@ def test_the_choice_is_the_cheapest(op, shape):
         assert all(way.seconds >= it.seconds for way in rivals), it
 
 
+def test_docs_tell_every_way():
+    """Steps and bytes on the wire of each, in a table."""
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    for name, _ in [*_core.reduce_algorithms(), *_core.bcast_algorithms()]:
+        assert name == "auto" or f"\n| {name} | " in page, name
+
+
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "1x1"])
 @pytest.mark.parametrize("op", _core.planned_ops())
 def test_more_bytes_never_take_less_time(op, shape):
@@ -97,7 +104,8 @@ def test_command(capsys):
     assert cli.main(["info", "--plan", "alltoall", "4G", "--topology", "999999x2000"]) == 0
     assert " 36.38 TiB " in capsys.readouterr().out  # 3.725e+04 GiB would touch the column before
     assert cli.main(["info", "--plan", "allreduce", "1k"]) == 0
-    assert "1 rank" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "1 rank" in text and "--topology" in text
 
 
 @pytest.mark.parametrize("op", ["bcast", "allreduce", "allgather", "reduce_scatter", "alltoall"])

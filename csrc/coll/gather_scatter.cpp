@@ -1,7 +1,6 @@
 // Gather and scatter of blocks of one size. Ranks on root's node go through its slots, chunk by chunk;
 // ranks of other nodes exchange directly with root, so each byte crosses the wire once, meanwhile.
 // Cost: gather ceil(S/c) steps, scatter ceil(S*k/c) steps; S bytes per remote rank.
-#include <cstring>
 
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"

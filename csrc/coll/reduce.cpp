@@ -6,7 +6,6 @@
 //      reduce_over_nodes.cpp.
 // All ranks get the same bits: each element is reduced by one rank, or by all in the same order.
 // Cost: ceil(S/c) + 1 steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
-#include <cstring>
 #include <optional>
 
 #include "coll/algorithms.hpp"

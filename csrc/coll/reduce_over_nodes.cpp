@@ -7,7 +7,6 @@
 // All ranks get the same bits: each element is reduced on a node by one rank, over nodes by one rank, in order.
 // Cost: 2*S*(nodes-1)/nodes bytes out of and into each node; 3*ceil(S/c) steps beside them, 2*ceil(S/c) with lanes.
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "coll/algorithms.hpp"

@@ -9,7 +9,6 @@
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
 // fabric.hpp. Cost: one message's way, at the hub two, along a tree log2(nodes); S*(nodes-1) bytes out of each node
 // that has something to tell; 2 steps, 1 with a rank per node.
-#include <cstring>
 
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"

@@ -1,6 +1,5 @@
 #include "gpu/gpu_pipeline.hpp"
 
-#include <cstring>
 #include <mutex>
 #include <utility>
 

@@ -99,8 +99,9 @@ test-mpi: build $(STAMPS)/test
 	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
 	done; done
 	@for ranks in $(MORE_RANKS); do \
-	  echo "$(MPIEXEC) -n $$ranks pytest $(MPI_MORE)"; \
-	  $(LIMIT) 300 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $(MPI_MORE) || exit 1; \
+	  if [ $$ranks -eq 8 ]; then tests="$(MPI_OTHERS)"; else tests="$(MPI_MORE)"; fi; \
+	  echo "$(MPIEXEC) -n $$ranks pytest $$tests"; \
+	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
 	done
 
 # -- checks -------------------------------------------------------------------------------------------------------

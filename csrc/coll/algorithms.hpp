@@ -35,6 +35,9 @@ bool overlap(ConstBytes a, ConstBytes b);
 /// Operations over few nodes whose data go along with the signatures (cost.hpp says which).
 void reduce_with_signatures(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 void bcast_with_signatures(Context& context, Bytes data, int root);
+void reduce_scatter_with_signatures(Context& context, const std::vector<ConstBytes>& ins, Bytes out,
+                                    const Reduction& how);
+void scatter_with_signatures(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root);
 void gather_with_signatures(Context& context, ConstBytes in, const std::vector<Bytes>& outs, int root);
 /// Of the blocks of a node's ranks.
 std::size_t bytes_of_node(const Topology& topology, int node, const std::vector<Bytes>& blocks);

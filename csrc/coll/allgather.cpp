@@ -166,7 +166,7 @@ class GatherByLikes {
     PiecewiseExchange blocks(c_, std::move(incoming), std::move(outgoing), piece_bytes_);
     for (std::size_t round = 0; round * piece_bytes_ < longest_; ++round) {
       hand_round(me, round * piece_bytes_);
-      blocks.await_round(round);
+      blocks.await_round();
       for (int step = 1; step < nodes; ++step) hand_round((me + nodes - step) % nodes, round * piece_bytes_);
     }
   }

@@ -1,9 +1,15 @@
-// All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends to
-// the node's ranks, from which all know the number of steps and each receiver checks its own sizes
-// before anything is written; in each step every rank hands every other its next piece, and writes what came in it
-// when it has read as much of all its own blocks, which may therefore lie where the results go. Ranks of other
-// nodes exchange sizes and then blocks directly, in pieces (piecewise_exchange.hpp), so each byte crosses the wire
-// once. Cost: ceil(largest block * k / c) steps; every remote block once on the wire.
+// All-to-all, blocks of any size. On the node: each slot begins with the sizes that its rank sends, from which all know
+// the number of steps and each receiver checks its own sizes before anything is written; in each step every rank hands
+// every other its next piece, and writes what came in it when it has read as much of all its own blocks, which may
+// therefore lie where the results go. Between nodes:
+//   1. the first slot also has what goes to other nodes' ranks of short blocks (AlltoallCut);
+//   2. each leader sends each other the sizes and short blocks of its node's ranks for that one's, along with the
+//      signature where nodes are few;
+//   3. the leader shows its node what came (1 step; a rank alone on its node needs none), and all check their sizes;
+//   4. long blocks go from rank to rank, in pieces (piecewise_exchange.hpp), while the node hands round its own.
+// Where even the sizes are too many for a slot they go from rank to rank.
+// Cost: ceil(largest block * k / c) steps and one; every remote block once on the wire, in one message per pair of
+// nodes, or of ranks.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,79 +21,291 @@
 namespace accdp {
 namespace {
 
-[[noreturn]] void fail_sizes(Context& c, int from, std::uint64_t sends, int to, std::size_t expects) {
+using Size = std::uint64_t;
+
+Size read_size(const std::byte* from, std::size_t index) {
+  Size size;
+  std::memcpy(&size, from + index * sizeof size, sizeof size);
+  return size;
+}
+
+std::byte* put(std::byte* place, ConstBytes block) {
+  copy_lines(place, block.data(), block.size());
+  return place + block.size();
+}
+
+/// Fails where this rank is sent something else than it expects.
+void check_size(Context& c, int from, Size sends, std::size_t expected) {
+  if (sends == expected) return;
   c.fail_mismatch(c.what() + ": " + c.describe(from) + " sends " + std::to_string(sends) + " bytes to " +
-                  c.describe(to) + ", which expects " + std::to_string(expects));
+                  c.describe(c.topology().rank()) + ", which expects " + std::to_string(expected));
 }
 
-void alltoall_on_node(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
-  const Topology& t = c.topology();
-  const int k = t.local_size();
-  const std::size_t table_bytes = alltoall_table_bytes(k), most = alltoall_share_bytes(k, c.slot_bytes());
-  std::size_t largest = 0, total = 0, done = 0;
-  for (int rank : t.neighbours()) total += outs[rank].size();
-  do {
-    std::byte* slot = c.open();
-    for (int rank : t.neighbours()) {
-      const int local = t.local_of(rank);
-      const std::uint64_t bytes = ins[rank].size();
-      std::memcpy(slot + local * sizeof bytes, &bytes, sizeof bytes);
-      if (rank == t.rank() || done >= bytes) continue;
-      c.write(slot + table_bytes + local * most, ins[rank].subspan(done, std::min(most, bytes - done)), local);
+class Alltoall {
+ public:
+  Alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs)
+      : c_(c),
+        t_(c.topology()),
+        ins_(ins),
+        outs_(outs),
+        cut_(c.shape()),
+        share_(cut_.share_bytes(t_.local_size())),
+        leader_(t_.leader(t_.node())) {
+    for (int rank : t_.neighbours()) near_bytes_ += outs[rank].size();
+  }
+
+  void run() {
+    note();
+    begin();
+    if (t_.nodes() > 1) cut_.by_leaders ? deliver_short() : compare_sizes_in_pairs();
+    PiecewiseExchange far = exchange_long();
+    for (std::size_t done = share_; done < longest_near_; done += share_) {
+      put_pieces(c_.open(), done);
+      c_.publish();
+      c_.await_all();
+      take_pieces(done);
+      far.await_round();
     }
-    c.publish();
-    c.await_all();
-    if (done == 0) {
-      for (int rank : t.neighbours())
-        for (int other : t.neighbours()) {
-          std::uint64_t bytes;
-          std::memcpy(&bytes, c.slot(t.local_of(rank)) + t.local_of(other) * sizeof bytes, sizeof bytes);
-          largest = std::max<std::size_t>(largest, rank == other ? 0 : bytes);
-          if (other == t.rank() && bytes != outs[rank].size()) fail_sizes(c, rank, bytes, other, outs[rank].size());
+    far.await_all();
+  }
+
+ private:
+  bool is_short(std::size_t bytes) const { return bytes <= cut_.limit; }
+
+  void note() const {
+    std::size_t longest = 0;
+    for (const ConstBytes& block : ins_) longest = std::max(longest, block.size());
+    const bool goes_along = cut_.by_leaders && is_short(longest);
+    const char* over_nodes = !goes_along ? "pairs" : cut_.with_signatures ? kWithSignatures : "leaders";
+    c_.note({t_.nodes() == 1 ? "chunks" : over_nodes, 1, t_.nodes() == 1 ? longest : std::min(longest, piece_bytes())});
+  }
+  std::size_t piece_bytes() const { return exchange_piece_bytes(c_.slot_bytes(), t_.size()); }
+
+  // ---- the first step, and pieces on the node ------------------------------------------------------------------
+  /// Where a slot has the size of what its rank sends to another. Of other nodes it has none if they are too many.
+  int entry(int rank) const { return cut_.by_leaders ? rank : t_.local_of(rank); }
+
+  void begin() {
+    std::byte* slot = c_.open();
+    for (int rank = 0; rank < t_.size(); ++rank) {
+      if (!cut_.by_leaders && !t_.is_near(rank)) continue;
+      const Size bytes = ins_[rank].size();
+      std::memcpy(slot + entry(rank) * sizeof bytes, &bytes, sizeof bytes);
+    }
+    if (cut_.by_leaders && t_.rank() != leader_) {
+      std::byte* room = slot + cut_.table_bytes;
+      for_others([&](int rank) {
+        if (is_short(ins_[rank].size())) room = put(room, ins_[rank]);
+      });
+    }
+    put_pieces(slot, 0);
+    Context::Cargo cargo;
+    cargo.load_part = [this](int node, std::byte* place) { return load(node, place); };
+    brings_letters_ = cut_.with_signatures && !c_.has_met();
+    if (brings_letters_)
+      c_.publish_with(cargo);
+    else
+      c_.publish();
+    c_.await_all();
+    for (int rank : t_.neighbours())
+      for (int other : t_.neighbours()) {
+        const Size bytes = read_size(c_.slot(t_.local_of(rank)), entry(other));
+        if (rank != other) longest_near_ = std::max<std::size_t>(longest_near_, bytes);
+        if (other == t_.rank()) check(rank, bytes);
+      }
+    copy(outs_[t_.rank()], ins_[t_.rank()]);
+    take_pieces(0);
+  }
+
+  void check(int from, Size sends) const { check_size(c_, from, sends, outs_[from].size()); }
+
+  std::size_t piece_at(int local_rank) const { return cut_.table_bytes + cut_.room_bytes + local_rank * share_; }
+
+  void put_pieces(std::byte* slot, std::size_t done) {
+    for (int rank : t_.neighbours()) {
+      const ConstBytes block = ins_[rank];
+      if (rank == t_.rank() || done >= block.size()) continue;
+      const int local = t_.local_of(rank);
+      c_.write(slot + piece_at(local), block.subspan(done, std::min(share_, block.size() - done)), local);
+    }
+  }
+
+  void take_pieces(std::size_t done) {
+    for (int rank : t_.neighbours()) {
+      const Bytes block = outs_[rank];
+      if (rank == t_.rank() || done >= block.size()) continue;
+      copy_out(block.data() + done, c_.slot(t_.local_of(rank)) + piece_at(t_.local_rank()),
+               std::min(share_, block.size() - done), is_past_own_caches(near_bytes_));
+    }
+  }
+
+  // ---- sizes and short blocks between nodes --------------------------------------------------------------------
+  /// Of all ranks of other nodes, node by node.
+  template <class Visit>
+  void for_others(Visit visit) const {
+    for (int node = 0; node < t_.nodes(); ++node) {
+      if (node == t_.node()) continue;
+      for (int rank : t_.members(node)) visit(rank);
+    }
+  }
+
+  /// On the leader, node by node: the sizes of what the ranks of this one send to those of that, and the short blocks.
+  std::size_t load(int node, std::byte* place) {
+    if (node == t_.node()) return 0;
+    if (rooms_.empty())
+      for (int rank : t_.neighbours()) rooms_.push_back(c_.slot(t_.local_of(rank)) + cut_.table_bytes);
+    const std::vector<int>& theirs = t_.members(node);
+    std::byte* size_at = place;
+    std::byte* end = place + t_.local_size() * theirs.size() * sizeof(Size);
+    for (int rank : t_.neighbours())
+      for (int other : theirs) {
+        const std::byte*& room = rooms_[t_.local_of(rank)];
+        const Size bytes = read_size(c_.slot(t_.local_of(rank)), other);
+        std::memcpy(std::exchange(size_at, size_at + sizeof bytes), &bytes, sizeof bytes);
+        if (!is_short(bytes)) continue;
+        end = put(end, rank == t_.rank() ? ins_[other] : ConstBytes(std::exchange(room, room + bytes), bytes));
+      }
+    return end - place;
+  }
+
+  void deliver_short() {
+    std::vector<ConstBytes> letters;  // by node
+    if (t_.is_leader()) letters = brings_letters_ ? carried() : exchange_letters();
+    for (int node = 0; t_.is_leader() && node < t_.nodes(); ++node)
+      if (node != t_.node()) check_letter(node, letters[node]);
+    if (t_.is_leader() && t_.local_size() > 1) {
+      std::byte* slot = c_.open();
+      for (const ConstBytes& letter : letters) slot = put(slot, letter);
+      c_.publish();
+    } else if (t_.local_size() > 1) {
+      c_.open_unwritten();
+      c_.publish();
+      c_.await(t_.local_of(leader_));
+      const std::byte* shown = c_.slot(t_.local_of(leader_));
+      for (int node = 0; node < t_.nodes(); ++node) {
+        letters.push_back({shown, node == t_.node() ? 0 : letter_bytes(node, shown)});
+        shown += letters.back().size();
+      }
+    }
+    read(letters, [&](int rank, Size bytes, const std::byte*) { check(rank, bytes); });
+    read(letters, [&](int rank, Size bytes, const std::byte* block) {
+      if (is_short(bytes)) put(outs_[rank].data(), {block, bytes});
+    });
+  }
+
+  std::vector<ConstBytes> carried() {
+    std::vector<ConstBytes> letters(t_.nodes());
+    for (int node = 0; node < t_.nodes(); ++node)
+      if (node != t_.node()) letters[node] = c_.carried(node);
+    return letters;
+  }
+
+  std::vector<ConstBytes> exchange_letters() {
+    const std::size_t each = sizeof(Size) + cut_.limit, here = t_.local_size();
+    std::vector<Bytes> places(t_.nodes());
+    std::vector<int> senders;
+    Exchange exchange(c_);
+    for (int step = 1; step < t_.nodes(); ++step) {
+      const int node = (t_.node() + t_.nodes() - step) % t_.nodes();
+      places[node] = c_.scratch(here * t_.members(node).size() * each);
+      exchange.receive_up_to({t_.leader(node), places[node]});
+      senders.push_back(node);
+    }
+    std::vector<Bytes> sent(t_.nodes());
+    for (int node = 0; node < t_.nodes(); ++node) {
+      if (node == t_.node()) continue;
+      sent[node] = c_.scratch(places[node].size());
+      sent[node] = sent[node].first(load(node, sent[node].data()));
+    }
+    for (int step = 1; step < t_.nodes(); ++step) {
+      const int node = (t_.node() + step) % t_.nodes();
+      exchange.send_up_to({t_.leader(node), sent[node]});
+    }
+    exchange.await_all();
+    std::vector<ConstBytes> letters(t_.nodes());
+    for (std::size_t i = 0; i < senders.size(); ++i)
+      letters[senders[i]] = places[senders[i]].first(exchange.received_bytes(i));
+    return letters;
+  }
+
+  /// Of a letter from a node, from its sizes.
+  std::size_t letter_bytes(int node, const std::byte* letter) const {
+    const std::size_t sizes = t_.members(node).size() * t_.local_size();
+    std::size_t bytes = sizes * sizeof(Size);
+    for (std::size_t i = 0; i < sizes; ++i)
+      if (const Size size = read_size(letter, i); is_short(size)) bytes += size;
+    return bytes;
+  }
+
+  void check_letter(int node, ConstBytes letter) const {
+    const std::size_t sizes = t_.members(node).size() * t_.local_size() * sizeof(Size);
+    if (letter.size() < sizes || letter.size() != letter_bytes(node, letter.data()))
+      c_.fail_mismatch(c_.what() + ": what " + c_.describe(t_.leader(node)) + " sent for its node has " +
+                       std::to_string(letter.size()) + " bytes, not what its sizes say");
+  }
+
+  /// visit(rank, size, place) of what others send to this rank; a long block has no place.
+  template <class Visit>
+  void read(const std::vector<ConstBytes>& letters, Visit visit) const {
+    for (int node = 0; node < t_.nodes(); ++node) {
+      if (node == t_.node()) continue;
+      const std::byte* letter = letters[node].data();
+      const std::byte* block = letter + t_.members(node).size() * t_.local_size() * sizeof(Size);
+      std::size_t i = 0;
+      for (int rank : t_.members(node))
+        for (int local = 0; local < t_.local_size(); ++local) {
+          const Size bytes = read_size(letter, i++);
+          if (local == t_.local_rank()) visit(rank, bytes, block);
+          if (is_short(bytes)) block += bytes;
         }
-      copy(outs[t.rank()], ins[t.rank()]);
     }
-    for (int rank : t.neighbours()) {
-      if (rank == t.rank() || done >= outs[rank].size()) continue;
-      copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)) + table_bytes + t.local_rank() * most,
-               std::min(most, outs[rank].size() - done), is_past_own_caches(total));
+  }
+
+  /// Sizes first: MPI would cut a message that does not fit, or write less than was expected.
+  void compare_sizes_in_pairs() {
+    c_.meet();  // ranks that do not lead must not send before signatures are compared
+    std::vector<Size> mine(t_.size()), theirs(t_.size());
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for_others([&](int rank) {
+      mine[rank] = ins_[rank].size();
+      incoming.push_back({rank, std::as_writable_bytes(std::span(&theirs[rank], 1))});
+      outgoing.push_back({rank, std::as_bytes(std::span(&mine[rank], 1))});
+    });
+    c_.exchange(incoming, outgoing);
+    for_others([&](int rank) { check(rank, theirs[rank]); });
+  }
+
+  // ---- long blocks between nodes -------------------------------------------------------------------------------
+  PiecewiseExchange exchange_long() {
+    const auto is_left = [&](std::size_t bytes) { return !cut_.by_leaders || !is_short(bytes); };
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    for (int i = 1; i < t_.size(); ++i) {  // each rank begins with another peer
+      const int to = (t_.rank() + i) % t_.size(), from = (t_.rank() - i + t_.size()) % t_.size();
+      if (!t_.is_near(from) && is_left(outs_[from].size())) incoming.push_back({from, outs_[from]});
+      if (!t_.is_near(to) && is_left(ins_[to].size())) outgoing.push_back({to, ins_[to]});
     }
-    done += most;
-  } while (done < largest);
-}
-
-/// Sizes first: MPI would cut a message that does not fit, or write less than was expected.
-void compare_sizes_between_nodes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
-  const Topology& t = c.topology();
-  std::vector<std::uint64_t> mine(t.size()), theirs(t.size());
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  for (int rank = 0; rank < t.size(); ++rank) {
-    if (t.is_near(rank)) continue;
-    mine[rank] = ins[rank].size();
-    incoming.push_back({rank, std::as_writable_bytes(std::span(&theirs[rank], 1))});
-    outgoing.push_back({rank, std::as_bytes(std::span(&mine[rank], 1))});
+    return {c_, std::move(incoming), std::move(outgoing), piece_bytes()};
   }
-  c.exchange(incoming, outgoing);
-  for (int rank = 0; rank < t.size(); ++rank)
-    if (!t.is_near(rank) && theirs[rank] != outs[rank].size())
-      fail_sizes(c, rank, theirs[rank], t.rank(), outs[rank].size());
-}
 
-void exchange_blocks(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs,
-                     std::size_t piece_bytes) {
-  const Topology& t = c.topology();
-  std::vector<Incoming> incoming;
-  std::vector<Outgoing> outgoing;
-  for (int i = 1; i < t.size(); ++i) {  // each rank begins with another peer
-    const int to = (t.rank() + i) % t.size(), from = (t.rank() - i + t.size()) % t.size();
-    if (!t.is_near(from)) incoming.push_back({from, outs[from]});
-    if (!t.is_near(to)) outgoing.push_back({to, ins[to]});
-  }
-  PiecewiseExchange(c, std::move(incoming), std::move(outgoing), piece_bytes).await_all();
-}
+  Context& c_;
+  const Topology& t_;
+  const std::vector<ConstBytes>& ins_;
+  const std::vector<Bytes>& outs_;
+  const AlltoallCut cut_;
+  const std::size_t share_;
+  const int leader_;
+  std::size_t near_bytes_ = 0, longest_near_ = 0;
+  bool brings_letters_ = false;
+  std::vector<const std::byte*> rooms_;  // by local rank: its next short block
+};
 
 }  // namespace
+
+void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+  Alltoall(c, ins, outs).run();
+}
 
 void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const int ranks = c.topology().size();
@@ -100,19 +318,7 @@ void compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::ve
     received.push_back(std::as_writable_bytes(std::span(&theirs[rank], 1)));
   }
   alltoall(c, sent, received);
-  for (int rank = 0; rank < ranks; ++rank)
-    if (theirs[rank] != outs[rank].size()) fail_sizes(c, rank, theirs[rank], c.topology().rank(), outs[rank].size());
-}
-
-void alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
-  const Topology& t = c.topology();
-  const std::size_t block = ins[t.rank()].size();
-  const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.size());
-  c.note({t.nodes() > 1 ? "pairs" : "chunks", 1, t.nodes() > 1 ? std::min(block, piece) : block});
-  alltoall_on_node(c, ins, outs);
-  if (t.nodes() == 1) return;
-  compare_sizes_between_nodes(c, ins, outs);
-  exchange_blocks(c, ins, outs, piece);
+  for (int rank = 0; rank < ranks; ++rank) check_size(c, rank, theirs[rank], outs[rank].size());
 }
 
 }  // namespace accdp

@@ -22,8 +22,8 @@ std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes
 }
 
 // As long as a slot, unless that made the frames of many nodes too short.
-BlockCut::BlockCut(std::size_t total_bytes, const Shape& shape)
-    : lanes(lanes_for(total_bytes, shape)),
+BlockCut::BlockCut(const Shape& shape, int of_lanes)
+    : lanes(of_lanes),
       segment_bytes(frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes) {}
 
 std::vector<BlockFrames::Stream> BlockFrames::streams_of(const Topology& t, const std::vector<std::size_t>& block_bytes,

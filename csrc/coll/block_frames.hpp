@@ -81,7 +81,8 @@ class BlockFrames {
 
 /// Segments as long, and as many lanes, as suit blocks of so many bytes together.
 struct BlockCut {
-  BlockCut(std::size_t total_bytes, const Shape& shape);
+  BlockCut(std::size_t total_bytes, const Shape& shape) : BlockCut(shape, lanes_for(total_bytes, shape)) {}
+  BlockCut(const Shape& shape, int of_lanes);
   int lanes;
   std::size_t segment_bytes;
 };

@@ -70,13 +70,17 @@ class Context : public Lookout {
     /// Of what goes from all to all, where leaders meet at the hub: its leader makes what all get of what is carried()
     /// there, over what it loaded, and returns its length.
     std::function<std::size_t(std::byte*)> answer{};
+    /// Instead of load(), where each node gets something else: makes what that one gets, this one's part among them,
+    /// and returns its length. Called node by node.
+    std::function<std::size_t(int node, std::byte*)> load_part{};
     bool is_one_way() const { return from_node >= 0 || to_node >= 0; }
     bool goes(int from, int to) const { return (from_node < 0 || from == from_node) && (to_node < 0 || to == to_node); }
   };
   /// As publish(), of the first step of an operation that goes_with_signatures() (cost.hpp).
   void publish_with(const Cargo& cargo);
   /// Afterwards, on leaders: what came from a node, or was loaded here. Valid until the next collective.
-  ConstBytes carried(int node, std::size_t bytes);
+  ConstBytes carried(int node);
+  ConstBytes carried(int node, std::size_t bytes);  ///< fails unless it is so long
   /// Whether what came from the hub, and was loaded there, is its answer.
   bool is_answered() const { return is_answered_; }
 
@@ -188,7 +192,7 @@ class Context : public Lookout {
   std::uint64_t told_ = 0;
   struct {
     int from = -1;
-    std::size_t bytes = 0;
+    ConstBytes data;
   } carried_[kMeetingFanOut];  // by meeting place
   bool arrived_ = false, noted_ = false, is_answered_ = false;
   int wire_peer_ = -1;

@@ -116,6 +116,7 @@ Shape::Shape(std::vector<Nodes> of_all, std::size_t of_slot, std::size_t of_flat
     nodes += some.count;
     ranks += some.count * some.ranks;
     most_local = std::max(most_local, some.ranks);
+    least_local = least_local ? std::min(least_local, some.ranks) : some.ranks;
     is_even = is_even && some.ranks == ranks_on_node_0();
   }
   if (is_even) local_size = most_local;
@@ -177,12 +178,6 @@ Estimate node_reduce(std::size_t bytes, const Shape& shape, const Machine& m) {
   });
 }
 
-std::size_t alltoall_table_bytes(int k) { return ceil_div(k * sizeof(std::uint64_t), kLine) * kLine; }
-
-std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes) {
-  return slot_share_bytes(k, slot_bytes - alltoall_table_bytes(k));
-}
-
 double exchange_seconds(std::size_t messages, double bytes_each, const Machine& m) {
   if (messages == 0) return 0;
   const double one = bytes_each / m.link.bytes_per_s, others = static_cast<double>(messages - 1);
@@ -212,6 +207,45 @@ bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& s
 }
 
 bool bcasts_with_signatures(std::size_t bytes, const Shape& shape) { return goes_with_signatures(bytes, bytes, shape); }
+
+namespace {
+
+/// Each part begins with a head, at a cache line.
+std::size_t parts_bytes(std::size_t bytes, const Shape& shape) {
+  return bytes + (2 * std::size_t(shape.nodes) - 1) * kSignatureBytes;
+}
+
+}  // namespace
+
+bool reduce_scatters_with_signatures(std::size_t bytes, const Shape& shape) {
+  return goes_with_signatures(parts_bytes(bytes, shape), bytes, shape) &&
+         (shape.node_ranks() == 1 || bytes <= shape.flat_bytes);
+}
+
+bool scatters_with_signatures(std::size_t block, const Shape& shape) {
+  const std::size_t all = block * shape.ranks;
+  return goes_with_signatures(parts_bytes(all, shape), all, shape);
+}
+
+AlltoallCut::AlltoallCut(const Shape& shape) : slot_bytes(shape.slot_bytes) {
+  constexpr std::size_t kSize = sizeof(std::uint64_t), kMostAlong = 32 << 10;
+  const std::size_t nodes = shape.nodes, ranks = shape.ranks;
+  const auto lines = [](std::size_t bytes) { return ceil_div(bytes, kLine) * kLine; };
+  table_bytes = lines(shape.most_local * kSize);
+  if (nodes == 1) return;
+  std::size_t blocks = 0;  // of one node for all others, at most
+  for (const Shape::Nodes& alike : shape.alike) blocks = std::max(blocks, alike.ranks * (ranks - alike.ranks));
+  const std::size_t blocks_of_rank = ranks - shape.least_local, heads = 2 * nodes * kSignatureBytes;
+  const std::size_t least = lines(ranks * kSize) + shape.most_local * kLine;
+  if (least > slot_bytes || blocks * kSize > slot_bytes) return;
+  by_leaders = true;
+  table_bytes = lines(ranks * kSize);
+  std::size_t most = slot_bytes;  // of what leaders send, and show their nodes
+  with_signatures = nodes <= kMeetingFanOut && blocks * kSize + heads <= kMostCarriedBytes;
+  if (with_signatures) most = std::min(most, kMostCarriedBytes - heads);
+  limit = std::min({kMostAlong, most / blocks - kSize, (slot_bytes - least) / 2 / blocks_of_rank});
+  room_bytes = lines(blocks_of_rank * limit);
+}
 
 bool bcasts_by_tree(std::size_t bytes, const Shape& shape) {
   return shape.meets_at_hub || bytes * (shape.nodes - 1) > kMostCarriedBytes;

@@ -44,6 +44,7 @@ struct Shape {
   int nodes = 0, ranks = 0;
   int local_size = 0;         ///< ranks on each node; 0 where nodes differ
   int most_local = 0;         ///< ranks on the fullest node
+  int least_local = 0;        ///< on the emptiest
   bool meets_at_hub = false;  ///< meeting.hpp
   std::size_t slot_bytes, flat_bytes;
 };
@@ -79,9 +80,6 @@ Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machin
 /// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.
 std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes);
 Estimate node_reduce(std::size_t bytes, const Shape& shape, const Machine& machine);
-/// Of an alltoall on a node: what a slot has for each rank, behind the table of its sizes.
-std::size_t alltoall_table_bytes(int k);
-std::size_t alltoall_share_bytes(int k, std::size_t slot_bytes);
 
 // ---- between nodes ----------------------------------------------------------------------------------------------
 /// Each node sends so many messages at once, and gets as many.
@@ -97,6 +95,10 @@ Estimate meeting(const Shape& shape, const Machine& machine);
 bool goes_with_signatures(std::size_t carried, std::size_t shown, const Shape& shape);
 /// The same of a broadcast.
 bool bcasts_with_signatures(std::size_t bytes, const Shape& shape);
+/// The same where each node gets its part, which all lie in one meeting place: of a reduce_scatter of so many bytes,
+/// and of a scatter of blocks of so many.
+bool reduce_scatters_with_signatures(std::size_t bytes, const Shape& shape);
+bool scatters_with_signatures(std::size_t block, const Shape& shape);
 /// Whether it then goes along a binomial tree; shorter ones go from root's node straight to all others, unless leaders
 /// meet at the hub: it is as many messages, but not all of them root's.
 bool bcasts_by_tree(std::size_t bytes, const Shape& shape);
@@ -112,6 +114,22 @@ bool goes_by_hub(std::size_t bytes, const Shape& shape);
 /// where leaders meet there and all get something.
 Estimate with_signatures(std::size_t carried, std::size_t shown, std::size_t answered, const Shape& shape,
                          const Machine& machine);
+
+/// How the ranks of an alltoall cut a slot: the sizes of their blocks; room for short blocks to other nodes, which go
+/// with the sizes from leader to leader; and a share for each rank of the node.
+struct AlltoallCut {
+  explicit AlltoallCut(const Shape& shape);
+
+  bool by_leaders = false;       ///< else sizes go from rank to rank as well: they are too many
+  bool with_signatures = false;  ///< what leaders send
+  std::size_t limit = 0;         ///< longest block that is short
+  std::size_t table_bytes, room_bytes = 0;
+  /// On a node of k ranks.
+  std::size_t share_bytes(int k) const { return slot_share_bytes(k, slot_bytes - table_bytes - room_bytes); }
+
+ private:
+  std::size_t slot_bytes;
+};
 
 /// What is to be reduced. Partial sums of 16-bit floats travel as float32, twice as wide.
 struct Operand {

@@ -88,6 +88,8 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
 void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   const Topology& t = c.topology();
   if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
+  if (!c.has_met() && scatters_with_signatures(out.size(), c.shape()))
+    return scatter_with_signatures(c, ins, out, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Incoming parcel{root, out};

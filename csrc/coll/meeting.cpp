@@ -45,7 +45,8 @@ class Context::Meeting {
   Meeting(Context& context, const Cargo& cargo) : c_(context), cargo_(cargo), all_(context.signature_) {
     all_.notice = c_.told_;
     if (cargo.bytes) cargo.load(letter(0).data() + sizeof(Head));
-    c_.carried_[0] = {me_, cargo.bytes};
+    c_.carried_[0] = {me_, letter(0).subspan(sizeof(Head), cargo.bytes)};
+    if (cargo.load_part && cargo.goes(me_, -1)) load_parts();
   }
 
   void run() {
@@ -54,9 +55,10 @@ class Context::Meeting {
         cargo_.is_one_way() && c_.wire().late_ranks_live() && fabric.calls_ahead < RollCall::kMostCallsAhead;
     fabric.calls_ahead = goes_ahead ? fabric.calls_ahead + 1 : 0;
     const bool is_from_elsewhere = cargo_.from_node > kHub, is_for_others = cargo_.to_node > kHub;
+    const bool goes_in_parts = cargo_.load_part && !cargo_.is_one_way();
     if (goes_ahead)
       go_one_way();
-    else if (c_.shape().meets_at_hub && !is_from_elsewhere && !is_for_others)
+    else if (c_.shape().meets_at_hub && !is_from_elsewhere && !is_for_others && !goes_in_parts)
       meet_at_hub();
     else
       meet_everyone();
@@ -70,6 +72,23 @@ class Context::Meeting {
   /// What comes to a meeting place, or goes from there.
   Bytes letter(int place) const { return c_.fabric_.meeting_place(place); }
   bool carries_to(int node) const { return !cargo_.by_tree && cargo_.goes(me_, node); }
+
+  /// One letter for each node in the first meeting place, each with room for a head.
+  void load_parts() {
+    std::size_t at = 0;
+    for (int node = 0; node < nodes_; ++node) {
+      const std::size_t bytes = cargo_.load_part(node, letter(0).data() + at + sizeof(Head));
+      parts_.push_back(letter(0).subspan(at, sizeof(Head) + bytes));
+      at += (parts_.back().size() + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+    }
+    c_.carried_[0] = {me_, parts_[me_].subspan(sizeof(Head))};
+  }
+
+  /// What goes to a node, with or without what was loaded, or came to a meeting place.
+  Bytes letter_to(int node, bool carries, int place) const {
+    if (!parts_.empty()) return parts_[node];
+    return letter(place).first(sizeof(Head) + (carries ? c_.carried_[place].data.size() : 0));
+  }
 
   void meet_everyone() {
     asks_ = false;  // of ranks that call different operations at least one hears of another kind
@@ -90,7 +109,10 @@ class Context::Meeting {
       talk({kHub}, {});
     } else {
       talk(others(), {});
-      if (cargo_.answer) c_.carried_[0].bytes = cargo_.answer(letter(0).data() + sizeof(Head));
+      if (cargo_.answer) {
+        const std::size_t bytes = cargo_.answer(letter(0).data() + sizeof(Head));
+        c_.carried_[0].data = letter(0).subspan(sizeof(Head), bytes);
+      }
       talk({}, others(), [&](int node) { return cargo_.answer || carries_to(node); });
     }
     c_.is_answered_ = cargo_.answer != nullptr;
@@ -139,11 +161,11 @@ class Context::Meeting {
     Exchange talks(c_);
     const int expected = static_cast<int>(from.size());
     for (int i = 0; i < expected; ++i) talks.receive_up_to({leader(from[i]), letter(i + 1)});
-    // One head for all: MPI may read it later.
-    if (!to.empty()) std::memcpy(letter(place).data(), &all_, sizeof all_);
     for (int node : to) {
-      const std::size_t carried = carries(node) ? c_.carried_[place].bytes : 0;
-      talks.send_up_to({leader(node), letter(place).first(sizeof(Head) + carried)});
+      const Bytes sent = letter_to(node, carries(node), place);
+      // Of a letter to all there is one head: MPI may read it later.
+      if (node == to.front() || !parts_.empty()) std::memcpy(sent.data(), &all_, sizeof all_);
+      talks.send_up_to({leader(node), sent});
     }
     const auto compare = [&] {
       for (int i = 0; i < expected && !is_heard_out_; ++i)
@@ -159,7 +181,8 @@ class Context::Meeting {
     for (int i = 0; i < expected; ++i) {
       agree &= said(i) == all_;
       all_.notice |= said(i).notice;
-      c_.carried_[i + 1] = {from[i], std::max(talks.received_bytes(i), sizeof(Head)) - sizeof(Head)};
+      const std::size_t carried = std::max(talks.received_bytes(i), sizeof(Head)) - sizeof(Head);
+      c_.carried_[i + 1] = {from[i], letter(i + 1).subspan(sizeof(Head), carried)};
     }
     if (!agree) all_.kind = kSomeDisagree;
   }
@@ -185,6 +208,7 @@ class Context::Meeting {
   const Cargo& cargo_;
   const int nodes_ = c_.topology().nodes(), me_ = c_.topology().node();
   const Clock::time_point began_ = Clock::now();
+  std::vector<Bytes> parts_;                 // by node, where each gets something else
   Signature all_;                            // of this rank and all that it heard of
   bool asks_ = c_.wire().late_ranks_live();  // whom it waits for: not one that may be dead
   bool is_heard_out_ = false;                // although some disagree, so that all hear of it
@@ -192,13 +216,18 @@ class Context::Meeting {
 
 void Context::meet_leaders(const Cargo& cargo) { Meeting(*this, cargo).run(); }
 
-ConstBytes Context::carried(int node, std::size_t bytes) {
+ConstBytes Context::carried(int node) {
   int place = 0;
   while (carried_[place].from != node) ++place;
-  if (carried_[place].bytes != bytes)
-    fail_mismatch(describe(topology().leader(node)) + " sent " + std::to_string(carried_[place].bytes) +
+  return carried_[place].data;
+}
+
+ConstBytes Context::carried(int node, std::size_t bytes) {
+  const ConstBytes data = carried(node);
+  if (data.size() != bytes)
+    fail_mismatch(describe(topology().leader(node)) + " sent " + std::to_string(data.size()) +
                   " bytes with its signature, expected " + std::to_string(bytes));
-  return fabric_.meeting_place(place).subspan(sizeof(Head), bytes);
+  return data;
 }
 
 /// A rank has said that it calls something else; `said` may be an earlier call, or a later one. All leaders are asked

@@ -37,14 +37,14 @@ void PiecewiseExchange::begin_round() {
   ends_.push_back(exchange_.begun());
 }
 
-void PiecewiseExchange::await_round(std::size_t round) {
-  if (round >= rounds_) return;
-  exchange_.await_first(ends_[round]);
+void PiecewiseExchange::await_round() {
+  if (done_ == rounds_) return;
+  exchange_.await_first(ends_[done_++]);
   if (ends_.size() < rounds_) begin_round();
 }
 
 void PiecewiseExchange::await_all() {
-  for (std::size_t round = 0; round < rounds_; ++round) await_round(round);
+  while (done_ < rounds_) await_round();
 }
 
 }  // namespace accdp

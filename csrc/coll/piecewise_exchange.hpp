@@ -16,7 +16,7 @@ class PiecewiseExchange {
   PiecewiseExchange(Context& context, std::vector<Incoming> incoming, std::vector<Outgoing> outgoing,
                     std::size_t piece_bytes);
 
-  void await_round(std::size_t round);  ///< its pieces have come; begins others
+  void await_round();  ///< the next one: its pieces have come; begins another
   void await_all();
 
  private:
@@ -27,7 +27,7 @@ class PiecewiseExchange {
   const std::vector<Incoming> incoming_;
   const std::vector<Outgoing> outgoing_;
   const std::size_t piece_bytes_;
-  std::size_t rounds_ = 0;
+  std::size_t rounds_ = 0, done_ = 0;
   std::vector<std::size_t> ends_;  // messages of all rounds up to and with that one
 };
 

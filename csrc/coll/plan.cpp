@@ -127,11 +127,10 @@ struct Streams {
 
 /// allgather (gathers, by leaders) or reduce_scatter over nodes. Segments between those in which a stream ends are
 /// alike: so they are counted, not gone through.
-Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers) {
+Alternative block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers, int lanes) {
   const int n = shape.nodes, k = shape.node_ranks();
   const std::size_t total = block * shape.ranks, ranks_here = shape.ranks_on_node_0();
-  const BlockCut cut(total, shape);
-  const int lanes = cut.lanes;
+  const BlockCut cut(shape, lanes);
   std::vector<Streams> streams;  // the first one: node 0's
   for (const auto& [nodes, ranks] : shape.alike)
     streams.push_back(
@@ -175,12 +174,12 @@ Plan block_pipeline(std::size_t block, const Shape& shape, const Machine& m, boo
   }
   e.wire_bytes = block * (gathers ? ranks_here * (n - 1) : shape.ranks - ranks_here);
   e.chunk_bytes = largest;
-  return {{lanes > 1 ? "lanes" : "leaders", lanes, e, ""}, {}};
+  return {lanes > 1 ? "lanes" : "leaders", lanes, e, ""};
 }
 
 /// Every rank with its like on the other nodes; while the wire carries pieces the node hands round others, but for the
 /// last one. Ranks alone on their nodes hand nothing round.
-Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
+Alternative gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
   const int n = shape.nodes, k = shape.local_size;
   const std::size_t most = exchange_piece_bytes(shape.slot_bytes, n - 1), piece = std::min(block, most);
   const auto shown = [&](std::size_t steps, double bytes) -> Estimate {  // put into a slot, and taken from k - 1
@@ -196,29 +195,87 @@ Plan gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
   e.steps += all.steps;
   e.wire_bytes = block * k * (n - 1);
   e.chunk_bytes = piece;
-  return {{k == 1 ? "pairs" : "lanes", k, e, ""}, {}};
+  return {k == 1 ? "pairs" : "lanes", k, e, ""};
+}
+
+constexpr const char* kTooLong = "too long to go along with the signatures";
+constexpr const char* kShort = "short enough to go along with the signatures";
+constexpr const char* kNoLanes = "less than a quarter of ACCDP_CHUNK_BYTES, or too many nodes";
+constexpr const char* kLanes = "long enough for all ranks to speak";
+
+/// One way is taken, the others are told with the reason.
+Plan plan_by(const std::vector<Alternative>& ways, const std::string& chosen) {
+  Plan plan;
+  for (const Alternative& way : ways) {
+    if (way.algorithm != chosen)
+      plan.others.push_back(way);
+    else
+      plan.chosen = {way.algorithm, way.lanes, way.estimate, ""};
+  }
+  return plan;
 }
 
 Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
-  if (const std::size_t carried = block * shape.node_ranks(), all = block * shape.ranks;
-      allgathers_with_signatures(carried, all, shape)) {
-    Estimate e = with_signatures(carried, all, all, shape, m);
-    e.wire_bytes = (shape.meets_at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
-    e.chunk_bytes = block;
-    return {{kWithSignatures, 1, e, ""}, {}};
-  }
-  if (shape.nodes > 1 && gathers_by_likes(block * shape.ranks, shape)) return gather_by_likes(block, shape, m);
-  if (shape.nodes > 1) return block_pipeline(block, shape, m, true);
+  const std::size_t carried = block * shape.node_ranks(), all = block * shape.ranks;
   if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
-  const double bytes = static_cast<double>(block);
-  Estimate e = rounds(at_least_one(ceil_div(block, shape.slot_bytes)), bytes, bytes * (shape.ranks - 1), m);
-  e.chunk_bytes = std::min(block, shape.slot_bytes);
-  return {{"chunks", 1, e, ""}, {}};
+  if (shape.nodes == 1) {
+    const double bytes = static_cast<double>(block);
+    Estimate e = rounds(at_least_one(ceil_div(block, shape.slot_bytes)), bytes, bytes * (shape.ranks - 1), m);
+    e.chunk_bytes = std::min(block, shape.slot_bytes);
+    return {{"chunks", 1, e, ""}, {}};
+  }
+  const bool goes_along = allgathers_with_signatures(carried, all, shape), by_likes = gathers_by_likes(all, shape);
+  Alternative along{kWithSignatures, 1, with_signatures(carried, all, all, shape, m), kTooLong};
+  along.estimate.wire_bytes = (shape.meets_at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
+  along.estimate.chunk_bytes = block;
+  std::vector<Alternative> ways{along};
+  if (shape.local_size > 0) {
+    ways.push_back(gather_by_likes(block, shape, m));
+    ways.back().remark = goes_along ? kShort : kNoLanes;
+  }
+  if (shape.local_size != 1) {
+    ways.push_back(block_pipeline(block, shape, m, true, 1));
+    ways.back().remark = goes_along ? kShort : kLanes;
+  }
+  return plan_by(ways, goes_along ? kWithSignatures : by_likes ? shape.local_size == 1 ? "pairs" : "lanes" : "leaders");
+}
+
+/// Every leader sends every other a part of so many bytes with its signature, never by the hub.
+Estimate parts_with_signatures(double part, const Shape& shape, const Machine& m) {
+  return {m.step_s + exchange_seconds(shape.nodes - 1, kSignatureBytes + part, m), 1, 0, 0};
+}
+
+/// What the leader has is shown to its node, unless that is the leader.
+Estimate shown(const Shape& shape, const Machine& m) {
+  if (shape.node_ranks() == 1) return {};
+  return {m.step_s, shape.ranks_on_node_0() > 1 ? std::size_t{1} : 0, 0, 0};
+}
+
+/// Every node gets its part of what the others have, with their signatures.
+Alternative reduce_scatter_along(std::size_t block, const Shape& shape, const Machine& m) {
+  const double all = static_cast<double>(block) * shape.ranks, part = static_cast<double>(block) * shape.node_ranks();
+  const int n = shape.nodes, k = shape.node_ranks();
+  Estimate e = parts_with_signatures(part, shape, m) += shown(shape, m);
+  e.seconds += (k > 1 ? 2 * all + 2 * part : all) / m.node_bytes_per_s + (k * all + n * part) / m.reduce_bytes_per_s;
+  e.wire_bytes = block * (shape.ranks - shape.ranks_on_node_0());
+  e.chunk_bytes = block;
+  return {kWithSignatures, 1, e, kTooLong};
 }
 
 Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
   const std::size_t block = all / shape.ranks;
-  if (shape.nodes > 1) return block_pipeline(block, shape, m, false);
+  if (shape.nodes > 1) {
+    const bool goes_along = reduce_scatters_with_signatures(all, shape);
+    const bool by_lanes = lanes_for(block * shape.ranks, shape) > 1;
+    std::vector<Alternative> ways{reduce_scatter_along(block, shape, m)};
+    if (shape.local_size > 1) {
+      ways.push_back(block_pipeline(block, shape, m, false, shape.local_size));
+      ways.back().remark = goes_along ? kShort : kNoLanes;
+    }
+    ways.push_back(block_pipeline(block, shape, m, false, 1));
+    ways.back().remark = goes_along ? kShort : kLanes;
+    return plan_by(ways, goes_along ? kWithSignatures : by_lanes ? "lanes" : "leaders");
+  }
   const int k = shape.ranks;
   const std::size_t share = slot_share_bytes(k, shape.slot_bytes);
   const double bytes = static_cast<double>(block);
@@ -228,25 +285,50 @@ Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
   return {{"slices", 1, e, ""}, {}};
 }
 
+/// Between nodes: the blocks along with their sizes, by leaders, or from rank to rank after them.
+Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
+                             const Machine& m) {
+  constexpr std::size_t kSize = sizeof(std::uint64_t);
+  const std::size_t n = shape.nodes, k = shape.node_ranks(), others = shape.ranks - k;
+  const std::size_t here = shape.ranks_on_node_0(), letters = here * (shape.ranks - here);
+  const double carried = static_cast<double>(k * k * (kSize + (along ? block : 0)));
+  Estimate e = cut.with_signatures ? parts_with_signatures(carried, shape, m) : meeting(shape, m);
+  if (cut.by_leaders) {
+    if (!cut.with_signatures) e.seconds += exchange_seconds(n - 1, carried, m);
+    // Into the slot, out of it into the letter; that once more, and out of the slot that is shown.
+    e.seconds += (k > 1 ? 5 : 2) * carried * static_cast<double>(n - 1) / m.node_bytes_per_s;
+    e += shown(shape, m);
+  } else {
+    e += {m.step_s + exchange_seconds(others, static_cast<double>(kSize * k), m), 1, 0, 0};
+  }
+  if (!along) e.seconds += exchange_seconds(others, static_cast<double>(block * k), m);
+  e.wire_bytes = letters * (block + kSize);
+  e.chunk_bytes = std::min(block, along ? block : exchange_piece_bytes(shape.slot_bytes, shape.ranks));
+  return e;
+}
+
 Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   const std::size_t block = all / shape.ranks;
   const double bytes = static_cast<double>(block);
+  const AlltoallCut cut(shape);
   const auto among = [&](int k) {
-    const std::size_t steps = k == 1 ? 1 : at_least_one(ceil_div(block, alltoall_share_bytes(k, shape.slot_bytes)));
+    const std::size_t steps = k == 1 ? 1 : at_least_one(ceil_div(block, cut.share_bytes(k)));
     return rounds(steps, bytes * (k - 1), bytes * (k - 1), m);
   };
-  const std::size_t k = shape.node_ranks(), others = shape.ranks - k, ranks_here = shape.ranks_on_node_0();
-  Estimate e = among(shape.node_ranks());
-  e.steps = among(shape.ranks_on_node_0()).steps;
-  e.chunk_bytes = block;
-  if (shape.nodes == 1) return {{"chunks", 1, e, ""}, {}};
-  // The sizes first; the node's ranks share its link.
-  constexpr std::size_t size_bytes = sizeof(std::uint64_t);
-  e.seconds += meeting(shape, m).seconds + exchange_seconds(others, static_cast<double>(size_bytes * k), m) +
-               exchange_seconds(others, static_cast<double>(block * k), m);
-  e.wire_bytes = ranks_here * (shape.ranks - ranks_here) * (block + size_bytes);
-  e.chunk_bytes = std::min(block, exchange_piece_bytes(shape.slot_bytes, shape.ranks));
-  return {{"pairs", 1, e, ""}, {}};
+  Estimate on_node = among(shape.node_ranks());
+  on_node.steps = among(shape.ranks_on_node_0()).steps;
+  if (shape.nodes == 1) return {{"chunks", 1, on_node += {0, 0, 0, block}, ""}, {}};
+  const auto way = [&](const char* name, bool along, const char* remark) -> Alternative {
+    Estimate e = alltoall_over_nodes(block, along, cut, shape, m);
+    e.seconds += on_node.seconds;
+    e.steps += on_node.steps - 1;  // the first step is that of the meeting
+    return {name, 1, e, remark};
+  };
+  const bool is_short = cut.by_leaders && block <= cut.limit;
+  const char* along = cut.with_signatures ? kWithSignatures : "leaders";
+  std::vector<Alternative> ways{way("pairs", false, "short enough for the leaders' messages")};
+  if (cut.by_leaders) ways.push_back(way(along, true, "too long for the leaders' messages"));
+  return plan_by(ways, is_short ? along : "pairs");
 }
 
 /// The MPI library's own, of which there is no model.

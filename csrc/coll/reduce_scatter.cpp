@@ -165,6 +165,10 @@ void reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, c
     c.note({"slices", 1, std::min(out.size(), share(c))});
     return reduce_scatter_on_node(c, ins, out, how);
   }
+  std::size_t total = 0;
+  for (const ConstBytes& block : ins) total += block.size();
+  if (!c.has_met() && reduce_scatters_with_signatures(total, c.shape()))
+    return reduce_scatter_with_signatures(c, ins, out, how);
   c.meet();
   const BlockFrames frames = frames_of(c, ins);
   const FrameGrid& grid = frames.grid();

@@ -2,13 +2,13 @@
 // by which the leaders compare calls. Phases:
 //   1. on the node the ranks show the leader what they have (1 step);
 //   2. each leader sends its node's sum, or blocks, or the root's data, with its signature to every other leader, or to
-//      the one that wants it, and has the result: it reduces by itself, in node order. Where data go one way, so do the
-//      signatures, and who sends goes ahead. Where leaders meet at the hub, its leader reduces, and sends all the
-//      result (meeting.cpp);
+//      the one that wants it, or to each its part, and has the result: it reduces by itself, in node order. Where data
+//      go one way, so do the signatures, and who sends goes ahead. Where leaders meet at the hub, its leader reduces,
+//      and sends all the result, but for parts (meeting.cpp);
 //   3. the leader shows its node the result (1 step; a rank alone on its node needs none).
 // Nothing reaches a caller's buffer before the signatures agree: until then it lies in the meeting places of
 // fabric.hpp. Cost: one message's way, at the hub two, along a tree log2(nodes); S*(nodes-1) bytes out of each node
-// that has something to tell; 2 steps, 1 with a rank per node.
+// that has something to tell, where each gets its part those; 2 steps, 1 with a rank per node.
 
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"
@@ -186,6 +186,88 @@ void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Byte
       [&](const std::byte* slot) {
         for (int node = 0; node < t.nodes(); ++node) slot = take_blocks(t, node, slot, outs);
       });
+}
+
+void scatter_with_signatures(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
+  const Topology& t = c.topology();
+  const std::size_t block = out.size();
+  c.note({kWithSignatures, 1, block});
+  if (t.rank() == root && !t.is_leader()) {
+    std::byte* slot = c.open();
+    for (int rank = 0; rank < t.size(); ++rank) c.write(slot + rank * block, ins[rank], local_leader(c));
+  } else {
+    c.open_unwritten();
+  }
+  Context::Cargo cargo{.from_node = t.node_of(root)};
+  cargo.load_part = [&](int node, std::byte* place) {
+    const std::byte* slot = t.rank() == root ? nullptr : c.slot(t.local_of(root));
+    for (int rank : t.members(node)) {
+      copy_to(place, slot ? ConstBytes(slot + rank * block, block) : ins[rank]);
+      place += block;
+    }
+    return block * t.members(node).size();
+  };
+  c.publish_with(cargo);
+  const auto mine = [&](const std::byte* blocks) { copy_to(out.data(), {blocks + t.local_rank() * block, block}); };
+  const auto part = [&] { return c.carried(t.node_of(root), block * c.local_size()); };
+  if (t.is_leader()) mine(part().data());
+  show_to_node(c, [&](std::byte* slot) { c.write(slot, part()); }, mine);
+}
+
+void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) {
+  const Topology& t = c.topology();
+  c.note({kWithSignatures, 1, out.size()});
+  const auto bytes_of = [&](const std::vector<int>& ranks) {
+    std::size_t bytes = 0;
+    for (int rank : ranks) bytes += ins[rank].size();
+    return bytes;
+  };
+  const auto put_all = [&](std::byte* place, const std::vector<int>& ranks) {
+    for (int rank : ranks) {
+      copy_to(place, ins[rank]);
+      place += ins[rank].size();
+    }
+  };
+  if (c.local_size() > 1) {
+    std::byte* slot = c.open();
+    for (int node = 0; node < t.nodes(); slot += bytes_of(t.members(node++))) put_all(slot, t.members(node));
+  } else {
+    c.open_unwritten();
+  }
+  const std::size_t element = element_bytes(how.type), shown = bytes_of(t.neighbours());
+  Context::Cargo cargo;
+  cargo.load_part = [&, at = std::size_t{0}](int node, std::byte* place) mutable {
+    const std::size_t bytes = bytes_of(t.members(node));
+    if (c.local_size() == 1) {
+      put_all(place, t.members(node));
+    } else {
+      const std::span<const void*> sources = c.sources();
+      for (int rank = 0; rank < c.local_size(); ++rank) sources[rank] = c.slot(rank) + at;
+      reduce(place, sources, bytes / element, how.partial());
+    }
+    at += bytes;
+    return bytes;
+  };
+  c.publish_with(cargo);
+  const auto reduce_carried = [&](std::byte* place) {
+    const void* sources[kMeetingFanOut];
+    for (int node = 0; node < t.nodes(); ++node) sources[node] = c.carried(node, shown).data();
+    reduce(place, std::span(sources, t.nodes()), shown / element, how);
+  };
+  if (c.local_size() == 1) return reduce_carried(out.data());
+  const auto mine = [&](const std::byte* blocks) {
+    for (int rank : t.neighbours()) {
+      if (rank == t.rank()) return copy_to(out.data(), {blocks, out.size()});
+      blocks += ins[rank].size();
+    }
+  };
+  show_to_node(
+      c,
+      [&](std::byte* slot) {
+        reduce_carried(slot);
+        mine(slot);
+      },
+      mine);
 }
 
 }  // namespace accdp

@@ -105,6 +105,13 @@ int main() {
       {"alltoall: one element sent, none expected, two nodes",
        [] { run_nodes({0, 1}, [](Group& group) { uneven_alltoall(group, 0); }); }},
       {"70 ranks on one node", [] { run_nodes(std::vector<int>(70, 0), many_ranks); }},
+      {"64 ranks on two nodes",  // the sizes of an alltoall fill no slot
+       [] {
+         std::vector<int> nodes(64, 0);
+         std::fill(nodes.begin() + 32, nodes.end(), 1);
+         CHECK(!AlltoallCut(Shape::even(2, 32, 4 << 10)).by_leaders);
+         run_nodes(nodes, many_ranks);
+       }},
       {"130 nodes",
        [] {
          std::vector<int> nodes(130);

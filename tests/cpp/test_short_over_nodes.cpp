@@ -1,4 +1,5 @@
 // Short operations over nodes, whose data go along with the signatures: results, messages, and ranks that disagree.
+#include <array>
 #include <numeric>
 
 #include "coll/meeting.hpp"
@@ -54,6 +55,61 @@ void messages_sent(Group& group) {
     group.gather(bytes(data), group.rank() == root ? outs : std::vector<Bytes>{}, kType, root);
     CHECK(sent() == (leads && !t.is_near(root) ? kSignatureBytes + kBytes * t.local_size() : 0));
   }
+  // To each node its part.
+  Ints mine(kCount);
+  const std::size_t far_blocks = t.size() - t.local_size();
+  const std::vector<ConstBytes> ins(outs.begin(), outs.end());
+  for (int root = 0; root < group.size(); ++root) {
+    group.scatter(group.rank() == root ? ins : std::vector<ConstBytes>{}, bytes(mine), kType, root);
+    CHECK(sent() == (leads && t.is_near(root) ? others * kSignatureBytes + far_blocks * kBytes : 0));
+    group.barrier();
+  }
+  group.reduce_scatter(ins, bytes(mine), kType, ReduceOp::kSum);
+  CHECK(sent() == leads * (others * kSignatureBytes + far_blocks * kBytes));
+  CHECK(group.last_run().steps == (t.local_size() > 1 ? 2 : 1));
+  std::vector<Ints> got(group.size(), Ints(kCount));
+  std::vector<Bytes> places;
+  for (Ints& block : got) places.push_back(bytes(block));
+  group.alltoall(ins, places, kType);
+  CHECK(sent() == leads * (others * kSignatureBytes + far_blocks * t.local_size() * (kBytes + sizeof(std::uint64_t))));
+  CHECK(group.last_run().steps == (t.local_size() > 1 ? 2 : 1));
+}
+
+/// Short and long blocks of one alltoall, which go different ways.
+void mixed_blocks(Group& group) {
+  const AlltoallCut cut(group.shape());
+  const std::size_t limit = cut.limit / sizeof(std::int32_t);
+  const auto count = [&](int from, int to) {
+    return std::array{std::size_t{0}, std::size_t{1}, limit, limit + 1, 3 * limit + 5}[(from * 7 + to * 3) % 5];
+  };
+  std::vector<Ints> sent, got;
+  std::vector<ConstBytes> ins;
+  std::vector<Bytes> outs;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    sent.push_back(input(10 * group.rank() + rank, count(group.rank(), rank)));
+    got.push_back(Ints(count(rank, group.rank())));
+  }
+  for (Ints& block : sent) ins.push_back(bytes(block));
+  for (Ints& block : got) outs.push_back(bytes(block));
+  group.alltoall(ins, outs, kType);
+  for (int rank = 0; rank < group.size(); ++rank)
+    CHECK(got[rank] == input(10 * rank + group.rank(), count(rank, group.rank())));
+}
+
+/// Rank 0 expects something else of the last rank, which is on another node, than is sent: nothing of that is written.
+void unexpected_sizes(const std::vector<int>& nodes, std::size_t sends, std::size_t expects) {
+  run_nodes(nodes, [&](Group& group) {
+    const int size = group.size();
+    Ints data(std::max(sends, expects), group.rank()), place(data.size(), 77);
+    std::vector<ConstBytes> ins(size, bytes(data).first(4));
+    Ints ones(size);
+    std::vector<Bytes> outs;
+    for (int& one : ones) outs.push_back(std::as_writable_bytes(std::span(&one, 1)));
+    if (group.rank() == size - 1) ins[0] = bytes(data).first(4 * sends);
+    if (group.rank() == 0) outs[size - 1] = bytes(place).first(4 * expects);
+    CHECK_THROWS((group.alltoall(ins, outs, kType), group.barrier()), MismatchError, "bytes to rank 0 (pid");
+    CHECK(place == Ints(place.size(), 77));
+  });
 }
 
 /// Above what root's node may send to all others by itself each node passes on what it got.
@@ -106,6 +162,39 @@ void disagreements(const std::vector<int>& nodes, double cores) {
   run([&](Group& group) {
     untouched(group, [&](Ints& data) { group.bcast(part(data, 8), kType, group.rank() == 1 ? 1 : 0); });
   });
+  // Of those in which each node gets its part.
+  const auto blocks = [](Group& group, Ints& data, std::size_t count) {
+    std::vector<Bytes> outs(group.size(), bytes(data).first(count * sizeof(std::int32_t)));
+    outs[group.rank()] = bytes(data).last(count * sizeof(std::int32_t));
+    return outs;
+  };
+  const auto scatter_sums = [&](Group& group, Ints& data, std::size_t count) {
+    const std::vector<Bytes> outs = blocks(group, data, count);
+    group.reduce_scatter({outs.begin(), outs.end()}, outs[group.rank()], kType, ReduceOp::kSum);
+  };
+  for (std::size_t odd : {std::size_t{9}, kMost})
+    run([&](Group& group) {
+      untouched(group, [&](Ints& data) { scatter_sums(group, data, group.rank() == 1 ? odd : 8); });
+    });
+  run([&](Group& group) {
+    untouched(group, [&](Ints& data) { group.rank() == 1 ? scatter_sums(group, data, 8) : sum(group, part(data, 8)); });
+  });
+  run([&](Group& group) {
+    untouched(group, [&](Ints& data) {
+      const std::vector<Bytes> outs = blocks(group, data, 8);
+      const std::vector<ConstBytes> ins(outs.begin(), outs.end());
+      group.rank() == 1 ? group.scatter({}, part(data, 8), kType, 0) : group.alltoall(ins, outs, kType);
+    });
+  });
+  run([&](Group& group) {
+    untouched(group, [&](Ints& data) {
+      const std::vector<Bytes> outs = blocks(group, data, 8);
+      const int root = group.rank() == 1 ? 1 : 0;
+      group.scatter(
+          group.rank() == root ? std::vector<ConstBytes>(outs.begin(), outs.end()) : std::vector<ConstBytes>{},
+          part(data, 8), kType, root);
+    });
+  });
 }
 
 }  // namespace
@@ -116,6 +205,7 @@ int main() {
     for (double cores : {kOwnCores, kSharedCores}) {
       run_nodes(nodes, results, cores);
       run_nodes(nodes, messages_sent, cores);
+      run_nodes(nodes, mixed_blocks, cores);
     }
   }
   for (int nodes : {3, 4, 8}) {
@@ -125,6 +215,17 @@ int main() {
   }
   run_nodes({0, 1, 0, 2, 2, 1}, bcast_by_tree);
   run_nodes({0, 1, 2, 3, 4, 5, 6, 7, 8}, results);  // too many nodes for one round
+  run_nodes({0, 1, 2, 3, 4, 5, 6, 7, 8}, mixed_blocks);
+  run_nodes({0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 9}, mixed_blocks);
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2}, {0, 0, 1, 2, 3, 4, 5, 6, 7, 8}})
+    for (const auto& [sends, expects] : {std::pair<std::size_t, std::size_t>{8, 9},
+                                         {9, 8},
+                                         {kMost, 9},
+                                         {9, kMost},
+                                         {2 * kMost, kMost},
+                                         {0, 1},
+                                         {1, 0}})
+      unexpected_sizes(nodes, sends, expects);
   run_nodes({0, 1}, average_of_halves);
   run_nodes({0, 0, 1, 1}, average_of_halves);
   run_nodes({0, 0, 1, 1, 2, 2}, average_of_halves, kSharedCores);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "coll/algorithms.hpp"
+#include "coll/block_costs.hpp"
 #include "coll/block_frames.hpp"
 #include "coll/piecewise_exchange.hpp"
 #include "coll/segment_pipeline.hpp"
@@ -219,14 +220,14 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   }
   copy(outs[t.rank()], in);
   if (t.size() == 1) return c.note({"alone"});
-  if (gathers_by_likes(total_of(outs), c.shape())) {
+  if (gathers_by_likes(total_of(outs), c.shape(), c.machine())) {
     const int k = c.local_size();
     const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.nodes() - 1);
     c.note({k == 1 ? "pairs" : "lanes", k, std::min(in.size(), piece)});
     if (k > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
     return GatherByLikes(c, outs).run();
   }
-  const BlockFrames frames = frames_of(c, outs);
+  const BlockFrames frames = frames_of(c, outs, 1);
   c.note({"leaders", 1, frames.grid().largest()});
   GatherPipeline(c, outs, frames).run();
 }

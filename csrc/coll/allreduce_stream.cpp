@@ -176,6 +176,13 @@ double share_of_sum(Datatype type, double bound, int contributions, double divis
 
 /// Short enough that every lane has several frames, long enough to be worth a message. Where there are lanes a segment,
 /// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
+/// Not all ranks where that made frames so short that their heads, and tables of codes, were much of them.
+int lanes_of_frames(const Context& c, std::size_t bytes) {
+  const int lanes = lanes_for(bytes, c.shape(), c.machine());
+  const std::size_t share = c.slot_bytes() / (std::size_t(c.topology().nodes()) * lanes);
+  return share >= std::min(kLeastChunk, c.slot_bytes() / 4) ? lanes : 1;
+}
+
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
   const std::size_t shares = std::size_t(c.topology().nodes()) * lanes;
   const std::size_t even = bytes / (shares * kFramesPerLane) / kChunkStep * kChunkStep;
@@ -207,7 +214,7 @@ class OverNodes {
         contributions_(lossy_where(std::move(pieces), options.bound)),
         sums_(contributions_),
         data_(whole(contributions_)),
-        lanes_(lanes_for(data_.size(), c.shape())),
+        lanes_(lanes_of_frames(c, data_.size())),
         plan_(contributions_, chunk_for(c, data_.size(), options.chunk_bytes, lanes_)),
         grid_(frames_of(plan_), nodes_, lanes_),
         codec_(c, contributions_, sums_, plan_, options_, divisor_, residual, report),

@@ -21,10 +21,9 @@ std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes
   return (ceil_div(stream_bytes, pieces) / kLine + 1) * kLine;
 }
 
-// As long as a slot, unless that made the frames of many nodes too short.
-BlockCut::BlockCut(const Shape& shape, int of_lanes)
-    : lanes(of_lanes),
-      segment_bytes(frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes) {}
+std::size_t block_segment_bytes(const Shape& shape, int lanes) {
+  return frame_bytes_for(SIZE_MAX / 2, shape, lanes) * shape.nodes * lanes;
+}
 
 std::vector<BlockFrames::Stream> BlockFrames::streams_of(const Topology& t, const std::vector<std::size_t>& block_bytes,
                                                          std::size_t segment_bytes, int lanes) {
@@ -63,11 +62,6 @@ FrameGrid::Cut BlockFrames::stream(std::size_t segment, int node) const {
   const std::size_t end = streams_[node].begins.back();
   const std::size_t from = std::min(end, stream_at(segment, 0, node));
   return {from, std::min(end, stream_at(segment + 1, 0, node)) - from};
-}
-
-BlockFrames cut_blocks(const Topology& topology, const std::vector<std::size_t>& block_bytes, const Shape& shape) {
-  const BlockCut cut(std::accumulate(block_bytes.begin(), block_bytes.end(), std::size_t{0}), shape);
-  return BlockFrames(topology, block_bytes, cut.segment_bytes, cut.lanes);
 }
 
 }  // namespace accdp

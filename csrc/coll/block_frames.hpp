@@ -79,25 +79,17 @@ class BlockFrames {
   FrameGrid grid_;
 };
 
-/// Segments as long, and as many lanes, as suit blocks of so many bytes together.
-struct BlockCut {
-  BlockCut(std::size_t total_bytes, const Shape& shape) : BlockCut(shape, lanes_for(total_bytes, shape)) {}
-  BlockCut(const Shape& shape, int of_lanes);
-  int lanes;
-  std::size_t segment_bytes;
-};
+/// Bytes of a segment: as long as a slot, unless that made the frames of many nodes too short.
+std::size_t block_segment_bytes(const Shape& shape, int lanes);
 /// How a grid cuts the streams, by lengths alone: of each frame the bytes, for segments of at most `segment_bytes`.
 std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes, std::size_t segment_bytes, int nodes,
                                int lanes);
 
-/// With as many lanes, and segments as long, as suit blocks of which there is one per rank.
-BlockFrames cut_blocks(const Topology& topology, const std::vector<std::size_t>& block_bytes, const Shape& shape);
-
 template <class Block>
-BlockFrames frames_of(const Context& c, const std::vector<Block>& blocks) {
+BlockFrames frames_of(const Context& c, const std::vector<Block>& blocks, int lanes) {
   std::vector<std::size_t> bytes;
   for (const Block& block : blocks) bytes.push_back(block.size());
-  return cut_blocks(c.topology(), bytes, c.shape());
+  return BlockFrames(c.topology(), bytes, block_segment_bytes(c.shape(), lanes), lanes);
 }
 
 }  // namespace accdp

@@ -298,19 +298,27 @@ Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, c
   return all;
 }
 
-int lanes_for(std::size_t bytes, const Shape& shape) {
-  const int k = shape.local_size;  // 0 where nodes differ
-  const bool fits = std::size_t(k) * shape.nodes <= kFramesPerSlot;
-  return k > 1 && fits && bytes >= shape.slot_bytes / 4 ? k : 1;
+bool has_lanes(const Shape& shape) {
+  constexpr std::size_t kLeastFrame = 1 << 10;
+  const std::size_t k = shape.local_size;  // 0 where nodes differ
+  return k > 1 && shape.nodes > 1 && k * shape.nodes * std::min(kLeastFrame, shape.slot_bytes / 8) <= shape.slot_bytes;
 }
 
-bool gathers_by_likes(std::size_t total_bytes, const Shape& shape) {
-  return shape.local_size == 1 || lanes_for(total_bytes, shape) > 1;
+bool in_doubt_all_speak(const Estimate& by_all, const Estimate& by_leaders) {
+  constexpr double kDoubt = 1.02;
+  return by_all.seconds < kDoubt * by_leaders.seconds;
+}
+
+int lanes_for(std::size_t bytes, const Shape& shape, const Machine& m) {
+  if (!has_lanes(shape)) return 1;
+  const int k = shape.local_size;
+  return in_doubt_all_speak(pipeline(bytes, shape, m, false, k), pipeline(bytes, shape, m, false, 1)) ? k : 1;
 }
 
 std::size_t frame_bytes_for(std::size_t bytes, const Shape& shape, int lanes) {
   const std::size_t shares = std::size_t(shape.nodes) * lanes;
-  const std::size_t most = shape.slot_bytes / std::min(shares, kFramesPerSlot) / kLine * kLine;
+  const std::size_t in_slot = lanes > 1 ? shares : std::min(shares, kFramesPerSlot);
+  const std::size_t most = std::max(shape.slot_bytes / in_slot / kLine, std::size_t{1}) * kLine;
   return std::min(most, (bytes / shares / kLine + 1) * kLine);
 }
 
@@ -348,7 +356,7 @@ Estimate reduce_estimate(ReduceAlgorithm algorithm, const Operand& operand, cons
   }
   Estimate total = meeting(shape, m);
   if (algorithm == ReduceAlgorithm::kPipeline) {
-    if (lanes == 0) lanes = receiver_only ? 1 : lanes_for(bytes, shape);
+    if (lanes == 0) lanes = receiver_only ? 1 : lanes_for(bytes, shape, m);
     return total += pipeline(bytes, shape, m, receiver_only, lanes);
   }
   const auto add_pieces = [&](std::size_t count, std::size_t piece) {
@@ -391,7 +399,7 @@ Choice choose(const Operand& operand, const Shape& shape, const Machine& machine
 Choice choose_allreduce(const Operand& operand, const Shape& shape, const Machine& machine, ReduceAlgorithm asked) {
   const bool is_free = asked == ReduceAlgorithm::kAuto || asked == ReduceAlgorithm::kMpi;
   Choice choice = is_free ? choose(operand, shape, machine, false) : Choice{asked, 1};
-  if (choice.algorithm == ReduceAlgorithm::kPipeline) choice.lanes = lanes_for(operand.bytes, shape);
+  if (choice.algorithm == ReduceAlgorithm::kPipeline) choice.lanes = lanes_for(operand.bytes, shape, machine);
   return choice;
 }
 

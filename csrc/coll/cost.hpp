@@ -139,12 +139,15 @@ struct Operand {
 };
 int partial_width(Datatype type);
 
+/// Whether all ranks of each node can speak with other nodes in a reduction: they are as many on all nodes, and a slot
+/// has room for a frame of each.
+bool has_lanes(const Shape& shape);
+/// On links that are faster than is known they gain much, on others they lose little.
+bool in_doubt_all_speak(const Estimate& by_all, const Estimate& by_leaders);
 /// How many ranks of each node speak with other nodes in a reduction to all: one or all.
-int lanes_for(std::size_t bytes, const Shape& shape);
-/// Whether in an allgather of so many bytes together all ranks speak, each with its like on the other nodes.
-bool gathers_by_likes(std::size_t total_bytes, const Shape& shape);
+int lanes_for(std::size_t bytes, const Shape& shape, const Machine& machine);
 /// Bytes of a frame of the pipeline: a segment, one frame for each node and lane, fits into a slot, unless that made
-/// the frames of many nodes too short.
+/// the frames of leaders of many nodes too short.
 std::size_t frame_bytes_for(std::size_t bytes, const Shape& shape, int lanes);
 
 /// A reduction over several nodes from call to return, of those that can_reduce_by(). receiver_only: to rank 0 alone.

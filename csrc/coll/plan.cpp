@@ -4,8 +4,7 @@
 
 #include "base/error.hpp"
 #include "coll/bcast_stream.hpp"
-#include "coll/block_frames.hpp"
-#include "coll/piecewise_exchange.hpp"
+#include "coll/block_costs.hpp"
 
 namespace accdp {
 namespace {
@@ -27,17 +26,24 @@ Plan reduction_on_node(std::size_t bytes, const Shape& shape, const Machine& m) 
   return plan;
 }
 
+constexpr const char* kTooLong = "too long to go along with the signatures";
+constexpr const char* kShort = "short enough to go along with the signatures";
+
+/// Why all ranks of a node speak, or do not, unless the other is only slower.
+const char* why_not_by(int lanes, const Shape& shape) {
+  if (lanes == 1) return "in doubt all ranks speak, for faster links";
+  return has_lanes(shape) ? "" : "too many ranks for ACCDP_CHUNK_BYTES";
+}
+
 /// Why a reduction over nodes does not go that way, unless that is only slower.
-const char* why_not(const ReduceAlgorithmRow& row, int lanes, std::size_t bytes, const Shape& shape, bool receiver_only,
-                    ReduceAlgorithm asked) {
+const char* why_not(const ReduceAlgorithmRow& row, int lanes, int chosen_lanes, std::size_t bytes, const Shape& shape,
+                    bool receiver_only, ReduceAlgorithm asked) {
   if (!can_reduce_by(row.id, receiver_only)) return "only where all get the result";
   if (asked != ReduceAlgorithm::kAuto && asked != row.id) return "ACCDP_ALLREDUCE says which";
   if (!may_reduce_by(row.id, bytes, shape, receiver_only)) return "only up to a slot: ACCDP_CHUNK_BYTES";
   if (!row.is_offered) return "for comparison";
   if (asked == ReduceAlgorithm::kAuto && goes_by_hub(bytes, shape)) return "more messages, for which nodes share cores";
-  if (row.id == ReduceAlgorithm::kPipeline && lanes != lanes_for(bytes, shape))
-    return lanes == 1 ? "leaders: below a quarter of ACCDP_CHUNK_BYTES"
-                      : "lanes: from a quarter of ACCDP_CHUNK_BYTES, on few nodes";
+  if (row.id == ReduceAlgorithm::kPipeline && lanes != chosen_lanes) return why_not_by(lanes, shape);
   return "";
 }
 
@@ -45,6 +51,7 @@ Plan reduction(const Operand& operand, const Shape& shape, const Machine& m, boo
                ReduceAlgorithm asked = ReduceAlgorithm::kAuto) {
   if (shape.nodes == 1) return reduction_on_node(operand.bytes, shape, m);
   const Choice choice = receiver_only ? choose_reduce(operand, shape, m) : choose_allreduce(operand, shape, m, asked);
+  const int pipeline_lanes = receiver_only ? 1 : lanes_for(operand.bytes, shape, m);
   Plan plan;
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {
     if (row.id == ReduceAlgorithm::kAuto || row.id == ReduceAlgorithm::kMpi) continue;
@@ -58,7 +65,7 @@ Plan reduction(const Operand& operand, const Shape& shape, const Machine& m, boo
         plan.chosen = way;
         continue;
       }
-      way.remark = why_not(row, each, operand.bytes, shape, receiver_only, asked);
+      way.remark = why_not(row, each, pipeline_lanes, operand.bytes, shape, receiver_only, asked);
       plan.others.push_back(way);
     }
   }
@@ -116,93 +123,6 @@ Estimate rounds(std::size_t steps, double bytes_in, double bytes_out, const Mach
   return {steps * m.step_s + (bytes_in + bytes_out) / m.node_bytes_per_s, steps, 0, 0};
 }
 
-/// Nodes whose blocks have the same length together, as BlockFrames cuts them.
-struct Streams {
-  std::size_t nodes, bytes, frame_bytes;
-
-  /// What the segments before that one have of each.
-  std::size_t before(std::size_t segment, int lanes) const { return std::min(bytes, segment * lanes * frame_bytes); }
-  std::size_t of(std::size_t segment, int lanes) const { return before(segment + 1, lanes) - before(segment, lanes); }
-};
-
-/// allgather (gathers, by leaders) or reduce_scatter over nodes. Segments between those in which a stream ends are
-/// alike: so they are counted, not gone through.
-Alternative block_pipeline(std::size_t block, const Shape& shape, const Machine& m, bool gathers, int lanes) {
-  const int n = shape.nodes, k = shape.node_ranks();
-  const std::size_t total = block * shape.ranks, ranks_here = shape.ranks_on_node_0();
-  const BlockCut cut(shape, lanes);
-  std::vector<Streams> streams;  // the first one: node 0's
-  for (const auto& [nodes, ranks] : shape.alike)
-    streams.push_back(
-        {std::size_t(nodes), block * ranks, stream_frame_bytes(block * ranks, total, cut.segment_bytes, n, lanes)});
-  std::size_t segments = 0, largest = 0;
-  std::vector<std::size_t> marks{0, 1};  // segments from which on others are unlike those before
-  for (const Streams& s : streams) {
-    const std::size_t whole = s.bytes / (lanes * s.frame_bytes);
-    segments = std::max(segments, ceil_div(s.bytes, lanes * s.frame_bytes));
-    largest = std::max(largest, std::min(s.bytes, s.frame_bytes));
-    marks.insert(marks.end(), {whole, whole + 1});
-  }
-  std::sort(marks.begin(), marks.end());
-  marks.push_back(segments);
-
-  Estimate e = meeting(shape, m);
-  if (lanes > 1) e += {m.step_s, 1, 0, 0};
-  for (std::size_t i = 0; i + 1 < marks.size(); ++i) {
-    const std::size_t first = marks[i], count = std::min(marks[i + 1], segments) - std::min(first, segments);
-    if (count == 0) continue;
-    std::size_t segment = 0;
-    const Streams* fullest = &streams[0];
-    for (const Streams& s : streams) {
-      segment += s.nodes * s.of(first, lanes);
-      if (s.of(first, lanes) > fullest->of(first, lanes)) fullest = &s;
-    }
-    const auto steps_of = [&](const Streams& s) {
-      const std::size_t own = s.of(first, lanes), shown = gathers ? own : std::min(own, s.frame_bytes);
-      return ceil_div(segment, shape.slot_bytes) + ceil_div(shown, shape.slot_bytes);
-    };
-    if (ranks_here > 1) e.steps += steps_of(streams[0]) * count;
-    const double all = static_cast<double>(segment), most = static_cast<double>(fullest->of(first, lanes));
-    // The fullest node sends so many of an allgather, and gets so many of a reduce_scatter.
-    const double link_s = most * (n - 1) / m.link.bytes_per_s;
-    const double own_s = (k > 1 ? static_cast<double>(steps_of(*fullest)) * m.step_s : 0) +
-                         2 * (all + most) / m.node_bytes_per_s + 2 * (n - 2) * m.message_s +
-                         (gathers ? 0 : (all * k / lanes + most * n) / m.reduce_bytes_per_s);
-    // Of the first one nothing overlaps.
-    const double alone = first == 0 ? m.link.latency_s + link_s + own_s : 0;
-    e.seconds += alone + static_cast<double>(first == 0 ? count - 1 : count) * std::max(link_s, own_s);
-  }
-  e.wire_bytes = block * (gathers ? ranks_here * (n - 1) : shape.ranks - ranks_here);
-  e.chunk_bytes = largest;
-  return {lanes > 1 ? "lanes" : "leaders", lanes, e, ""};
-}
-
-/// Every rank with its like on the other nodes; while the wire carries pieces the node hands round others, but for the
-/// last one. Ranks alone on their nodes hand nothing round.
-Alternative gather_by_likes(std::size_t block, const Shape& shape, const Machine& m) {
-  const int n = shape.nodes, k = shape.local_size;
-  const std::size_t most = exchange_piece_bytes(shape.slot_bytes, n - 1), piece = std::min(block, most);
-  const auto shown = [&](std::size_t steps, double bytes) -> Estimate {  // put into a slot, and taken from k - 1
-    if (k == 1) return {};
-    return {static_cast<double>(steps) * m.step_s + k * bytes / m.node_bytes_per_s, steps, 0, 0};
-  };
-  const double bytes = static_cast<double>(block);
-  const Estimate all = shown(n * ceil_div(block, most), n * bytes), last = shown(1, static_cast<double>(piece));
-  Estimate e = meeting(shape, m);
-  if (k > 1) e += {m.step_s, 1, 0, 0};  // all meet again, since not only leaders send
-  e.seconds += bytes / m.node_bytes_per_s;
-  e.seconds += std::max(all.seconds, exchange_seconds(n - 1, k * bytes, m) + last.seconds);
-  e.steps += all.steps;
-  e.wire_bytes = block * k * (n - 1);
-  e.chunk_bytes = piece;
-  return {k == 1 ? "pairs" : "lanes", k, e, ""};
-}
-
-constexpr const char* kTooLong = "too long to go along with the signatures";
-constexpr const char* kShort = "short enough to go along with the signatures";
-constexpr const char* kNoLanes = "less than a quarter of ACCDP_CHUNK_BYTES, or too many nodes";
-constexpr const char* kLanes = "long enough for all ranks to speak";
-
 /// One way is taken, the others are told with the reason.
 Plan plan_by(const std::vector<Alternative>& ways, const std::string& chosen) {
   Plan plan;
@@ -224,57 +144,32 @@ Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
     e.chunk_bytes = std::min(block, shape.slot_bytes);
     return {{"chunks", 1, e, ""}, {}};
   }
-  const bool goes_along = allgathers_with_signatures(carried, all, shape), by_likes = gathers_by_likes(all, shape);
+  const bool goes_along = allgathers_with_signatures(carried, all, shape), by_likes = gathers_by_likes(all, shape, m);
   Alternative along{kWithSignatures, 1, with_signatures(carried, all, all, shape, m), kTooLong};
   along.estimate.wire_bytes = (shape.meets_at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
   along.estimate.chunk_bytes = block;
+  const char* likes = shape.local_size == 1 ? "pairs" : "lanes";
   std::vector<Alternative> ways{along};
-  if (shape.local_size > 0) {
-    ways.push_back(gather_by_likes(block, shape, m));
-    ways.back().remark = goes_along ? kShort : kNoLanes;
-  }
-  if (shape.local_size != 1) {
-    ways.push_back(block_pipeline(block, shape, m, true, 1));
-    ways.back().remark = goes_along ? kShort : kLanes;
-  }
-  return plan_by(ways, goes_along ? kWithSignatures : by_likes ? shape.local_size == 1 ? "pairs" : "lanes" : "leaders");
-}
-
-/// Every leader sends every other a part of so many bytes with its signature, never by the hub.
-Estimate parts_with_signatures(double part, const Shape& shape, const Machine& m) {
-  return {m.step_s + exchange_seconds(shape.nodes - 1, kSignatureBytes + part, m), 1, 0, 0};
-}
-
-/// What the leader has is shown to its node, unless that is the leader.
-Estimate shown(const Shape& shape, const Machine& m) {
-  if (shape.node_ranks() == 1) return {};
-  return {m.step_s, shape.ranks_on_node_0() > 1 ? std::size_t{1} : 0, 0, 0};
-}
-
-/// Every node gets its part of what the others have, with their signatures.
-Alternative reduce_scatter_along(std::size_t block, const Shape& shape, const Machine& m) {
-  const double all = static_cast<double>(block) * shape.ranks, part = static_cast<double>(block) * shape.node_ranks();
-  const int n = shape.nodes, k = shape.node_ranks();
-  Estimate e = parts_with_signatures(part, shape, m) += shown(shape, m);
-  e.seconds += (k > 1 ? 2 * all + 2 * part : all) / m.node_bytes_per_s + (k * all + n * part) / m.reduce_bytes_per_s;
-  e.wire_bytes = block * (shape.ranks - shape.ranks_on_node_0());
-  e.chunk_bytes = block;
-  return {kWithSignatures, 1, e, kTooLong};
+  if (shape.local_size > 0)
+    ways.push_back({likes, shape.local_size, gather_by_likes(block, shape, m), goes_along ? kShort : ""});
+  if (shape.local_size != 1)
+    ways.push_back(
+        {"leaders", 1, block_pipeline(block, shape, m, true, 1), goes_along ? kShort : why_not_by(1, shape)});
+  return plan_by(ways, goes_along ? kWithSignatures : by_likes ? likes : "leaders");
 }
 
 Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
   const std::size_t block = all / shape.ranks;
   if (shape.nodes > 1) {
     const bool goes_along = reduce_scatters_with_signatures(all, shape);
-    const bool by_lanes = lanes_for(block * shape.ranks, shape) > 1;
-    std::vector<Alternative> ways{reduce_scatter_along(block, shape, m)};
-    if (shape.local_size > 1) {
-      ways.push_back(block_pipeline(block, shape, m, false, shape.local_size));
-      ways.back().remark = goes_along ? kShort : kNoLanes;
-    }
-    ways.push_back(block_pipeline(block, shape, m, false, 1));
-    ways.back().remark = goes_along ? kShort : kLanes;
-    return plan_by(ways, goes_along ? kWithSignatures : by_lanes ? "lanes" : "leaders");
+    const int lanes = reduce_scatter_lanes(block * shape.ranks, shape, m);
+    std::vector<Alternative> ways{{kWithSignatures, 1, reduce_scatter_along(block, shape, m), kTooLong}};
+    if (shape.local_size > 1)
+      ways.push_back({"lanes", shape.local_size, block_pipeline(block, shape, m, false, shape.local_size),
+                      goes_along ? kShort : why_not_by(shape.local_size, shape)});
+    ways.push_back(
+        {"leaders", 1, block_pipeline(block, shape, m, false, 1), goes_along ? kShort : why_not_by(1, shape)});
+    return plan_by(ways, goes_along ? kWithSignatures : lanes > 1 ? "lanes" : "leaders");
   }
   const int k = shape.ranks;
   const std::size_t share = slot_share_bytes(k, shape.slot_bytes);
@@ -283,28 +178,6 @@ Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
   e.seconds += bytes * k / m.reduce_bytes_per_s;
   e.chunk_bytes = std::min(block, share);
   return {{"slices", 1, e, ""}, {}};
-}
-
-/// Between nodes: the blocks along with their sizes, by leaders, or from rank to rank after them.
-Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
-                             const Machine& m) {
-  constexpr std::size_t kSize = sizeof(std::uint64_t);
-  const std::size_t n = shape.nodes, k = shape.node_ranks(), others = shape.ranks - k;
-  const std::size_t here = shape.ranks_on_node_0(), letters = here * (shape.ranks - here);
-  const double carried = static_cast<double>(k * k * (kSize + (along ? block : 0)));
-  Estimate e = cut.with_signatures ? parts_with_signatures(carried, shape, m) : meeting(shape, m);
-  if (cut.by_leaders) {
-    if (!cut.with_signatures) e.seconds += exchange_seconds(n - 1, carried, m);
-    // Into the slot, out of it into the letter; that once more, and out of the slot that is shown.
-    e.seconds += (k > 1 ? 5 : 2) * carried * static_cast<double>(n - 1) / m.node_bytes_per_s;
-    e += shown(shape, m);
-  } else {
-    e += {m.step_s + exchange_seconds(others, static_cast<double>(kSize * k), m), 1, 0, 0};
-  }
-  if (!along) e.seconds += exchange_seconds(others, static_cast<double>(block * k), m);
-  e.wire_bytes = letters * (block + kSize);
-  e.chunk_bytes = std::min(block, along ? block : exchange_piece_bytes(shape.slot_bytes, shape.ranks));
-  return e;
 }
 
 Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "coll/algorithms.hpp"
+#include "coll/block_costs.hpp"
 #include "coll/block_frames.hpp"
 #include "coll/segment_pipeline.hpp"
 #include "node/copies.hpp"
@@ -170,7 +171,7 @@ void reduce_scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, c
   if (!c.has_met() && reduce_scatters_with_signatures(total, c.shape()))
     return reduce_scatter_with_signatures(c, ins, out, how);
   c.meet();
-  const BlockFrames frames = frames_of(c, ins);
+  const BlockFrames frames = frames_of(c, ins, reduce_scatter_lanes(total, c.shape(), c.machine()));
   const FrameGrid& grid = frames.grid();
   c.note({grid.lanes() > 1 ? "lanes" : "leaders", grid.lanes(), grid.largest()});
   if (grid.lanes() > 1) c.meet();  // ranks that do not lead must not send before signatures are compared

@@ -26,9 +26,15 @@ void by_hand() {
   CHECK(exchange_seconds(0, 1e6, m) == 0);
   CHECK(std::abs(exchange_seconds(1, 1e6, m) - 1.1e-3) < 1e-9);
   CHECK(std::abs(exchange_seconds(3, 0, m) - 140e-6) < 1e-9);  // sent and received: twice 10 us each
-  CHECK(lanes_for(1 << 20, shape_of(2, 4)) == 4 && lanes_for(1 << 10, shape_of(2, 4)) == 1);
-  CHECK(lanes_for(1 << 20, shape_of(32, 4)) == 1);
-  CHECK(lanes_for(1 << 20, Shape({{1, 1}, {1, 2}})) == 1);
+  // All ranks where the link is faster than one of them, and where it makes next to no difference.
+  Machine fast, slow;
+  fast.link = {12.5e9, 5e-6};
+  slow.link = {125e6, 50e-6};
+  for (const Machine& any : {fast, slow})
+    CHECK(lanes_for(64 << 20, shape_of(2, 4), any) == 4 && lanes_for(16 << 20, shape_of(16, 8), any) == 8);
+  CHECK(lanes_for(64 << 10, shape_of(16, 8), fast) == 8 && lanes_for(64 << 10, shape_of(16, 8), slow) == 1);
+  CHECK(lanes_for(1 << 20, Shape({{1, 1}, {1, 2}}), fast) == 1);                            // not as many on each
+  CHECK(!has_lanes(shape_of(256, 8)) && lanes_for(64 << 20, shape_of(256, 8), fast) == 1);  // no room in a slot
   CHECK(frame_bytes_for(64 << 20, shape_of(4, 1), 1) == 256 << 10);
   CHECK(frame_bytes_for(64 << 20, shape_of(1024, 1), 1) == 16 << 10);
   CHECK_THROWS(reduce_estimate(ReduceAlgorithm::kMpi, 8, shape_of(2, 1), m), UsageError, "algorithm=mpi");

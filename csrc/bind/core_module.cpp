@@ -181,6 +181,19 @@ PYBIND11_MODULE(_core, m) {
   m.def("why_no_single_copy", &why_no_single_copy,
         "Why processes cannot read each other's memory here, as far as one of them can tell; empty if they can.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
+  m.def(
+      "reduce",
+      [](std::uintptr_t dst, const std::vector<std::uintptr_t>& srcs, std::size_t count, Datatype type, ReduceOp op,
+         int divisor, int times) {
+        check_reducible(type, op);
+        if (srcs.empty()) throw UsageError("srcs: expected at least one");
+        std::vector<const void*> sources;
+        for (std::uintptr_t source : srcs) sources.push_back(reinterpret_cast<const void*>(source));
+        py::gil_scoped_release nogil;
+        for (int i = 0; i < times; ++i) reduce(reinterpret_cast<void*>(dst), sources, count, {type, op, divisor});
+      },
+      py::arg("dst"), py::arg("srcs"), py::arg("count"), py::arg("datatype"), py::arg("op"), py::arg("divisor") = 0,
+      py::arg("times") = 1, "The reduction loop of one rank, on addresses of `count` elements; `times` over.");
   m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
   m.def(
       "codecs", codec_list,

@@ -122,11 +122,19 @@ template <class Acc>
 Acc divided(Acc sum, int by) {
   if constexpr (!std::is_integral_v<Acc>) {
     return sum / static_cast<Acc>(by);
+  } else if constexpr (sizeof(Acc) < 8) {
+    // Processors divide floats side by side, integers one by one. A double has 20 bits more than the quotient, and what
+    // is no whole number is at least 1/by away from the next one: rounding never reaches it.
+    return static_cast<Acc>(static_cast<double>(sum) / by);
   } else {
-    // There may be more ranks than a small integer can count.
+    // There may be more ranks than a signed integer can count.
     using Wide = std::conditional_t<std::is_signed_v<Acc>, std::int64_t, std::uint64_t>;
     return static_cast<Acc>(static_cast<Wide>(sum) / static_cast<Wide>(by));
   }
+}
+template <class Real>
+std::complex<Real> divided(std::complex<Real> sum, int by) {  // by a real number
+  return {sum.real() / static_cast<Real>(by), sum.imag() / static_cast<Real>(by)};
 }
 
 // Buffers come from callers and from shared slots, so they may have any alignment and alias anything.
@@ -142,13 +150,17 @@ struct Loose<T> {
 template <class T>
 using loose_t = typename Loose<T>::type;
 
-// Loads, combines and stores of one block. Half has its own, because compilers do not vectorise it.
+// Loads, combines and stores of one block. Half and BFloat16 have their own: compilers do not vectorise the one, and
+// the other at half the speed.
 template <class Element, class Op>
 struct Block {
   using T = loose_t<typename Element::T>;
   using Acc = typename Element::Acc;
   static void load(Acc* acc, const T* a, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) acc[i] = Element::load(a[i]);
+  }
+  static void load_two(Acc* acc, const T* a, const T* b, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(Element::load(a[i]), Element::load(b[i]));
   }
   static void combine(Acc* acc, const T* b, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], Element::load(b[i]));
@@ -158,28 +170,72 @@ struct Block {
   }
 };
 #ifdef ACCDP_F16C
-template <class Op>
-struct Block<Half, Op> {
-  using T = loose_t<_Float16>;
+inline __m256 applied(Sum, __m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+inline __m256 applied(Prod, __m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+template <int kOrder>
+__m256 ordered_or_nan(__m256 a, __m256 b) {
+  return _mm256_blendv_ps(a, b, _mm256_or_ps(_mm256_cmp_ps(b, a, kOrder), _mm256_cmp_ps(b, b, _CMP_UNORD_Q)));
+}
+inline __m256 applied(Min, __m256 a, __m256 b) { return ordered_or_nan<_CMP_LT_OQ>(a, b); }
+inline __m256 applied(Max, __m256 a, __m256 b) { return ordered_or_nan<_CMP_GT_OQ>(a, b); }
+
+/// Of 16 bits, eight or sixteen elements at a time by Convert; the rest one by one.
+template <class Element, class Convert, class Op>
+struct ConvertedBlock {
+  using T = loose_t<typename Element::T>;
+  static __m256 widened(const T* from) {
+    return Convert::widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
   static void load(float* acc, const T* a, std::size_t n) {
     std::size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(acc + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i))));
-    for (; i < n; ++i) acc[i] = Half::load(a[i]);
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(acc + i, widened(a + i));
+    for (; i < n; ++i) acc[i] = Element::load(a[i]);
+  }
+  static void load_two(float* acc, const T* a, const T* b, std::size_t n) {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(acc + i, applied(Op(), widened(a + i), widened(b + i)));
+    for (; i < n; ++i) acc[i] = Op::apply(Element::load(a[i]), Element::load(b[i]));
   }
   static void combine(float* acc, const T* b, std::size_t n) {
-    float other[kBlock];
-    load(other, b, n);
-    for (std::size_t i = 0; i < n; ++i) acc[i] = Op::apply(acc[i], other[i]);
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(acc + i, applied(Op(), _mm256_loadu_ps(acc + i), widened(b + i)));
+    for (; i < n; ++i) acc[i] = Op::apply(acc[i], Element::load(b[i]));
   }
   static void store(T* dst, const float* acc, std::size_t n) {
     std::size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i),
-                       _mm256_cvtps_ph(_mm256_loadu_ps(acc + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; ++i) dst[i] = Half::store(acc[i]);
+    for (; i + 16 <= n; i += 16)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + i),
+                          Convert::narrowed(_mm256_loadu_ps(acc + i), _mm256_loadu_ps(acc + i + 8)));
+    for (; i < n; ++i) dst[i] = Element::store(acc[i]);
   }
 };
+struct ConvertHalf {
+  static __m256 widened(__m128i bits) { return _mm256_cvtph_ps(bits); }
+  static __m256i narrowed(__m256 low, __m256 high) {
+    return _mm256_set_m128i(_mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+struct ConvertBFloat16 {
+  static __m256 widened(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static __m256i rounded(__m256 value) {  // as to_bfloat16()
+    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, is_nan);
+  }
+  static __m256i narrowed(__m256 low, __m256 high) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded(low), rounded(high)), 0xd8);
+  }
+};
+template <class Op>
+struct Block<Half, Op> : ConvertedBlock<Half, ConvertHalf, Op> {};
+template <class Op>
+struct Block<BFloat16, Op> : ConvertedBlock<BFloat16, ConvertBFloat16, Op> {};
 #endif
 
 /// Asks for a block while the one before is reduced: what another core wrote last comes from that one's cache, for
@@ -199,8 +255,12 @@ void run(void* dst, std::span<const void* const> srcs, std::size_t count, int di
     const std::size_t n = count - done < kBlock ? count - done : kBlock;
     if (count - done > n)
       for (const void* source : srcs) prefetch(static_cast<const T*>(source) + done + n, n * sizeof(T));
-    Loops::load(acc, static_cast<const T*>(srcs[0]) + done, n);
-    for (std::size_t s = 1; s < srcs.size(); ++s) Loops::combine(acc, static_cast<const T*>(srcs[s]) + done, n);
+    const auto source = [&](std::size_t s) { return static_cast<const T*>(srcs[s]) + done; };
+    if (srcs.size() > 1)
+      Loops::load_two(acc, source(0), source(1), n);
+    else
+      Loops::load(acc, source(0), n);
+    for (std::size_t s = 2; s < srcs.size(); ++s) Loops::combine(acc, source(s), n);
     if (divisor > 1)
       for (std::size_t i = 0; i < n; ++i) acc[i] = divided(acc[i], divisor);
     Loops::store(static_cast<T*>(dst) + done, acc, n);

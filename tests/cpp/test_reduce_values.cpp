@@ -157,10 +157,42 @@ void check_average(Datatype type) {
     CHECK((reduced<T>(type, kAvg, {{static_cast<T>(-7)}, {0}}, 2) == std::vector<T>{static_cast<T>(-3)}));
 }
 
+/// Beside and on multiples of the number of ranks, and anywhere, by numbers of ranks few and many.
+template <class T>
+void check_quotients(Datatype type) {
+  std::mt19937_64 random(7);
+  for (const std::int64_t by : {2, 3, 7, 8, 10, 255, 4096, 65'537, 1'000'003, std::numeric_limits<int>::max()}) {
+    std::vector<T> sums;
+    for (int i = 0; i < 3000; ++i) {
+      const T any = static_cast<T>(random());
+      const T multiple = static_cast<T>(any / by * by);
+      sums.insert(sums.end(), {any, multiple, static_cast<T>(multiple - 1), static_cast<T>(multiple + 1)});
+    }
+    sums.insert(sums.end(), {std::numeric_limits<T>::min(), std::numeric_limits<T>::max()});
+    std::vector<T> wanted(sums);
+    for (T& value : wanted) {
+      if constexpr (std::is_signed_v<T>)
+        value = static_cast<T>(value / by);
+      else
+        value = static_cast<T>(value / static_cast<std::uint64_t>(by));
+    }
+    CHECK(reduced<T>(type, kAvg, {sums}, static_cast<int>(by)) == wanted);
+  }
+}
+
+/// Component by component, also of what is infinite.
+void check_complex_average() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  using Values = std::vector<std::complex<float>>;
+  const Values found = reduced<std::complex<float>>(Datatype::kC64, kAvg, {Values(9, {infinity, 3})}, 3);
+  CHECK(found == Values(9, {infinity, 1}));
+}
+
 template <class T>
 void check_integer(Datatype type) {
   check_wrap<T>(type);
   check_average<T>(type);
+  check_quotients<T>(type);
 }
 
 /// More ranks than a small integer can count.
@@ -208,6 +240,7 @@ int main() {
   CHECK(
       (reduced<std::complex<float>>(Datatype::kC64, kAvg, {a, b}, 2) == std::vector<std::complex<float>>(5, {2, -1})));
   CHECK((reduced<std::complex<float>>(Datatype::kC64, kProd, {a, b}) == std::vector<std::complex<float>>(5, {11, 2})));
+  check_complex_average();
   check_complex_products<float>(Datatype::kC64);
   check_complex_products<double>(Datatype::kC128);
   check_many_sources();

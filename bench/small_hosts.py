@@ -27,7 +27,9 @@ from rich.table import Table
 from accdp_comm.bench import options
 from accdp_comm.bench.operations import OPERATIONS
 
-COLLECTIVES = ["barrier", "bcast", "allreduce", "reduce", "allgather"]
+COLLECTIVES = [
+    *("barrier", "bcast", "allreduce", "reduce", "allgather", "reduce_scatter", "alltoall", "gather", "scatter"),
+]
 PAIRS = ["latency", "bw"]
 DEFAULT_PLACEMENTS = ["2x1", "2x2", "4x1"]
 SIZES = "4,64,1k,8k,64k"

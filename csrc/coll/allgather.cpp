@@ -152,7 +152,7 @@ class GatherPipeline : SegmentPipeline {
 class GatherByLikes {
  public:
   GatherByLikes(Context& c, const std::vector<Bytes>& outs)
-      : c_(c), outs_(outs), piece_bytes_(exchange_piece_bytes(c.slot_bytes(), c.topology().nodes() - 1)) {
+      : c_(c), outs_(outs), piece_bytes_(exchange_piece_bytes(c.shape().slot_bytes, c.topology().nodes() - 1)) {
     for (const Bytes& out : outs) longest_ = std::max(longest_, out.size()), total_ += out.size();
   }
 
@@ -222,7 +222,7 @@ void allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   if (t.size() == 1) return c.note({"alone"});
   if (gathers_by_likes(total_of(outs), c.shape(), c.machine())) {
     const int k = c.local_size();
-    const std::size_t piece = exchange_piece_bytes(c.slot_bytes(), t.nodes() - 1);
+    const std::size_t piece = exchange_piece_bytes(c.shape().slot_bytes, t.nodes() - 1);
     c.note({k == 1 ? "pairs" : "lanes", k, std::min(in.size(), piece)});
     if (k > 1) c.meet();  // ranks that do not lead must not send before signatures are compared
     return GatherByLikes(c, outs).run();

@@ -174,19 +174,19 @@ double share_of_sum(Datatype type, double bound, int contributions, double divis
   return best;
 }
 
-/// Short enough that every lane has several frames, long enough to be worth a message. Where there are lanes a segment,
-/// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
-/// Not all ranks where that made frames so short that their heads, and tables of codes, were much of them.
+/// Who speaks: not all ranks where that made frames so short that their heads, and tables of codes, were much of them.
 int lanes_of_frames(const Context& c, std::size_t bytes) {
   const int lanes = lanes_for(bytes, c.shape(), c.machine());
-  const std::size_t share = c.slot_bytes() / (std::size_t(c.topology().nodes()) * lanes);
-  return share >= std::min(kLeastChunk, c.slot_bytes() / 4) ? lanes : 1;
+  const std::size_t share = c.shape().slot_bytes / (std::size_t(c.topology().nodes()) * lanes);
+  return share >= std::min(kLeastChunk, c.shape().slot_bytes / 4) ? lanes : 1;
 }
 
+/// Short enough that every lane has several frames, long enough to be worth a message. Where there are lanes a segment,
+/// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
   const std::size_t shares = std::size_t(c.topology().nodes()) * lanes;
   const std::size_t even = bytes / (shares * kFramesPerLane) / kChunkStep * kChunkStep;
-  const std::size_t slot_share = c.slot_bytes() / shares / 16 * 16;
+  const std::size_t slot_share = c.shape().slot_bytes / shares / 16 * 16;
   const std::size_t fits = lanes > 1 ? slot_share : std::max(slot_share, kLeastFrame);
   return std::min({asked, std::max(even, kLeastChunk), fits});
 }
@@ -230,9 +230,13 @@ class OverNodes {
     } else {
       if (options_.far) fetch_all(*options_.far, contributions_);
       reduce_to(c_, data_, data_, how_, -1);
-      if (speaks())
+      const int lanes = lanes_for(data_.size(), c_.shape(), c_.machine());
+      const FrameGrid plain =
+          FrameGrid::even(data_.size(), frame_bytes_for(data_.size(), c_.shape(), lanes), nodes_, lanes);
+      report_.algorithm = lanes > 1 ? "lanes" : "leaders";
+      if (lanes > 1 || c_.topology().is_leader())
         report_.logical_bytes = report_.wire_bytes =
-            bytes_sent(grid_, lanes_ > 1 ? c_.local_rank() : 0, c_.topology().node());
+            bytes_sent(plain, lanes > 1 ? c_.local_rank() : 0, c_.topology().node());
     }
     // All began together, and nobody has the result before all have sent.
     if (decides()) codec_.note_time(std::chrono::duration<double>(Clock::now() - began).count());

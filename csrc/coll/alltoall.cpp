@@ -49,7 +49,7 @@ class Alltoall {
         ins_(ins),
         outs_(outs),
         cut_(c.shape()),
-        share_(cut_.share_bytes(t_.local_size())),
+        share_(cut_.share_bytes(t_.local_size(), c.slot_bytes())),
         leader_(t_.leader(t_.node())) {
     for (int rank : t_.neighbours()) near_bytes_ += outs[rank].size();
   }
@@ -57,12 +57,20 @@ class Alltoall {
   void run() {
     note();
     begin();
-    if (t_.nodes() > 1) cut_.by_leaders ? deliver_short() : compare_sizes_in_pairs();
+    if (t_.nodes() == 1) {
+      take_first();
+    } else if (cut_.by_leaders) {
+      deliver_short();
+    } else {
+      compare_sizes_in_pairs();
+      copy(outs_[t_.rank()], ins_[t_.rank()]);
+    }
     PiecewiseExchange far = exchange_long();
-    for (std::size_t done = share_; done < longest_near_; done += share_) {
+    for (std::size_t done = has_first_pieces() ? share_ : 0; done < longest_near_; done += share_) {
       put_pieces(c_.open(), done);
       c_.publish();
       c_.await_all();
+      for (int rank : t_.neighbours()) slots_[t_.local_of(rank)] = c_.slot(t_.local_of(rank));
       take_pieces(done);
       far.await_round();
     }
@@ -79,7 +87,7 @@ class Alltoall {
     const char* over_nodes = !goes_along ? "pairs" : cut_.with_signatures ? kWithSignatures : "leaders";
     c_.note({t_.nodes() == 1 ? "chunks" : over_nodes, 1, t_.nodes() == 1 ? longest : std::min(longest, piece_bytes())});
   }
-  std::size_t piece_bytes() const { return exchange_piece_bytes(c_.slot_bytes(), t_.size()); }
+  std::size_t piece_bytes() const { return exchange_piece_bytes(c_.shape().slot_bytes, t_.size()); }
 
   // ---- the first step, and pieces on the node ------------------------------------------------------------------
   /// Where a slot has the size of what its rank sends to another. Of other nodes it has none if they are too many.
@@ -93,13 +101,13 @@ class Alltoall {
       std::memcpy(slot + entry(rank) * sizeof bytes, &bytes, sizeof bytes);
     }
     if (cut_.by_leaders && t_.rank() != leader_) {
-      std::byte* room = slot + cut_.table_bytes;
+      std::byte* room = slot + cut_.table_bytes(t_.local_size());
       for_others([&](int rank) {
         if (is_short(ins_[rank].size())) room = put(room, ins_[rank]);
       });
     }
-    put_pieces(slot, 0);
-    Context::Cargo cargo;
+    if (has_first_pieces()) put_pieces(slot, 0);
+    Context::Cargo cargo{.at_hub = false};
     cargo.load_part = [this](int node, std::byte* place) { return load(node, place); };
     brings_letters_ = cut_.with_signatures && !c_.has_met();
     if (brings_letters_)
@@ -113,13 +121,24 @@ class Alltoall {
         if (rank != other) longest_near_ = std::max<std::size_t>(longest_near_, bytes);
         if (other == t_.rank()) check(rank, bytes);
       }
+    for (int rank = 0; rank < t_.local_size(); ++rank) slots_.push_back(c_.slot(rank));
+  }
+
+  /// Whether the slots of the first step have pieces. Where ranks meet again before sizes are compared, they could not
+  /// be left there until then.
+  bool has_first_pieces() const { return t_.nodes() == 1 || cut_.by_leaders; }
+
+  /// All sizes agree, and signatures; this rank has published nothing since the first step.
+  void take_first() {
     copy(outs_[t_.rank()], ins_[t_.rank()]);
     take_pieces(0);
   }
 
   void check(int from, Size sends) const { check_size(c_, from, sends, outs_[from].size()); }
 
-  std::size_t piece_at(int local_rank) const { return cut_.table_bytes + cut_.room_bytes + local_rank * share_; }
+  std::size_t piece_at(int local_rank) const {
+    return cut_.table_bytes(t_.local_size()) + cut_.room_bytes + local_rank * share_;
+  }
 
   void put_pieces(std::byte* slot, std::size_t done) {
     for (int rank : t_.neighbours()) {
@@ -134,7 +153,7 @@ class Alltoall {
     for (int rank : t_.neighbours()) {
       const Bytes block = outs_[rank];
       if (rank == t_.rank() || done >= block.size()) continue;
-      copy_out(block.data() + done, c_.slot(t_.local_of(rank)) + piece_at(t_.local_rank()),
+      copy_out(block.data() + done, slots_[t_.local_of(rank)] + piece_at(t_.local_rank()),
                std::min(share_, block.size() - done), is_past_own_caches(near_bytes_));
     }
   }
@@ -153,7 +172,7 @@ class Alltoall {
   std::size_t load(int node, std::byte* place) {
     if (node == t_.node()) return 0;
     if (rooms_.empty())
-      for (int rank : t_.neighbours()) rooms_.push_back(c_.slot(t_.local_of(rank)) + cut_.table_bytes);
+      for (int rank : t_.neighbours()) rooms_.push_back(c_.slot(t_.local_of(rank)) + cut_.table_bytes(t_.local_size()));
     const std::vector<int>& theirs = t_.members(node);
     std::byte* size_at = place;
     std::byte* end = place + t_.local_size() * theirs.size() * sizeof(Size);
@@ -173,13 +192,8 @@ class Alltoall {
     if (t_.is_leader()) letters = brings_letters_ ? carried() : exchange_letters();
     for (int node = 0; t_.is_leader() && node < t_.nodes(); ++node)
       if (node != t_.node()) check_letter(node, letters[node]);
-    if (t_.is_leader() && t_.local_size() > 1) {
-      std::byte* slot = c_.open();
-      for (const ConstBytes& letter : letters) slot = put(slot, letter);
-      c_.publish();
-    } else if (t_.local_size() > 1) {
+    if (!t_.is_leader()) {
       c_.open_unwritten();
-      c_.publish();
       c_.await(t_.local_of(leader_));
       const std::byte* shown = c_.slot(t_.local_of(leader_));
       for (int node = 0; node < t_.nodes(); ++node) {
@@ -188,6 +202,14 @@ class Alltoall {
       }
     }
     read(letters, [&](int rank, Size bytes, const std::byte*) { check(rank, bytes); });
+    take_first();  // before the next step is published, with which the slots of the first one are given back
+    if (t_.local_size() > 1) {
+      if (t_.is_leader()) {
+        std::byte* slot = c_.open();
+        for (const ConstBytes& letter : letters) slot = put(slot, letter);
+      }
+      c_.publish();
+    }
     read(letters, [&](int rank, Size bytes, const std::byte* block) {
       if (is_short(bytes)) put(outs_[rank].data(), {block, bytes});
     });
@@ -202,20 +224,27 @@ class Alltoall {
 
   std::vector<ConstBytes> exchange_letters() {
     const std::size_t each = sizeof(Size) + cut_.limit, here = t_.local_size();
+    const auto most = [&](int node) { return here * t_.members(node).size() * each; };
+    Bytes room = c_.letters(2 * (t_.size() - here) * here * each);
+    const auto take = [&](std::size_t bytes) {
+      const Bytes taken = room.first(bytes);
+      room = room.subspan(bytes);
+      return taken;
+    };
     std::vector<Bytes> places(t_.nodes());
     std::vector<int> senders;
     Exchange exchange(c_);
     for (int step = 1; step < t_.nodes(); ++step) {
       const int node = (t_.node() + t_.nodes() - step) % t_.nodes();
-      places[node] = c_.scratch(here * t_.members(node).size() * each);
+      places[node] = take(most(node));
       exchange.receive_up_to({t_.leader(node), places[node]});
       senders.push_back(node);
     }
     std::vector<Bytes> sent(t_.nodes());
     for (int node = 0; node < t_.nodes(); ++node) {
       if (node == t_.node()) continue;
-      sent[node] = c_.scratch(places[node].size());
-      sent[node] = sent[node].first(load(node, sent[node].data()));
+      const Bytes place = take(most(node));
+      sent[node] = place.first(load(node, place.data()));
     }
     for (int step = 1; step < t_.nodes(); ++step) {
       const int node = (t_.node() + step) % t_.nodes();
@@ -298,6 +327,7 @@ class Alltoall {
   const int leader_;
   std::size_t near_bytes_ = 0, longest_near_ = 0;
   bool brings_letters_ = false;
+  std::vector<const std::byte*> slots_;  // by local rank: of the step whose pieces are taken next
   std::vector<const std::byte*> rooms_;  // by local rank: its next short block
 };
 

@@ -67,6 +67,7 @@ class Context : public Lookout {
     int from_node = -1, to_node = -1;        ///< -1: all
     std::function<void(std::byte*)> load{};  ///< on the leader, once the ranks of its node have come, and agree
     bool by_tree = false;                    ///< from one node: along a binomial tree; else straight to each
+    bool at_hub = true;                      ///< where leaders meet there; else each tells each
     /// Of what goes from all to all, where leaders meet at the hub: its leader makes what all get of what is carried()
     /// there, over what it loaded, and returns its length.
     std::function<std::size_t(std::byte*)> answer{};
@@ -165,6 +166,11 @@ class Context : public Lookout {
 
   /// Memory until the end of the collective; after a failure it stays, because MPI may still write there.
   Bytes scratch(std::size_t bytes) { return fabric_.scratch(bytes); }
+  /// The same for what an operation does many times: one place, which each call gives anew.
+  Bytes letters(std::size_t bytes) {
+    if (letters_.size() < bytes) letters_ = scratch(bytes);
+    return letters_.first(bytes);
+  }
   /// Room for a pointer per rank of the node, so that a short reduction allocates nothing.
   std::span<const void*> sources() { return fabric_.sources(); }
 
@@ -194,6 +200,7 @@ class Context : public Lookout {
     int from = -1;
     ConstBytes data;
   } carried_[kMeetingFanOut];  // by meeting place
+  Bytes letters_;
   bool arrived_ = false, noted_ = false, is_answered_ = false;
   int wire_peer_ = -1;
   std::chrono::nanoseconds doze_{0};

@@ -227,24 +227,26 @@ bool scatters_with_signatures(std::size_t block, const Shape& shape) {
   return goes_with_signatures(parts_bytes(all, shape), all, shape);
 }
 
-AlltoallCut::AlltoallCut(const Shape& shape) : slot_bytes(shape.slot_bytes) {
+AlltoallCut::AlltoallCut(const Shape& shape) : ranks(shape.ranks) {
   constexpr std::size_t kSize = sizeof(std::uint64_t), kMostAlong = 32 << 10;
-  const std::size_t nodes = shape.nodes, ranks = shape.ranks;
-  const auto lines = [](std::size_t bytes) { return ceil_div(bytes, kLine) * kLine; };
-  table_bytes = lines(shape.most_local * kSize);
-  if (nodes == 1) return;
+  if (shape.nodes == 1) return;
+  const std::size_t nodes = shape.nodes, all = shape.ranks, slot_bytes = shape.slot_bytes;
   std::size_t blocks = 0;  // of one node for all others, at most
-  for (const Shape::Nodes& alike : shape.alike) blocks = std::max(blocks, alike.ranks * (ranks - alike.ranks));
-  const std::size_t blocks_of_rank = ranks - shape.least_local, heads = 2 * nodes * kSignatureBytes;
-  const std::size_t least = lines(ranks * kSize) + shape.most_local * kLine;
-  if (least > slot_bytes || blocks * kSize > slot_bytes) return;
+  for (const Shape::Nodes& alike : shape.alike) blocks = std::max(blocks, alike.ranks * (all - alike.ranks));
+  const std::size_t blocks_of_rank = all - shape.least_local, heads = 2 * nodes * kSignatureBytes;
   by_leaders = true;
-  table_bytes = lines(ranks * kSize);
+  const std::size_t least = table_bytes(shape.most_local) + shape.most_local * kLine;
+  by_leaders = least <= slot_bytes && blocks * kSize <= slot_bytes;
+  if (!by_leaders) return;
   std::size_t most = slot_bytes;  // of what leaders send, and show their nodes
-  with_signatures = nodes <= kMeetingFanOut && blocks * kSize + heads <= kMostCarriedBytes;
+  with_signatures = shape.nodes <= kMeetingFanOut && blocks * kSize + heads <= kMostCarriedBytes;
   if (with_signatures) most = std::min(most, kMostCarriedBytes - heads);
   limit = std::min({kMostAlong, most / blocks - kSize, (slot_bytes - least) / 2 / blocks_of_rank});
-  room_bytes = lines(blocks_of_rank * limit);
+  room_bytes = ceil_div(blocks_of_rank * limit, kLine) * kLine;
+}
+
+std::size_t AlltoallCut::table_bytes(int k) const {
+  return ceil_div(std::size_t(by_leaders ? ranks : k) * sizeof(std::uint64_t), kLine) * kLine;
 }
 
 bool bcasts_by_tree(std::size_t bytes, const Shape& shape) {
@@ -252,11 +254,29 @@ bool bcasts_by_tree(std::size_t bytes, const Shape& shape) {
 }
 
 bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape) {
-  return goes_with_signatures(shape.meets_at_hub ? all_bytes : node_bytes, all_bytes, shape);
+  return goes_with_signatures(node_bytes, all_bytes, shape);
 }
 
-bool goes_by_hub(std::size_t bytes, const Shape& shape) {
-  return shape.meets_at_hub && reduces_with_signatures(bytes, shape);
+namespace {
+
+/// All that passes the hub has one link to share: not much more of it than of messages' ways.
+bool is_short_at_hub(std::size_t to_each, std::size_t from_each, const Shape& shape, const Machine& m) {
+  constexpr double kMostWays = 4;
+  const double bytes = static_cast<double>(to_each + from_each) * (shape.nodes - 1);
+  if (!shape.meets_at_hub) return false;
+  // What nobody measured: between nodes that share cores is their machine's memory, unless somebody slows it down.
+  const bool is_measured = m.link.bytes_per_s != Machine().link.bytes_per_s;
+  return !is_measured || bytes / m.link.bytes_per_s <= kMostWays * m.link.latency_s;
+}
+
+}  // namespace
+
+bool allgathers_at_hub(std::size_t all_bytes, const Shape& shape, const Machine& m) {
+  return all_bytes <= kMostCarriedBytes && is_short_at_hub(all_bytes, 0, shape, m);
+}
+
+bool goes_by_hub(std::size_t bytes, const Shape& shape, const Machine& m) {
+  return reduces_with_signatures(bytes, shape) && is_short_at_hub(bytes, bytes, shape, m);
 }
 
 bool reduces_with_signatures(std::size_t bytes, const Shape& shape) {
@@ -383,7 +403,7 @@ double pipeline_work_seconds(std::size_t bytes, const Shape& shape, const Machin
 namespace {
 
 Choice choose(const Operand& operand, const Shape& shape, const Machine& machine, bool receiver_only) {
-  if (goes_by_hub(operand.bytes, shape)) return {ReduceAlgorithm::kDirect, 1};
+  if (goes_by_hub(operand.bytes, shape, machine)) return {ReduceAlgorithm::kDirect, 1};
   ReduceAlgorithm best = ReduceAlgorithm::kPipeline;
   double least = std::numeric_limits<double>::infinity();
   for (const ReduceAlgorithmRow& row : reduce_algorithm_rows()) {

@@ -105,11 +105,13 @@ bool bcasts_by_tree(std::size_t bytes, const Shape& shape);
 Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, const Machine& machine);
 /// The same of an allgather, of so many bytes of the fullest node, and of all.
 bool allgathers_with_signatures(std::size_t node_bytes, std::size_t all_bytes, const Shape& shape);
+/// Whether they then go by the hub where leaders meet there, or from each to each.
+bool allgathers_at_hub(std::size_t all_bytes, const Shape& shape, const Machine& machine);
 /// The same of a reduction. Ranks of a node are then added up by their leader alone.
 bool reduces_with_signatures(std::size_t bytes, const Shape& shape);
-/// Whether it does without a look at the costs, which do not know that the nodes' messages share cores: any other way
-/// has more of them.
-bool goes_by_hub(std::size_t bytes, const Shape& shape);
+/// Whether it goes by the hub without a look at other ways' costs, which do not know that the nodes' messages share
+/// cores: any other way has more of them. As long as the hub's link takes the bytes in about the time of the messages.
+bool goes_by_hub(std::size_t bytes, const Shape& shape, const Machine& machine);
 /// From the call to the return of the last rank, but for what is computed. answered: what the hub's leader sends each,
 /// where leaders meet there and all get something.
 Estimate with_signatures(std::size_t carried, std::size_t shown, std::size_t answered, const Shape& shape,
@@ -123,12 +125,15 @@ struct AlltoallCut {
   bool by_leaders = false;       ///< else sizes go from rank to rank as well: they are too many
   bool with_signatures = false;  ///< what leaders send
   std::size_t limit = 0;         ///< longest block that is short
-  std::size_t table_bytes, room_bytes = 0;
-  /// On a node of k ranks.
-  std::size_t share_bytes(int k) const { return slot_share_bytes(k, slot_bytes - table_bytes - room_bytes); }
+  std::size_t room_bytes = 0;
+  /// On a node of k ranks: sizes of blocks for all ranks, or, where they are too many, for the node's.
+  std::size_t table_bytes(int k) const;
+  std::size_t share_bytes(int k, std::size_t slot_bytes) const {
+    return slot_share_bytes(k, slot_bytes - table_bytes(k) - room_bytes);
+  }
 
  private:
-  std::size_t slot_bytes;
+  int ranks;
 };
 
 /// What is to be reduced. Partial sums of 16-bit floats travel as float32, twice as wide.
@@ -167,7 +172,7 @@ struct Way {
   std::size_t chunk_bytes = 0;
 };
 
-/// The way of a short bcast or allgather over nodes (short_over_nodes.cpp).
+/// The way of short operations over nodes (short_over_nodes.cpp, alltoall.cpp).
 constexpr const char* kWithSignatures = "direct";
 
 struct Choice {

@@ -36,13 +36,15 @@ Wire::Health health_after(FailureKind kind, const Wire& wire) {
   return Wire::kRanksMayBeDead;
 }
 
-Shape shape_of(const Topology& t, std::size_t slot_bytes, std::size_t flat_bytes, double cores_per_node) {
+/// What all ranks decide by: of slots, which are longer on nodes with very many ranks, the shortest.
+Shape shape_of(const Topology& t, std::size_t flat_bytes, double cores_per_node) {
   const auto ranks_on = [&](int node) { return static_cast<int>(t.members(node).size()); };
   std::map<int, int> others;  // by their ranks: how many nodes
   for (int node = 1; node < t.nodes(); ++node) ++others[ranks_on(node)];
   std::vector<Shape::Nodes> alike{{1, ranks_on(0)}};
   for (auto [ranks, count] : others) alike.push_back({count, ranks});
-  Shape shape(std::move(alike), slot_bytes, flat_bytes);
+  Shape shape(std::move(alike), 0, flat_bytes);
+  shape.slot_bytes = Board::slot_bytes_for(shape.least_local, settings().chunk_bytes);
   shape.meets_at_hub = meets_at_hub(shape.nodes, cores_per_node);
   return shape;
 }
@@ -121,7 +123,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),
       board_(segment_fd, topology_.local_size(), topology_.local_rank()),
-      shape_(shape_of(topology_, board_.slot_bytes(), flat_bytes, cores_per_node())),
+      shape_(shape_of(topology_, flat_bytes, cores_per_node())),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),

@@ -3,7 +3,8 @@
 // - everyone: round by round each tells others, farther away than before, what it and all that it heard of call. After
 //   the last round all have heard of all, whatever their number: hearing of some twice does no harm.
 // - at the hub, where nodes share the cores of one machine, so that each message takes time from all: all tell node 0,
-//   which tells all. 2 (n - 1) messages one way after the other, instead of n (n - 1) at once.
+//   which tells all. 2 (n - 1) messages one way after the other, instead of n (n - 1) at once. Not where each node gets
+//   something else, or much: then everyone.
 // - one way, where data go one way: who has something to tell tells it, who gets it compares, and nobody else waits.
 //   All agree on which calls go ahead so, because they count them. Not where a rank may be dead without an end of the
 //   job: MPI minds every message to it, and who goes ahead would send several.
@@ -55,10 +56,10 @@ class Context::Meeting {
         cargo_.is_one_way() && c_.wire().late_ranks_live() && fabric.calls_ahead < RollCall::kMostCallsAhead;
     fabric.calls_ahead = goes_ahead ? fabric.calls_ahead + 1 : 0;
     const bool is_from_elsewhere = cargo_.from_node > kHub, is_for_others = cargo_.to_node > kHub;
-    const bool goes_in_parts = cargo_.load_part && !cargo_.is_one_way();
+    const bool is_at_hub = c_.shape().meets_at_hub && (cargo_.at_hub || cargo_.is_one_way());
     if (goes_ahead)
       go_one_way();
-    else if (c_.shape().meets_at_hub && !is_from_elsewhere && !is_for_others && !goes_in_parts)
+    else if (is_at_hub && !is_from_elsewhere && !is_for_others)
       meet_at_hub();
     else
       meet_everyone();

@@ -29,20 +29,23 @@ Plan reduction_on_node(std::size_t bytes, const Shape& shape, const Machine& m) 
 constexpr const char* kTooLong = "too long to go along with the signatures";
 constexpr const char* kShort = "short enough to go along with the signatures";
 
+constexpr const char* kInDoubt = "in doubt all ranks speak, for faster links";
+
 /// Why all ranks of a node speak, or do not, unless the other is only slower.
 const char* why_not_by(int lanes, const Shape& shape) {
-  if (lanes == 1) return "in doubt all ranks speak, for faster links";
+  if (lanes == 1) return kInDoubt;
   return has_lanes(shape) ? "" : "too many ranks for ACCDP_CHUNK_BYTES";
 }
 
 /// Why a reduction over nodes does not go that way, unless that is only slower.
 const char* why_not(const ReduceAlgorithmRow& row, int lanes, int chosen_lanes, std::size_t bytes, const Shape& shape,
-                    bool receiver_only, ReduceAlgorithm asked) {
+                    const Machine& m, bool receiver_only, ReduceAlgorithm asked) {
   if (!can_reduce_by(row.id, receiver_only)) return "only where all get the result";
   if (asked != ReduceAlgorithm::kAuto && asked != row.id) return "ACCDP_ALLREDUCE says which";
   if (!may_reduce_by(row.id, bytes, shape, receiver_only)) return "only up to a slot: ACCDP_CHUNK_BYTES";
   if (!row.is_offered) return "for comparison";
-  if (asked == ReduceAlgorithm::kAuto && goes_by_hub(bytes, shape)) return "more messages, for which nodes share cores";
+  if (asked == ReduceAlgorithm::kAuto && goes_by_hub(bytes, shape, m))
+    return "more messages, for which nodes share cores";
   if (row.id == ReduceAlgorithm::kPipeline && lanes != chosen_lanes) return why_not_by(lanes, shape);
   return "";
 }
@@ -65,7 +68,7 @@ Plan reduction(const Operand& operand, const Shape& shape, const Machine& m, boo
         plan.chosen = way;
         continue;
       }
-      way.remark = why_not(row, each, pipeline_lanes, operand.bytes, shape, receiver_only, asked);
+      way.remark = why_not(row, each, pipeline_lanes, operand.bytes, shape, m, receiver_only, asked);
       plan.others.push_back(way);
     }
   }
@@ -145,8 +148,9 @@ Plan allgather(std::size_t block, const Shape& shape, const Machine& m) {
     return {{"chunks", 1, e, ""}, {}};
   }
   const bool goes_along = allgathers_with_signatures(carried, all, shape), by_likes = gathers_by_likes(all, shape, m);
-  Alternative along{kWithSignatures, 1, with_signatures(carried, all, all, shape, m), kTooLong};
-  along.estimate.wire_bytes = (shape.meets_at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
+  const bool at_hub = allgathers_at_hub(all, shape, m);
+  Alternative along{kWithSignatures, 1, with_signatures(carried, all, at_hub ? all : 0, shape, m), kTooLong};
+  along.estimate.wire_bytes = (at_hub ? all : block * shape.ranks_on_node_0()) * (shape.nodes - 1);
   along.estimate.chunk_bytes = block;
   const char* likes = shape.local_size == 1 ? "pairs" : "lanes";
   std::vector<Alternative> ways{along};
@@ -185,7 +189,7 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   const double bytes = static_cast<double>(block);
   const AlltoallCut cut(shape);
   const auto among = [&](int k) {
-    const std::size_t steps = k == 1 ? 1 : at_least_one(ceil_div(block, cut.share_bytes(k)));
+    const std::size_t steps = k == 1 ? 1 : at_least_one(ceil_div(block, cut.share_bytes(k, shape.slot_bytes)));
     return rounds(steps, bytes * (k - 1), bytes * (k - 1), m);
   };
   Estimate on_node = among(shape.node_ranks());
@@ -236,6 +240,8 @@ const std::vector<OpKind>& planned_ops() {
 
 Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
   Plan plan = own_plan(op, operand, shape, machine, asked.allreduce);
+  for (Alternative& way : plan.others)
+    if (way.remark == kInDoubt && way.estimate.seconds >= plan.chosen.estimate.seconds) way.remark = "";
   if (shape.ranks == 1) return plan;
   if (asked.by_mpi)
     go_by_mpi(plan, "ACCDP_BASELINE says mpi");

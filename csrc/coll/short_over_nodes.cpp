@@ -172,10 +172,12 @@ void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Byte
   };
   Context::Cargo cargo =
       cargo_of_blocks(c, in, bytes_of_node(t.node()), -1, [&](int rank) { return outs[rank].size(); });
-  cargo.answer = [&](std::byte* place) {  // at the hub, whose own blocks come first
-    for (int node = 1; node < t.nodes(); ++node) copy_to(place + begins[node], blocks_of(node));
-    return begins.back();
-  };
+  cargo.at_hub = allgathers_at_hub(begins.back(), c.shape(), c.machine());
+  if (cargo.at_hub)
+    cargo.answer = [&](std::byte* place) {  // at the hub, whose own blocks come first
+      for (int node = 1; node < t.nodes(); ++node) copy_to(place + begins[node], blocks_of(node));
+      return begins.back();
+    };
   c.publish_with(cargo);
   for (int node = 0; t.is_leader() && node < t.nodes(); ++node) take_blocks(t, node, blocks_of(node).data(), outs);
   show_to_node(
@@ -235,7 +237,7 @@ void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& i
     c.open_unwritten();
   }
   const std::size_t element = element_bytes(how.type), shown = bytes_of(t.neighbours());
-  Context::Cargo cargo;
+  Context::Cargo cargo{.at_hub = false};
   cargo.load_part = [&, at = std::size_t{0}](int node, std::byte* place) mutable {
     const std::size_t bytes = bytes_of(t.members(node));
     if (c.local_size() == 1) {

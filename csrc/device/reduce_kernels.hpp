@@ -120,17 +120,12 @@ struct Bxor {
 
 template <class Acc>
 Acc divided(Acc sum, int by) {
-  if constexpr (!std::is_integral_v<Acc>) {
-    return sum / static_cast<Acc>(by);
-  } else if constexpr (sizeof(Acc) < 8) {
-    // Processors divide floats side by side, integers one by one. A double has 20 bits more than the quotient, and what
-    // is no whole number is at least 1/by away from the next one: rounding never reaches it.
+  // Processors divide floats side by side, integers one by one. A double has 20 bits more than the quotient of such
+  // integers, and what is no whole number is at least 1/by away from the next one: rounding never reaches it.
+  if constexpr (std::is_integral_v<Acc> && sizeof(Acc) < 8)
     return static_cast<Acc>(static_cast<double>(sum) / by);
-  } else {
-    // There may be more ranks than a signed integer can count.
-    using Wide = std::conditional_t<std::is_signed_v<Acc>, std::int64_t, std::uint64_t>;
-    return static_cast<Acc>(static_cast<Wide>(sum) / static_cast<Wide>(by));
-  }
+  else
+    return sum / static_cast<Acc>(by);
 }
 template <class Real>
 std::complex<Real> divided(std::complex<Real> sum, int by) {  // by a real number

@@ -105,12 +105,24 @@ int main() {
       {"alltoall: one element sent, none expected, two nodes",
        [] { run_nodes({0, 1}, [](Group& group) { uneven_alltoall(group, 0); }); }},
       {"70 ranks on one node", [] { run_nodes(std::vector<int>(70, 0), many_ranks); }},
-      {"64 ranks on two nodes",  // the sizes of an alltoall fill no slot
+      {"64 ranks on four nodes",  // the sizes of an alltoall have no room in a slot
        [] {
-         std::vector<int> nodes(64, 0);
-         std::fill(nodes.begin() + 32, nodes.end(), 1);
-         CHECK(!AlltoallCut(Shape::even(2, 32, 4 << 10)).by_leaders);
-         run_nodes(nodes, many_ranks);
+         std::vector<int> nodes(64);
+         for (std::size_t rank = 0; rank < nodes.size(); ++rank) nodes[rank] = static_cast<int>(rank / 16);
+         run_nodes(nodes, [](Group& group) {
+           CHECK(!AlltoallCut(group.shape()).by_leaders);
+           many_ranks(group);
+           many_blocks(group, 1500);
+         });
+       }},
+      {"17 ranks on one node, one on another",  // whose slots are not equally long
+       [] {
+         std::vector<int> nodes(18, 0);
+         nodes.back() = 1;
+         run_nodes(nodes, [](Group& group) {
+           for (std::size_t count : {std::size_t{1}, std::size_t{40}, std::size_t{75}, std::size_t{5000}})
+             many_blocks(group, count);
+         });
        }},
       {"130 nodes",
        [] {

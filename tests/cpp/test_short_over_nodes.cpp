@@ -134,12 +134,15 @@ void average_of_halves(Group& group) {
   CHECK(data == std::vector<std::uint16_t>(1000, kTwo));
 }
 
-/// What others sent along has not reached anybody's buffer.
-void untouched(Group& group, const std::function<void(Ints& data)>& call) {
+/// What others sent along has not reached anybody's buffer, but for what a root sends one way: who agrees with root
+/// takes it, as the first of its data.
+void untouched(Group& group, const std::function<void(Ints& data)>& call, int root = -1) {
   group.barrier();
-  Ints data(2 * kMost, 7);
+  const Ints before(2 * kMost, 7 + group.rank());
+  Ints data = before, from_root = before;
+  if (root >= 0) std::fill_n(from_root.begin(), 8, 7 + root);
   CHECK_THROWS((call(data), group.barrier()), MismatchError, "disagree: rank 1 (pid");
-  CHECK(data == Ints(2 * kMost, 7));
+  CHECK(data == before || data == from_root);
   CHECK_THROWS(group.barrier(), MismatchError, "disagree: rank 1 (pid");
 }
 
@@ -152,15 +155,15 @@ void disagreements(const std::vector<int>& nodes, double cores) {
       untouched(group, [&](Ints& data) { sum(group, part(data, group.rank() == 1 ? odd : 8)); });
     });
   run([&](Group& group) {
-    untouched(group, [&](Ints& data) {
-      group.rank() == 1 ? sum(group, part(data, 8)) : group.bcast(part(data, 8), kType, 0);
-    });
+    untouched(
+        group,
+        [&](Ints& data) { group.rank() == 1 ? sum(group, part(data, 8)) : group.bcast(part(data, 8), kType, 0); }, 0);
   });
   run([&](Group& group) {
     untouched(group, [&](Ints& data) { group.rank() == 1 ? sum(group, part(data, 8)) : group.barrier(); });
   });
   run([&](Group& group) {
-    untouched(group, [&](Ints& data) { group.bcast(part(data, 8), kType, group.rank() == 1 ? 1 : 0); });
+    untouched(group, [&](Ints& data) { group.bcast(part(data, 8), kType, group.rank() == 1 ? 1 : 0); }, 0);
   });
   // Of those in which each node gets its part.
   const auto blocks = [](Group& group, Ints& data, std::size_t count) {
@@ -187,13 +190,16 @@ void disagreements(const std::vector<int>& nodes, double cores) {
     });
   });
   run([&](Group& group) {
-    untouched(group, [&](Ints& data) {
-      const std::vector<Bytes> outs = blocks(group, data, 8);
-      const int root = group.rank() == 1 ? 1 : 0;
-      group.scatter(
-          group.rank() == root ? std::vector<ConstBytes>(outs.begin(), outs.end()) : std::vector<ConstBytes>{},
-          part(data, 8), kType, root);
-    });
+    untouched(
+        group,
+        [&](Ints& data) {
+          const std::vector<Bytes> outs = blocks(group, data, 8);
+          const int root = group.rank() == 1 ? 1 : 0;
+          group.scatter(
+              group.rank() == root ? std::vector<ConstBytes>(outs.begin(), outs.end()) : std::vector<ConstBytes>{},
+              part(data, 8), kType, root);
+        },
+        0);
   });
 }
 

@@ -87,19 +87,24 @@ std::vector<Experience::Estimate> Experience::estimates(const Journey& journey) 
 }
 
 /// Of the ways that may be better than the best known one, which has been seen too little, or was as fast once; else
-/// one that was never seen and is not too dear to try; -1: none.
+/// one that was never seen and is not too dear to try; -1: none. Tries are few, and each way has its turn: one of which
+/// too much is predicted must not take those of one that was disturbed, or never seen.
 int Experience::explored(const std::vector<Estimate>& all, std::size_t best, double bytes) {
   int found = -1;
-  double least = kWorthTrying * all[best].seconds;
+  double least = 0;
+  std::size_t fewest = 0;
   const double bias = all[best].seconds / all[best].predicted;
   for (std::size_t i = 0; i < options_.size(); ++i) {
     const Option& option = options_[i];
     if (i == best || !is_tried(option)) continue;
-    double hoped = option.took.empty() ? all[i].hoped : all[i].seconds;
-    if (!option.took.empty() && option.took.size() < kEnough)  // all of which may have been disturbed
+    const std::size_t looks = std::min(option.took.size(), kEnough);
+    double hoped = looks == 0 ? all[i].hoped : all[i].seconds;
+    if (looks > 0 && looks < kEnough)  // all of which may have been disturbed
       hoped = std::min(hoped, all[i].predicted * std::min(1.0, bias));
-    if (hoped >= least) continue;
-    if (option.took.size() >= kEnough && option.took.fastest() * bytes >= all[best].seconds) continue;
+    if (hoped >= kWorthTrying * all[best].seconds) continue;
+    if (looks == kEnough && option.took.fastest() * bytes >= all[best].seconds) continue;
+    if (found >= 0 && std::pair(looks, hoped) >= std::pair(fewest, least)) continue;
+    fewest = looks;
     least = hoped;
     found = static_cast<int>(i);
   }

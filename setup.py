@@ -71,7 +71,7 @@ def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:
     """
     if toolchain.mpi_wheel(mpi.mpicc) is None:
         return mpi.lib_dir
-    lib = Path(sys.prefix, "lib")
+    lib = Path(sysconfig.get_path("data"), "lib")  # of Debian's own Python not that of sys.prefix
     if in_place:
         return f"{lib};{mpi.lib_dir}"
     return "$ORIGIN/" + os.path.relpath(lib, Path(sysconfig.get_path("platlib"), "accdp_comm"))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from . import _core, mpi_world, nvcomp, steps
-from .cards import Card, card_of_this_process, check_alike, core_shares, number_nodes
+from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
 
@@ -38,7 +38,7 @@ def form_group(
     if exchange.size == 1:
         steps.begin(*mine)
         return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
-    memfd = os.memfd_create("accdp", os.MFD_CLOEXEC)
+    memfd = _core.nameless_memory("accdp")
     segment = -1
     try:
         tables = agree(exchange, lambda: _enter(memfd, mine).as_dict())
@@ -80,13 +80,19 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
     card = cards[leader]
     path = f"/proc/{card.pid}/fd/{card.memfd}" if leader != rank else f"/proc/self/fd/{memfd}"
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        segment = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise _core.SystemCallError(
             f"rank {rank} of {len(cards)}: open({path}) failed: {error.strerror}, so it cannot share memory with rank "
             f"{leader} on {card.host}: ranks of one node must run as the same user and see each other in /proc, "
             "or be declared to be on different nodes by ACCDP_TOPOLOGY"
         ) from error
+    if inode(segment) != card.inode:
+        os.close(segment)
+        raise _core.PeerDied(
+            f"rank {rank} of {len(cards)}: rank {leader} on {card.host} has given up the group: {path} is another file now"
+        )
+    return segment
 
 
 def _make(

@@ -26,6 +26,7 @@ class Card:
     pid: int
     start_time: int
     memfd: int
+    inode: int  # of what that is: the number may come to be another file's
     world_rank: int
     world_size: int
     launched: int  # ranks of the MPI world that a launcher or mpi4py made for this process, 0 if none did
@@ -48,6 +49,11 @@ def node_key() -> str:
     """Name what two processes must share to use shared memory: a kernel, a process table and a host name."""
     spaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
     return "/".join([socket.gethostname(), boot_id(), *map(str, spaces)])
+
+
+def inode(fd: int) -> int:
+    """Return the number of an open file in its file system; 0 of none."""
+    return os.fstat(fd).st_ino if fd >= 0 else 0
 
 
 def core_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
@@ -158,6 +164,7 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         pid=os.getpid(),
         start_time=start_time(os.getpid()),
         memfd=memfd,
+        inode=inode(memfd),
         world_rank=world[0],
         world_size=world[1],
         launched=launched,

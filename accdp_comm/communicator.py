@@ -365,9 +365,10 @@ class Communicator(Messages):
         """Tell what an operation would do, and why. Sends nothing; the same on all ranks.
 
         Args:
-            op: allreduce, reduce, bcast, allgather, reduce_scatter or alltoall, of host memory; where there is a root,
-                rank 0.
-            x: What each rank would hand in: an array, a number of bytes, or of elements of ``dtype``.
+            op: allreduce, reduce, bcast, allgather, reduce_scatter, alltoall, gather or scatter, of host memory; where
+                there is a root, rank 0.
+            x: What each rank would hand in, of a scatter what it would get: an array, a number of bytes, or of elements
+                of ``dtype``.
             dtype: NumPy datatype of the elements that ``x`` counts.
         Returns:
             A Plan: ``chosen`` and ``others``, each with algorithm, lanes, chunk_bytes, steps, wire_bytes and predicted

@@ -100,7 +100,8 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
 
     Args:
         op: One of ``_core.planned_ops()``.
-        nbytes: Of the array that one rank hands in: for allgather its block, for reduce_scatter, alltoall all blocks.
+        nbytes: Of the array that one rank hands in: for allgather and gather its block, for reduce_scatter and alltoall
+            all blocks; for scatter of the block that a rank gets.
         shape: Where the ranks are.
         machine: What steps, copies and messages take.
         source: Where the machine's numbers come from.

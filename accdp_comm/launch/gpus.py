@@ -74,9 +74,22 @@ def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
         return Listing([], "", "neither the package nvidia-ml-py nor nvidia-smi is installed")
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if found and visible is not None:
-        found = _named(found, [word for word in visible.split(",") if word], strict=False)
+        words = [word for word in visible.split(",") if word]
+        _check_order(found, words, environment)
+        found = _named(found, words, strict=False)
         why = "" if found else f"CUDA_VISIBLE_DEVICES={visible} hides them all"
     return Listing(found, source, "" if found else why or f"{source} lists none")
+
+
+def _check_order(found: Sequence[Gpu], words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """We number GPUs as the driver does; CUDA numbers the fastest first, unless it is told to do as we do."""
+    is_same = len({gpu.name for gpu in found}) == 1 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not is_same and any(word.strip().isdecimal() for word in words):
+        there = ", ".join(f"{gpu.index} {gpu.name} ({gpu.uuid})" for gpu in found)
+        raise _core.UsageError(
+            f"CUDA_VISIBLE_DEVICES={','.join(words)}: where GPUs differ, CUDA's numbers are not the driver's: set "
+            f"CUDA_DEVICE_ORDER=PCI_BUS_ID too, or name UUIDs; the driver's: {there}"
+        )
 
 
 def choose_elsewhere(listing: Listing, wanted: str) -> list[Gpu]:
@@ -159,10 +172,16 @@ def _nvml() -> Any:
 def _ask_nvml(nvml: Any) -> tuple[list[Gpu], str]:
     try:
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return [_of_handle(nvml, index, handle) for index, handle in enumerate(handles)], ""
+        count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return [], f"NVML: {error}"
+    found, why = [], ""
+    for index in range(count):  # one that is lost, or not ours to use, does not take the others along
+        try:
+            found.append(_of_handle(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index)))
+        except nvml.NVMLError as error:
+            why = why or f"NVML: GPU {index}: {error}"
+    return found, why
 
 
 def _of_handle(nvml: Any, index: int, handle: Any) -> Gpu:
@@ -173,7 +192,10 @@ def _of_handle(nvml: Any, index: int, handle: Any) -> Gpu:
         is_mig = False  # this kind of GPU has no MIG
     bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
     uuid, name = (_text(ask(handle)) for ask in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
-    total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    try:
+        total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError:
+        total = 0  # some kinds share the host's, and of a part of a GPU it may not be told
     return Gpu(index, uuid, name, total, major + minor / 10, is_mig, _short_bus(bus_id))
 
 
@@ -193,9 +215,20 @@ def _ask_smi() -> tuple[list[Gpu], str]:
     return _of_rows(rows), trouble
 
 
-def parse_listing(text: str) -> Listing:
-    """Return the GPUs in what LIST_COMMAND printed, on whichever node; it obeys no CUDA_VISIBLE_DEVICES."""
-    return Listing(_of_rows(_split(text)), "nvidia-smi", "" if text else "nvidia-smi lists none")
+def parse_listing(text: str, shown: Sequence[str | None] = ()) -> Listing:
+    """Return the GPUs in what LIST_COMMAND printed, on whichever node.
+
+    Args:
+        text: It obeys no CUDA_VISIBLE_DEVICES.
+        shown: The CUDA_VISIBLE_DEVICES of the ranks there, where a scheduler has set them; they may be given one each.
+            Those that name no number may be another node's, and are left out of account.
+    """
+    found = _of_rows(_split(text))
+    lists = [re.split(r"\s*,\s*", words.strip()) for words in shown if words is not None]
+    indices = {int(word) for words in lists for word in words if word.isdecimal()}
+    if indices and all(word.isdecimal() for words in lists for word in words):
+        found = [gpu for gpu in found if gpu.index in indices]
+    return Listing(found, "nvidia-smi", "" if found else "nvidia-smi lists none")
 
 
 def _of_rows(rows: Sequence[Sequence[str]]) -> list[Gpu]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import _core
+from .placement import share
 
 _LINE = re.compile(r"(?P<name>[\w.\-]+)(?:\s*:\s*(?P<mpich>\d+)|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d+))?")
 
@@ -22,6 +23,8 @@ class Host:
 
 def read_hosts(path: str) -> list[Host]:
     """Read a host file: ``name``, ``name:4`` or ``name slots=4`` a line, ``#`` begins a comment.
+
+    A host that has several lines gets the ranks of all, one for a line without a number: so schedulers write them.
 
     Raises:
         UsageError: It cannot be read, names no host, or has a line that is none of these.
@@ -46,9 +49,10 @@ def read_hosts(path: str) -> list[Host]:
         hosts.append(Host(match["name"], int(ranks or 0)))
     if not hosts:
         raise _core.UsageError(f"--hosts {path}: it names no host")
-    if len({host.name for host in hosts}) < len(hosts):
-        raise _core.UsageError(f"--hosts {path}: a host is named twice; write HOST:N for N ranks on it")
-    return hosts
+    names = list(dict.fromkeys(host.name for host in hosts))
+    if len(names) == len(hosts):
+        return hosts
+    return [Host(name, sum(host.ranks or 1 for host in hosts if host.name == name)) for name in names]
 
 
 def spread(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> list[Host]:
@@ -65,10 +69,12 @@ def spread(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> li
     """
     if per_host is None and ranks is None and any(host.ranks == 0 for host in hosts):
         raise _core.UsageError("--hosts: give -n N, or the number of ranks behind each host (HOST:N)")
-    even = -(-(ranks or 0) // len(hosts))
-    if per_host is None or (even and even < per_host and not any(host.ranks for host in hosts)):
-        per_host = even
-    held = [replace(host, ranks=host.ranks or per_host) for host in hosts]
+    if ranks is not None and not any(host.ranks for host in hosts):
+        counts = share(ranks, len(hosts))
+        if per_host is None or counts[0] <= per_host:
+            return [replace(host, ranks=count) for host, count in zip(hosts, counts, strict=True) if count]
+    most = -(-(ranks or 0) // len(hosts)) if per_host is None else per_host
+    held = [replace(host, ranks=host.ranks or most) for host in hosts]
     room = sum(host.ranks for host in held)
     if ranks is None:
         return held

@@ -18,15 +18,15 @@ from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
 from .interruption import STOPPING
 from .mps.owners import Owners
-from .output import ERR, OUT, Output, Said, Sink
+from .output import ERR, OUT, Output, Sink
 from .programs import Program
+from .ranks import Rank, explain, first_failure, some_of
 
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
-# A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
-# older than that when the first rank leaves: then it was of an error that the rank went on after.
-_SLOW_EXIT_S = 10.0
 _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
+# Until the first one's. srun may have to wait for an allocation, as long as it takes.
+_FIRST_CALL_LIMIT_S = 300.0
 # What a guard may take after the grace period: terminate_client, SIGKILL, what the rank left running.
 _GUARD_S = 15.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
@@ -34,21 +34,6 @@ _WATCH_S = 0.5
 _PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
-
-
-@dataclass
-class Rank:
-    """What is known of one rank."""
-
-    rank: int
-    connection: Connection
-    hello: dict[str, Any]
-    pid: int = 0
-    start_time: int = 0
-    code: int | None = None
-    signal: int = 0  # that ended it; 0 if none did
-    ended_at: float = 0.0
-    said_bye: bool = False
 
 
 @dataclass
@@ -106,7 +91,8 @@ class Job:
         self._launcher: subprocess.Popen[bytes] | None = None
         self._is_started = False
         self._first_call: float | None = None
-        self._next_word = time.monotonic() + _PATIENCE_S
+        self._began = time.monotonic()
+        self._next_word = self._began + _PATIENCE_S
         self._stop: Stop | None = None
         self._reason = ""  # why we ended the job, where no rank failed
         self._failures: list[Rank] = []
@@ -139,12 +125,17 @@ class Job:
     # -- starting ---------------------------------------------------------------------------------------------------
 
     def _start_launcher(self) -> None:
-        environment = dict(os.environ)
+        environment = os.environ | self._program.environment
         environment[CONTROL_VARIABLE] = self._listener.invitation(self._program.rank_variable, self._ask_gpus)
         command = [*self._program.command, sys.executable, "-I", "-S", _AGENT]
         # A session of its own: Ctrl-C at the terminal is ours, and launchers answer it with SIGKILL.
         self._launcher = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL if _is_in_background() else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         assert self._launcher.stdout is not None and self._launcher.stderr is not None
         for kind, pipe in ((OUT, self._launcher.stdout), (ERR, self._launcher.stderr)):
@@ -204,8 +195,8 @@ class Job:
             times.append(self._stop.deadline - now)
         elif self._failures:
             times.append(self._failures[0].ended_at + _AFTER_FAILURE_S - now)
-        elif self._first_call and not self._is_started:
-            times.append(self._first_call + _START_LIMIT_S - now)
+        elif not self._is_started and (limit := self._start_limit()) is not None:
+            times.append(limit - now)
         elif self._watch and self._is_started:
             times.append(self._next_watch - now)
         if not (self._is_started or self._stop):
@@ -214,6 +205,11 @@ class Job:
             times.append(self._all_left_at + _LAUNCHER_END_S - now)
         known = [max(0.0, seconds) for seconds in times if seconds is not None]
         return min(known) if known else None
+
+    def _start_limit(self) -> float | None:
+        if self._first_call:
+            return self._first_call + _START_LIMIT_S
+        return None if self._program.launcher == "srun" else self._began + _FIRST_CALL_LIMIT_S
 
     def _on_time(self) -> None:
         now = time.monotonic()
@@ -224,10 +220,11 @@ class Job:
                 self._give_up()
         elif self._failures and now >= self._failures[0].ended_at + _AFTER_FAILURE_S:
             self.end("", 1)
-        elif self._first_call and not self._is_started and now >= self._first_call + _START_LIMIT_S:
+        elif not self._is_started and (limit := self._start_limit()) is not None and now >= limit:
             missing = [f"rank {rank}" for rank in range(self._size) if rank not in self._ranks]
             missing += [f"MPS on {host}" for host in self._owners.missing()] if self._owners and not missing else []
-            self.end(f"{', '.join(missing)} did not start within {_START_LIMIT_S:g} s of the first rank", 1)
+            what = f"{_START_LIMIT_S:g} s of the first rank" if self._first_call else f"{_FIRST_CALL_LIMIT_S:g} s"
+            self.end(f"{some_of(missing)} did not start within {what}", 1)
         elif self._watch and self._is_started and now >= self._next_watch:
             self._next_watch = now + _WATCH_S
             if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
@@ -384,9 +381,10 @@ class Job:
         for key in list(self._selector.get_map().values()):
             if key.data in (OUT, ERR):
                 self._on_launcher_output(key)
-        first = self._first_failure()
+        ranks = list(self._ranks.values())
+        first = first_failure(self._failures, ranks, self.output)
         if first is not None:
-            self._explain(first)
+            explain(first, ranks, self.output)
             return int(first.code or 1)
         if self._stop is not None:
             if self._reason:
@@ -398,40 +396,15 @@ class Job:
             self.output.say(f"accdp run: {self._program.launcher} ended the job with status {status}{why}")
         return status if status >= 0 else 128 - status
 
-    def _first_failure(self) -> Rank | None:
-        """Return the rank that failed first. A rank may leave after those that its own failure made fail."""
-
-        def when(rank: Rank) -> float:
-            said = self.output.last_error(rank.rank)
-            return min(rank.ended_at, said[0].at) if _is_traceback(said) else rank.ended_at
-
-        first = min(self._failures, key=when, default=None)
-        if first is None:
-            return None
-        told = [rank for rank in self._ranks.values() if rank.code and _is_traceback(self.output.last_error(rank.rank))]
-        return min([first, *(rank for rank in told if 0 < when(first) - when(rank) <= _SLOW_EXIT_S)], key=when)
-
-    def _explain(self, rank: Rank) -> None:
-        how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
-        # It may have waited for one that left in order, and cannot know that it did.
-        earlier = [one for one in self._ranks.values() if one.code == 0 and one.ended_at < rank.ended_at]
-        left = ", ".join(map(str, sorted(one.rank for one in earlier)))
-        after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
-        head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
-        said = self.output.last_error(rank.rank)
-        if not said:
-            self.output.say(f"{head} and wrote nothing to standard error")
-        elif self.output.is_last(rank.rank, said):
-            self.output.say(f"{head}; its error stands above")
-        else:
-            self.output.say(f"{head}; this is its error:")
-            for line in said:
-                self.output.say(f"    {line.text.decode(errors='replace')}")
-
-
-def _is_traceback(said: Sequence[Said]) -> bool:
-    return bool(said) and said[0].text.startswith(b"Traceback")
-
 
 def _only_wake(number: int, frame: object) -> None:
     """Signals are read from the wakeup pipe; without a handler in Python they would not get there."""
+
+
+def _is_in_background() -> bool:
+    """Whether what is typed at our terminal is for somebody else. The launcher, in a session of its own, would be
+    handed it: the kernel stops only a session's own processes from reading there."""
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # the terminal is no longer ours
+        return True

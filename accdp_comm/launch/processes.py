@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Iterable, Sequence
 
 from .. import cards
+
+_POLL_S = 0.01
 
 
 def start_time(pid: int) -> int:
@@ -36,20 +37,10 @@ def send_signal(pid: int, started: int, number: int) -> None:
 def wait_all(wanted: Iterable[tuple[int, int]], seconds: float) -> list[tuple[int, int]]:
     """Wait until these processes, children or not, have ended; return those that have not after ``seconds``."""
     deadline = time.monotonic() + seconds
-    living = []
-    for pid, started in wanted:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            # Only now: before, the pid could have become another process's.
-            if is_alive(pid, started):
-                select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
-        finally:
-            os.close(handle)
-        if is_alive(pid, started):
-            living.append((pid, started))
+    living = list(wanted)
+    # A pidfd would tell, but not every build of Python, every kernel and every container has them.
+    while (living := [each for each in living if is_alive(*each)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     return living
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import _core
@@ -16,6 +16,12 @@ from .hosts import Host
 
 LAUNCHERS = ("mpiexec", "srun", "torchrun")
 _NAMES = ("mpiexec", "mpirun")
+# How each family is kept on this host. Inside an allocation it would use all of it, and start its helpers there by
+# programs of the scheduler that a container may not have.
+_LOCAL = {
+    "mpich": {"HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user", "I_MPI_HYDRA_BOOTSTRAP": "fork"},
+    "openmpi": {},
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Program:
     launcher: str  # one of LAUNCHERS
     command: list[str]  # without what it starts
     rank_variable: str  # in which it tells each process its rank
+    environment: dict[str, str] = field(default_factory=dict)  # that the command needs, and ranks do not
 
 
 def mpiexecs() -> list[str]:
@@ -121,19 +128,20 @@ def mpiexec(program: str, family: str, ranks: int, hosts: Sequence[Host] = (), *
         program: Its path.
         family: Its flavour().
         ranks: Number of ranks.
-        hosts: Where, with how many ranks on each; empty for this host or the scheduler's choice.
+        hosts: Where, with how many ranks on each; empty for this host, whatever a scheduler has allocated.
         is_root: Open MPI refuses to start as root unless told.
     """
     command = [program, "-n", str(ranks)]
     places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
+    environment = {} if hosts else _LOCAL[family]
     if family == "openmpi":
         # Ranks often outnumber cores here, and we bind them ourselves.
         command += ["--oversubscribe", "--bind-to", "none", "-x", CONTROL_VARIABLE]
         command += ["--host", places] if hosts else []
         command += ["--allow-run-as-root"] if is_root else []
-        return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK")
+        return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK", environment)
     command += ["-hosts", places] if hosts else []
-    return Program("mpiexec", command, "PMI_RANK")
+    return Program("mpiexec", command, "PMI_RANK", environment)
 
 
 def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[str, str]) -> Program:
@@ -141,7 +149,8 @@ def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[s
     if program is None:
         raise _core.UsageError("--launcher srun: there is no srun in PATH")
     command = [program, f"--ntasks={ranks}", f"--mpi={'pmi2' if family == 'mpich' else 'pmix'}"]
-    command.append("--cpu-bind=none")  # we bind ranks ourselves
+    # We bind ranks ourselves; and the environment is theirs, whatever sbatch --export said of this script's own.
+    command += ["--cpu-bind=none", "--export=ALL"]
     if "SLURM_JOB_ID" in environment:
         command.append("--overcommit")  # ranks often outnumber cores; without an allocation it would ask for few
     if "SLURM_STEP_ID" in environment:

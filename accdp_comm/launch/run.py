@@ -14,12 +14,13 @@ from .. import _core, addresses, cards
 from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
 from .interruption import signals_raise
-from .job import Job, Rank
+from .job import Job
 from .mps.attachment import Member
 from .mps.owners import Owners
 from .mps.session import Session, session
 from .options import add_parser, apply_profile, check, read_profile
 from .output import ERR, OUT
+from .ranks import Rank
 
 __all__ = ["add_parser", "main"]
 
@@ -39,12 +40,15 @@ class Run:
         self._mps: Session | None = None
         self._owners: Owners | None = None
         self._places: dict[int, placement.Place] = {}
+        self._for_launcher: dict[str, str | None] = {}  # what ranks have in place of what only the launcher is told
 
     def main(self) -> int:
         """Run the job; return its exit code."""
         from .. import mpi_world
 
-        program = programs.find_program(self._launcher, mpi_world.load().abi(), self._size, self._hosts)
+        family = "" if self._launcher == "torchrun" else mpi_world.load().abi()  # torchrun needs no MPI
+        program = programs.find_program(self._launcher, family, self._size, self._hosts)
+        self._for_launcher = {name: os.environ.get(name) for name in program.environment}
         several_hosts = bool(self._hosts) or self._launcher == "srun"
         if not several_hosts:
             room.check_room(self._size, room.limits())
@@ -97,9 +101,7 @@ class Run:
 
     def _count(self) -> tuple[list[hosts.Host], int]:
         options = self._options
-        named = hosts.read_hosts(options.hosts) if options.hosts is not None else []
-        if not named and options.ranks_per_gpu is not None and self._launcher == "srun":
-            named = programs.allocated_hosts(os.environ)  # K per GPU are meant of all GPUs that there are
+        named = named_hosts(options.hosts, self._launcher, per_gpu=options.ranks_per_gpu is not None)
         if not named:
             return [], placement.count_ranks(options.ranks, options.ranks_per_gpu, len(self._gpus))
         per_host = options.ranks_per_gpu and options.ranks_per_gpu * len(self._gpus)
@@ -147,7 +149,7 @@ class Run:
         )
         return {
             "argv": self._command,
-            "env": self._terminal() | environment,
+            "env": self._terminal() | self._for_launcher | environment,
             "cpus": place.cpus,
             "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate", "-q"] if share else [],
         }
@@ -169,7 +171,8 @@ class Run:
             members = [rank for rank in ranks if rank.hello["node"] == node]
             own = self._gpus
             if node != cards.node_key():
-                own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"]), self._options.gpus)
+                shown = [rank.hello["visible_gpus"] for rank in members] if self._launcher == "srun" else []
+                own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"], shown), self._options.gpus)
             host = members[0].hello
             placed = placement.place_ranks(
                 len(members), host["cores"], own, near, bind=self._options.bind == "cores", quota=host["quota"]
@@ -194,6 +197,22 @@ class Run:
         columns = shutil.get_terminal_size().columns - self._job.output.label_width()
         wished = {"TTY_COMPATIBLE": "1", "COLUMNS": str(columns)}
         return {name: value for name, value in wished.items() if name not in os.environ}
+
+
+def named_hosts(path: str | None, launcher: str, *, per_gpu: bool) -> list[hosts.Host]:
+    """Return the hosts of a job, with how many ranks on each where a file says it; none where that is up to others.
+
+    Args:
+        path: Of a host file.
+        launcher: As asked for, or as chosen.
+        per_gpu: The number of ranks is one per GPU: then all GPUs are meant that Slurm has allocated.
+    Raises:
+        UsageError: The file is none, or Slurm does not tell.
+    """
+    if path is not None:
+        return hosts.read_hosts(path)
+    is_slurm = per_gpu and programs.choose_launcher(launcher, os.environ) == "srun"
+    return programs.allocated_hosts(os.environ) if is_slurm else []
 
 
 def _master(ranks: Sequence[Rank]) -> tuple[str, int]:

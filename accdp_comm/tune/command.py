@@ -153,7 +153,8 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
         batches = Batches("rank", tuple(options.batch_size))
     else:
         batches = Batches()
-    _check_run_options(options.run)
+    nodes = _nodes(_check_run_options(options.run), per_gpu=bool(options.ranks_per_gpu))
+    gpus *= nodes
     run_options = [*(["--gpus", ",".join(options.gpus)] if options.gpus else []), *options.run]
     made = points(
         options.ranks_per_gpu or options.ranks, gpus, batches, options.workers or (None,), options.codec or (None,)
@@ -173,7 +174,18 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     return job, batches, made, gpus
 
 
-def _check_run_options(words: list[str]) -> None:
+def _nodes(run: argparse.Namespace, *, per_gpu: bool) -> int:
+    """The nodes on whose GPUs `accdp run` will start ranks, all of which have as many as this one."""
+    from .. import _core
+    from ..launch.run import named_hosts
+
+    hosts = named_hosts(run.hosts, run.launcher, per_gpu=per_gpu) if per_gpu else []
+    if any(host.ranks for host in hosts):
+        raise _core.UsageError(f"--run --hosts {run.hosts}: expected hosts without numbers of ranks, which trials set")
+    return max(1, len(hosts))
+
+
+def _check_run_options(words: list[str]) -> argparse.Namespace:
     """Refuse what `accdp run` does not know, and what each trial sets itself: what comes last would win."""
     from .. import _core
     from ..launch import options
@@ -188,6 +200,7 @@ def _check_run_options(words: list[str]) -> None:
     for name in ("ranks", "ranks_per_gpu", "gpus", "profile"):
         if getattr(given, name) != getattr(bare, name):
             parser.error(f"expected other options than --{name.replace('_', '-')}, which trials set")
+    return given
 
 
 def _name(point: Any) -> str:
@@ -207,7 +220,8 @@ def _interruption() -> Iterator[list[int]]:
     leave its ranks behind."""
     came: list[int] = []
     before = {
-        number: signal.signal(number, lambda got, _: came.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda got, _: came.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield came

@@ -34,6 +34,7 @@ class Rate:
     steps: int
     seconds: float
     seen_by: str
+    ranks: int  # of the world that logged it
 
 
 class Meter:
@@ -104,7 +105,7 @@ def _rate(steps: Steps, inside: np.ndarray, logs: Sequence[Log]) -> Rate:
         # Ranks of other hosts keep their logs there; they are taken to be like those that are seen.
         of_ranks = [_samples_per_step(one) for one in logs]
         batch = float(np.mean([value for value in of_ranks if value is not None])) * logs[0].size
-    return Rate(count / seconds, batch, float(error), count, float(seconds), steps.seen_by)
+    return Rate(count / seconds, batch, float(error), count, float(seconds), steps.seen_by, logs[0].size)
 
 
 def _samples_per_step(one: Log) -> float | None:

@@ -178,6 +178,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("log_event", &log_event, py::arg("label"), py::arg("samples") = 0.0, "Log an event, if there is a log.");
   m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"),
         "Size of the segment that a node's ranks share.");
+  m.def("nameless_memory", &nameless_memory, py::arg("label"),
+        "A descriptor of new memory, as os.memfd_create, which not every build of Python has.");
   m.def("why_no_single_copy", &why_no_single_copy,
         "Why processes cannot read each other's memory here, as far as one of them can tell; empty if they can.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");

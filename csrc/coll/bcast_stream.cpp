@@ -248,7 +248,9 @@ class BetweenNodes {
     considered_ = speed;
     is_as_chosen_ = false;
     journey.link_bytes_per_s = speed;
-    journey.bytes = static_cast<double>(plan_.bytes() - plan_.frames()[frame].first * plan_.chunk_bytes());
+    journey.bytes = 0;
+    for (std::size_t i = frame; i < plan_.frames().size(); ++i)
+      journey.bytes += static_cast<double>(plan_.frames()[i].bytes);
     codec_->choose(frame, journey);
   }
 
@@ -386,7 +388,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const auto began = Clock::now();
   const Topology& t = c.topology();
   StreamReport report;
-  const StreamPlan plan(pieces, std::min(asked.chunk_bytes, frame_limit(c.slot_bytes())));
+  const StreamPlan plan(pieces, std::min(asked.chunk_bytes, frame_limit(c.shape().slot_bytes)));
   report.logical_bytes = plan.bytes();
   // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
   const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;

@@ -132,6 +132,54 @@ Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& c
   return e;
 }
 
+Estimate gather_along(std::size_t block, const Shape& shape, const Machine& m) {
+  Estimate e = with_signatures(block * shape.node_ranks(), block * shape.ranks, 0, shape, m);
+  e.steps = 1;  // node 0's leader has them
+  e.chunk_bytes = block;
+  return e;
+}
+
+Estimate scatter_along(std::size_t block, const Shape& shape, const Machine& m) {
+  const double all = static_cast<double>(block) * shape.ranks, part = static_cast<double>(block) * shape.node_ranks();
+  Estimate e = parts_with_signatures(part, shape, m) += shown(shape, m);
+  e.seconds += (2 * all + 3 * part) / m.node_bytes_per_s;
+  e.wire_bytes = block * (shape.ranks - shape.ranks_on_node_0());
+  e.chunk_bytes = block;
+  return e;
+}
+
+namespace {
+
+/// Of rank 0 with the others: `most` of every block in a step.
+Estimate by_pairs(std::size_t block, std::size_t most, const Shape& shape, const Machine& m) {
+  const std::size_t k = shape.ranks_on_node_0(), far = shape.ranks - k;
+  const double bytes = static_cast<double>(block);
+  Estimate on_node;
+  if (k > 1) {
+    on_node.steps = std::max<std::size_t>(ceil_div(block, most), 1);
+    on_node.seconds =
+        static_cast<double>(on_node.steps) * m.step_s + 2 * static_cast<double>(k) * bytes / m.node_bytes_per_s;
+  }
+  Estimate e;
+  if (far > 0) e = meeting(shape, m);
+  e.seconds += std::max(on_node.seconds, exchange_seconds(far, bytes, m));
+  e.steps += on_node.steps;
+  e.chunk_bytes = far > 0 ? block : std::min(block, most);
+  return e;
+}
+
+}  // namespace
+
+Estimate gather_by_pairs(std::size_t block, const Shape& shape, const Machine& m) {
+  return by_pairs(block, shape.slot_bytes, shape, m);
+}
+
+Estimate scatter_by_pairs(std::size_t block, const Shape& shape, const Machine& m) {
+  Estimate e = by_pairs(block, slot_share_bytes(shape.ranks_on_node_0(), shape.slot_bytes), shape, m);
+  e.wire_bytes = block * (shape.ranks - shape.ranks_on_node_0());
+  return e;
+}
+
 bool gathers_by_likes(std::size_t total_bytes, const Shape& shape, const Machine& m) {
   if (shape.local_size < 2) return shape.local_size == 1;
   const std::size_t block = total_bytes / shape.ranks;

@@ -17,6 +17,13 @@ Estimate reduce_scatter_along(std::size_t block, const Shape& shape, const Machi
 Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
                              const Machine& machine);
 
+/// gather and scatter to and from rank 0: blocks of a node along with its leader's signature, or from rank to rank, and
+/// on rank 0's node by slots meanwhile.
+Estimate gather_along(std::size_t block, const Shape& shape, const Machine& machine);
+Estimate scatter_along(std::size_t block, const Shape& shape, const Machine& machine);
+Estimate gather_by_pairs(std::size_t block, const Shape& shape, const Machine& machine);
+Estimate scatter_by_pairs(std::size_t block, const Shape& shape, const Machine& machine);
+
 /// Whether in an allgather of so many bytes together all ranks speak, each with its like on the other nodes.
 bool gathers_by_likes(std::size_t total_bytes, const Shape& shape, const Machine& machine);
 /// How many ranks of each node speak in a reduce_scatter of so many bytes together.

@@ -31,11 +31,12 @@ Context::Context(Fabric& fabric, const Signature& signature, const Deadline& dea
   if (topology().nodes() > 1 && topology().is_leader()) fabric.roll_call().begin(signature);
 }
 
-std::string Context::what() const {
-  return std::string(name_of(static_cast<OpKind>(signature_.kind))) + " #" + std::to_string(signature_.sequence);
+std::string Context::name_of(const Signature& call) {
+  return std::string(accdp::name_of(static_cast<OpKind>(call.kind))) + " #" + std::to_string(call.sequence);
 }
 
 bool Context::waits_for(int rank) const {
+  if (wire_peer_ == Wire::kEverybody) return rank != topology().rank() && !fabric_.has_left(rank);
   if (wire_peer_ >= 0) return rank == wire_peer_;
   return topology().is_near(rank) && steps_.waits_for(topology().local_of(rank));
 }

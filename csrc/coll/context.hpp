@@ -171,13 +171,21 @@ class Context : public Lookout {
     if (letters_.size() < bytes) letters_ = scratch(bytes);
     return letters_.first(bytes);
   }
+  /// And for one segment of those that are under way at once: of a pipeline, until the next one begins.
+  Bytes segment_room(std::size_t number, std::size_t bytes) {
+    if (segment_rooms_.size() <= number) segment_rooms_.resize(number + 1);
+    Bytes& room = segment_rooms_[number];
+    if (room.size() < bytes) room = scratch(bytes);
+    return room;
+  }
   /// Room for a pointer per rank of the node, so that a short reduction allocates nothing.
   std::span<const void*> sources() { return fabric_.sources(); }
 
   const Peer& peer(int rank) const { return fabric_.peer(rank); }
   std::string describe(int rank) const { return fabric_.describe(rank); }
   [[noreturn]] void fail_mismatch(const std::string& text) { fail_mismatch(text, signature_.sequence); }
-  std::string what() const override;
+  std::string what() const override { return name_of(signature_); }
+  static std::string name_of(const Signature& call);
 
  protected:
   bool waits_for(int rank) const override;
@@ -201,6 +209,7 @@ class Context : public Lookout {
     ConstBytes data;
   } carried_[kMeetingFanOut];  // by meeting place
   Bytes letters_;
+  std::vector<Bytes> segment_rooms_;
   bool arrived_ = false, noted_ = false, is_answered_ = false;
   int wire_peer_ = -1;
   std::chrono::nanoseconds doze_{0};

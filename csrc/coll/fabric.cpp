@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/keep.hpp"
 #include "base/settings.hpp"
 #include "codec/codec.hpp"
 #include "node/peer_memory.hpp"
@@ -364,6 +365,15 @@ bool Fabric::has_gone(int rank) const {
 
 std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
+}
+
+/// What MPI may still read or write of a group that has failed is nobody else's any more.
+Fabric::~Fabric() {
+  if (!wire_ || !has_failed()) return;
+  keep_for_ever(std::move(scratch_));
+  keep_for_ever(std::move(meeting_places_));
+  keep_for_ever(std::move(told_));
+  roll_call_.keep_letters();
 }
 
 Bytes Fabric::scratch(std::size_t bytes) {

@@ -41,6 +41,7 @@ class Fabric {
  public:
   Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
          std::shared_ptr<Wire> wire);
+  ~Fabric();
 
   const std::string& name() const { return name_; }
   const Topology& topology() const { return topology_; }

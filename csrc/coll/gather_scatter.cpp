@@ -1,5 +1,5 @@
 // Gather and scatter of blocks of one size. Ranks on root's node go through its slots, chunk by chunk;
-// ranks of other nodes exchange directly with root, so each byte crosses the wire once, meanwhile.
+// ranks of other nodes exchange directly with root ("pairs"), so each byte crosses the wire once, meanwhile.
 // Cost: gather ceil(S/c) steps, scatter ceil(S*k/c) steps; S bytes per remote rank.
 
 #include "coll/algorithms.hpp"
@@ -26,6 +26,29 @@ void gather_ahead(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int
     if (rank != root) put(outs[rank].data(), {c.short_slot(t.local_of(rank)), in.size()});
 }
 
+/// Blocks of root's node, chunk by chunk.
+void gather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
+  const Topology& t = c.topology();
+  std::size_t done = 0;
+  do {
+    const std::size_t n = part(in.size(), done, c.slot_bytes());
+    if (t.rank() != root) {
+      std::byte* slot = c.open();
+      c.write(slot, in.subspan(done, n), t.local_of(root));
+      c.publish();
+    } else {
+      c.open_unwritten();
+      c.publish();
+      for (int rank : t.neighbours()) {
+        if (rank == root) continue;
+        c.await(t.local_of(rank));
+        copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)), n, is_past_own_caches(in.size() * c.local_size()));
+      }
+    }
+    done += n;
+  } while (done < in.size());
+}
+
 /// Short blocks on one node: root goes ahead, the others wait for it alone.
 void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   const Topology& t = c.topology();
@@ -42,13 +65,46 @@ void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, in
   put(out.data(), {c.short_slot(t.local_of(root)) + t.local_rank() * out.size(), out.size()});
 }
 
+/// Blocks of root's node, chunk by chunk; all lie in root's slot.
+void scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
+  const Topology& t = c.topology();
+  const std::size_t most = slot_share_bytes(c.local_size(), c.slot_bytes());
+  std::size_t done = 0;
+  do {
+    const std::size_t n = part(out.size(), done, most);
+    if (t.rank() == root) {
+      std::byte* slot = c.open();
+      for (int rank : t.neighbours())
+        if (rank != root) c.write(slot + t.local_of(rank) * most, ins[rank].subspan(done, n), t.local_of(rank));
+      c.publish();
+    } else {
+      c.open_unwritten();
+      c.publish();
+      c.await(t.local_of(root));
+      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, is_past_own_caches(out.size()));
+    }
+    done += n;
+  } while (done < out.size());
+}
+
+/// What both do unless blocks go along with the signatures; of one node `most` of a block in a step.
+Way way_of(Context& c, std::size_t block, std::size_t most) {
+  if (c.topology().nodes() > 1) return {"pairs", 1, block};
+  return {"chunks", 1, std::min(block, most)};
+}
+
 }  // namespace
 
 void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const Topology& t = c.topology();
-  if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
+  if (t.size() == 1) {
+    c.note({"alone"});
+    return copy(outs[root], in);
+  }
   if (!c.has_met() && goes_with_signatures(in.size() * c.shape().node_ranks(), in.size() * t.size(), c.shape()))
     return gather_with_signatures(c, in, outs, root);
+  c.note(way_of(c, in.size(), c.slot_bytes()));
+  if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Outgoing parcel{root, in};
@@ -63,33 +119,21 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
   // Beside the node's part, where this rank has compared signatures between nodes; else after it, when its leader has.
   if (t.is_leader()) receive_from_others();
   if (collects) copy(outs[root], in);
-  std::size_t done = 0;
-  do {
-    const std::size_t n = part(in.size(), done, c.slot_bytes());
-    if (!collects) {
-      std::byte* slot = c.open();
-      c.write(slot, in.subspan(done, n), t.local_of(root));
-      c.publish();
-    } else {
-      c.open_unwritten();
-      c.publish();
-      for (int rank : t.neighbours()) {
-        if (rank == root) continue;
-        c.await(t.local_of(rank));
-        copy_out(outs[rank].data() + done, c.slot(t.local_of(rank)), n, is_past_own_caches(in.size() * c.local_size()));
-      }
-    }
-    done += n;
-  } while (done < in.size());
+  if (c.local_size() > 1) gather_on_node(c, in, outs, root);
   if (!t.is_leader()) receive_from_others();
   others.await_all();
 }
 
 void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   const Topology& t = c.topology();
-  if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
+  if (t.size() == 1) {
+    c.note({"alone"});
+    return copy(out, ins[root]);
+  }
   if (!c.has_met() && scatters_with_signatures(out.size(), c.shape()))
     return scatter_with_signatures(c, ins, out, root);
+  c.note(way_of(c, out.size(), slot_share_bytes(c.local_size(), c.slot_bytes())));
+  if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
     const Incoming parcel{root, out};
@@ -102,23 +146,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
       if (!t.is_near(rank)) others.send({rank, ins[rank]});
   };
   if (t.is_leader()) send_to_others();  // as in gather
-  const std::size_t most = c.slot_bytes() / c.local_size() / 64 * 64;
-  std::size_t done = 0;
-  do {
-    const std::size_t n = part(out.size(), done, most);
-    if (deals) {
-      std::byte* slot = c.open();
-      for (int rank : t.neighbours())
-        if (rank != root) c.write(slot + t.local_of(rank) * most, ins[rank].subspan(done, n), t.local_of(rank));
-      c.publish();
-    } else {
-      c.open_unwritten();
-      c.publish();
-      c.await(t.local_of(root));
-      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, is_past_own_caches(out.size()));
-    }
-    done += n;
-  } while (done < out.size());
+  if (c.local_size() > 1) scatter_on_node(c, ins, out, root);
   if (deals) copy(out, ins[root]);  // last, while the others read the last pieces: so these need not be small
   if (!t.is_leader()) send_to_others();
   others.await_all();

@@ -1,6 +1,7 @@
 #include "coll/group.hpp"
 
 #include <bit>
+#include <optional>
 #include <thread>
 
 #include "base/error.hpp"
@@ -137,6 +138,10 @@ Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp o
   return via.in_rank_order();
 }
 
+void Group::fail(const std::exception& error, const std::string& what) {
+  fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + what + ": " + error.what());
+}
+
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   std::lock_guard lock(collective_mutex_);
@@ -148,17 +153,17 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   signature.sequence = ++sequence_;
   // Sizes of an alltoall differ between ranks; they are compared pair by pair.
   if (kind != OpKind::kAlltoall) signature.count = bytes / element_bytes(signature.type);
-  Context context(fabric_, signature, Deadline(seconds(timeout_s), started), step_);
   fabric_.way = {};
   const std::uint64_t steps = step_, sent = fabric_.wire() ? fabric_.wire()->collective_bytes() : 0;
+  std::optional<Context> context;  // which ends when the group knows of a failure: MPI may then still use its memory
   try {
-    algorithm(context);
+    algorithm(context.emplace(fabric_, signature, Deadline(seconds(timeout_s), started), step_));
     if (bytes > kMostCarriedBytes) fabric_.throw_if_withdrawn();  // shorter ones leave their rank at once
   } catch (const Interrupted&) {
-    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + context.what());
+    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + Context::name_of(signature));
     throw;
   } catch (const std::exception& error) {
-    fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + context.what() + ": " + error.what());
+    fail(error, Context::name_of(signature));
     throw;
   }
   count_op(kind, bytes, Clock::now() - started);
@@ -200,10 +205,16 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
             std::to_string(piece.data.size()));
     piece.lossy = bound.value > 0 && is_real_float(piece.type) && piece.reference.empty();
   }
+  check_open();
+  Signature call{.layout = layout_of(pieces, options), .root = root};
+  try {
+    call.check = reference_check(pieces, options.far);
+  } catch (const std::exception& error) {  // of this rank's device, while others begin
+    fail(error, name_of(OpKind::kBcastCompressed));
+    throw;
+  }
   StreamReport report;
-  collective(OpKind::kBcastCompressed,
-             {.layout = layout_of(pieces, options), .check = reference_check(pieces, options.far), .root = root}, bytes,
-             timeout_s, [&](Context& c) {
+  collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
                if (rank() == root) set_bounds(pieces, bound, options.far);
                report = accdp::bcast_stream(c, pieces, root, options);
              });

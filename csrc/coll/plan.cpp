@@ -208,6 +208,23 @@ Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   return plan_by(ways, is_short ? along : "pairs");
 }
 
+Plan gather(std::size_t block, const Shape& shape, const Machine& m) {
+  if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
+  if (shape.nodes == 1) return {{"chunks", 1, gather_by_pairs(block, shape, m), ""}, {}};
+  const bool along = goes_with_signatures(block * shape.node_ranks(), block * shape.ranks, shape);
+  return plan_by({{kWithSignatures, 1, gather_along(block, shape, m), kTooLong},
+                  {"pairs", 1, gather_by_pairs(block, shape, m), kShort}},
+                 along ? kWithSignatures : "pairs");
+}
+
+Plan scatter(std::size_t block, const Shape& shape, const Machine& m) {
+  if (shape.ranks == 1) return {{"alone", 1, {}, ""}, {}};
+  if (shape.nodes == 1) return {{"chunks", 1, scatter_by_pairs(block, shape, m), ""}, {}};
+  return plan_by({{kWithSignatures, 1, scatter_along(block, shape, m), kTooLong},
+                  {"pairs", 1, scatter_by_pairs(block, shape, m), kShort}},
+                 scatters_with_signatures(block, shape) ? kWithSignatures : "pairs");
+}
+
 /// The MPI library's own, of which there is no model.
 void go_by_mpi(Plan& plan, const char* why) {
   const std::string mpi = name_of(BcastAlgorithm::kMpi);
@@ -226,6 +243,8 @@ Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machi
     case OpKind::kAllgather: return allgather(bytes, shape, machine);
     case OpKind::kReduceScatter: return reduce_scatter(bytes, shape, machine);
     case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
+    case OpKind::kGather: return gather(bytes, shape, machine);
+    case OpKind::kScatter: return scatter(bytes, shape, machine);
     default: throw UsageError(std::string("op=") + name_of(op) + ": there is no plan of it");
   }
 }
@@ -234,7 +253,8 @@ Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machi
 
 const std::vector<OpKind>& planned_ops() {
   static const std::vector<OpKind> ops = {OpKind::kAllreduce, OpKind::kReduce,        OpKind::kBcast,
-                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall};
+                                          OpKind::kAllgather, OpKind::kReduceScatter, OpKind::kAlltoall,
+                                          OpKind::kGather,    OpKind::kScatter};
   return ops;
 }
 
@@ -242,7 +262,7 @@ Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machin
   Plan plan = own_plan(op, operand, shape, machine, asked.allreduce);
   for (Alternative& way : plan.others)
     if (way.remark == kInDoubt && way.estimate.seconds >= plan.chosen.estimate.seconds) way.remark = "";
-  if (shape.ranks == 1) return plan;
+  if (shape.ranks == 1 || op == OpKind::kGather || op == OpKind::kScatter) return plan;  // MPI is not asked for those
   if (asked.by_mpi)
     go_by_mpi(plan, "ACCDP_BASELINE says mpi");
   else if (op == OpKind::kAllreduce && asked.allreduce == ReduceAlgorithm::kMpi)

@@ -27,9 +27,9 @@ struct Asked {
   bool by_mpi = false;  ///< all of it, by the MPI library's own
 };
 
-/// bytes: of the array that one rank hands in: for allreduce, reduce, bcast all of it, for allgather its block, for
-/// reduce_scatter and alltoall all blocks, which are of one size. A root is rank 0. Throws UsageError for other
-/// operations. Reads the settings of bcast; else pure.
+/// bytes: of the array that one rank hands in: for allreduce, reduce, bcast all of it, for allgather and gather its
+/// block, and so for scatter, for reduce_scatter and alltoall all blocks, which are of one size. A root is rank 0.
+/// Throws UsageError for other operations. Reads the settings of bcast; else pure.
 Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked = {});
 
 /// Operations that plan_of() takes.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "base/keep.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -74,6 +75,7 @@ PostOffice::~PostOffice() {
     fabric_.board().mine().bells[kPointToPoint].ring();
   }
   if (attendant_.joinable()) attendant_.join();
+  if (fabric_.has_failed()) keep_for_ever(std::move(parcels_));
 }
 
 // ---- giving up ----------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
   receives_.clear();
   for (Route& route : routes_) route = {};
-  // Letters stay where they are: MPI may still read them.
+  keep_for_ever(std::exchange(parcels_, {}));  // MPI may still read the letters among them
   return interrupt;
 }
 
@@ -189,6 +191,20 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   try {
     if (attended_ && prepare_attendant_) prepare_attendant_();
     std::vector<std::uint64_t> taken(t.local_size());
+    // What keeps coming for others must not keep this rank from seeing what it waits for in vain.
+    Clock::time_point next_look = Clock::now() + kLongestSleep;
+    const auto look_in_between = [&] {
+      if (Clock::now() < next_look) return;
+      lock.unlock();
+      try {
+        watcher.look_around();
+      } catch (...) {
+        lock.lock();
+        throw;
+      }
+      lock.lock();
+      next_look = Clock::now() + kLongestSleep;
+    };
     bool naps = attended_;  // the background thread had better leave the cores to others
     while (!enough() && !(is_limited && Clock::now() >= until)) {
       step_aside(lock);
@@ -202,6 +218,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) {
         naps = attended_;
+        look_in_between();
         continue;
       }
       if (enough()) break;

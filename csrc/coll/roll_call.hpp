@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/keep.hpp"
 #include "mpi/wire.hpp"
 #include "node/board.hpp"
 
@@ -27,6 +28,7 @@ class RollCall {
   /// What that rank says it called as #sequence. It may not have said yet: it answers once it has begun that call.
   std::optional<Signature> answer(int rank, std::uint64_t sequence) const;
   void look();  ///< at what was asked and answered
+  void keep_letters() { keep_for_ever(std::move(letters_)); }  ///< that may still be on their way at the end
 
  private:
   struct Other {

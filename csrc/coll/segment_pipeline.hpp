@@ -45,10 +45,7 @@ class SegmentPipeline {
   int speaker(int lane) const { return grid_.lanes() > 1 ? lane : c_.topology().local_of(leader_); }
   /// Memory for a segment until it has ended.
   Bytes room(std::size_t segment) {
-    if (rooms_.empty()) rooms_.resize(ahead_);
-    Bytes& room = rooms_[segment % ahead_];
-    if (room.empty()) room = c_.scratch(longest_);
-    return room.first(grid_.segment(segment).bytes);
+    return c_.segment_room(segment % ahead_, longest_).first(grid_.segment(segment).bytes);
   }
 
   Context& c_;
@@ -59,7 +56,6 @@ class SegmentPipeline {
 
  private:
   static constexpr std::size_t kMostInFlight = 16 << 20;  // bytes of them
-  std::vector<Bytes> rooms_;
 };
 
 }  // namespace accdp

@@ -88,7 +88,7 @@ class MpiWire : public Wire {
     MPI_Request raw;
     auto lock = turn();
     start_native(call, comm_, raw);
-    return {.raw = pack(raw), .bytes = call.out.size(), .peer = std::max(call.root, 0), .pending = true};
+    return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true};
   }
 
   bool has_native(Datatype type, ReduceOp op) const override {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,10 +36,11 @@ class Wire {
     kPieces,  ///< the same, in pieces
     kUpTo,    ///< in pieces, of any length that the receiver has room for
   };
+  static constexpr int kEverybody = std::numeric_limits<int>::max();  ///< of one of the library's own collectives
   struct Request {
     std::uint64_t raw = 0;  ///< the library's handle; in pieces: of the first that is not complete
     std::size_t bytes = 0;  ///< of the message, once it is complete
-    int peer = -1;
+    int peer = -1;  ///< or kEverybody
     bool pending = false;
     bool is_receive = false;
     Form form = Form::kWhole;

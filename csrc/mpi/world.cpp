@@ -165,7 +165,8 @@ Leftovers read_what_is_left(MPI_Comm comm) {
   while (true) {
     int found = 0, bytes = 0;
     MPI_Status status;
-    ACCDP_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &status));
+    MPI_Message matched;  // no other thread can take it before us
+    ACCDP_MPI(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &found, &matched, &status));
     if (!found) return left;
     ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
     if (bytes > kEagerBytes) {
@@ -173,7 +174,7 @@ Leftovers read_what_is_left(MPI_Comm comm) {
       return left;
     }
     message.resize(bytes);
-    ACCDP_MPI(MPI_Recv(message.data(), bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, comm, MPI_STATUS_IGNORE));
+    ACCDP_MPI(MPI_Mrecv(message.data(), bytes, MPI_BYTE, &matched, MPI_STATUS_IGNORE));
     left.farewells += status.MPI_TAG == Wire::kFarewell;
   }
 }

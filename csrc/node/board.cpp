@@ -1,5 +1,6 @@
 #include "node/board.hpp"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -8,11 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "base/deadline.hpp"
@@ -105,6 +105,8 @@ Board::Layout Board::layout_for(int local_size) {
   at.bytes = page(at.rings + ranks * ranks * at.ring_bytes);
   return at;
 }
+
+int nameless_memory(const char* label) { return ACCDP_SYSTEM(memfd_create(label, MFD_CLOEXEC)); }
 
 std::size_t Board::segment_bytes(int local_size) { return layout_for(local_size).bytes; }
 
@@ -201,8 +203,15 @@ int Board::usable_cores() const {
 }
 
 bool process_lives(int pid, std::uint64_t start_time) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const int fd = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  // Anything else is this process's own trouble, with its file descriptors for one.
+  if (fd < 0) return errno != ENOENT && errno != ESRCH;
+  char line[1024];
+  const ssize_t length = read(fd, line, sizeof line);
+  const int error = errno;
+  close(fd);
+  if (length < 0) return error != ESRCH;
+  const std::string text(line, length);
   // The second field is the program's name in parentheses and may contain anything.
   auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return false;

@@ -12,6 +12,10 @@
 
 namespace accdp {
 
+/// Memory that has no name which could be left behind, and no bytes yet; others find it in /proc of whoever holds it.
+/// The caller closes the descriptor, as exec does.
+int nameless_memory(const char* label);
+
 /// Where the buffers of a call are.
 enum class MemoryKind : std::uint8_t { kHost, kDevice };
 

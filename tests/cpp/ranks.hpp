@@ -19,8 +19,7 @@
 /// The memory that the ranks of one node share.
 class Segment {
  public:
-  explicit Segment(int ranks) : fd_(memfd_create("accdp-test", MFD_CLOEXEC)) {
-    CHECK(fd_ >= 0);
+  explicit Segment(int ranks) : fd_(accdp::nameless_memory("accdp-test")) {
     CHECK(ftruncate(fd_, static_cast<off_t>(accdp::Board::segment_bytes(ranks))) == 0);
   }
   Segment(const Segment&) = delete;

@@ -128,16 +128,19 @@ class AsPlanned {
       case OpKind::kAllgather: return group.allgather(mine, outs, type);
       case OpKind::kReduceScatter: return group.reduce_scatter(ins, mine, type, ReduceOp::kMax);
       case OpKind::kAlltoall: return group.alltoall(ins, outs, type);
+      case OpKind::kGather: return group.gather(mine, outs, type, 0);
+      case OpKind::kScatter: return group.scatter(ins, mine, type, 0);
       default: CHECK(!"an operation that this test does not know");
     }
   }
 
-  /// Node 0 sends none with a reduction to it that goes along with the signatures: who sends goes ahead.
+  /// Node 0 sends none with what goes to it along with the signatures: who sends goes ahead.
   static std::size_t signature_bytes(OpKind op, const Alternative& way, std::size_t bytes, const Shape& shape) {
     const bool is_direct = way.algorithm == name_of(ReduceAlgorithm::kDirect);
     const bool by_tree = op == OpKind::kBcast && is_direct && bcasts_by_tree(bytes, shape);
     if (by_tree) return std::bit_width(unsigned(shape.nodes - 1)) * kSignatureBytes;
     if (op == OpKind::kReduce && is_direct && reduces_with_signatures(bytes, shape)) return 0;
+    if (op == OpKind::kGather && is_direct) return 0;
     std::size_t messages = 0;
     for_meeting_rounds(shape.nodes, [&](int, int in_round) { messages += in_round; });
     return messages * kSignatureBytes;  // of node 0; at the hub as many

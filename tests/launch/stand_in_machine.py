@@ -25,8 +25,7 @@ class Machine:
 
     def folders(self) -> list[str]:
         """The folders of daemons that are there."""
-        base = self.runtime / "accdp-mps"
-        return sorted(path.name for path in base.iterdir() if path.is_dir()) if base.exists() else []
+        return sorted(path.name for path in self.runtime.glob("accdp-mps-*/*") if path.is_dir())
 
     def edit_gpus(self, old: str, new: str) -> None:
         path = self.folder / "gpus.csv"

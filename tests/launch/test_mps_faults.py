@@ -119,6 +119,19 @@ def test_long_runtime_folders_are_left_for_tmp(monkeypatch, tmp_path):
     assert records.base_directory().parent.as_posix() == "/tmp"
 
 
+def test_the_daemons_of_another_host_are_left_alone(base, machine, monkeypatch):
+    """It may share the folder's file system; its owners cannot be seen from here."""
+    monkeypatch.setattr(records.socket, "gethostname", lambda: "elsewhere")
+    there = records.base_directory()
+    owner = records.Record(UUIDS[0], 1 << 22, 5, "another boot", is_kept=False)
+    folder = records.make_folder(there, owner)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", machine.env["XDG_RUNTIME_DIR"])
+    assert there != base and there.parent == base.parent
+    assert daemon.clean(records.base_directory()) == [] and folder.exists()
+    assert daemon.clean(there) and not folder.exists()
+
+
 def test_zombies_are_not_alive():
     child = os.fork()
     if child == 0:

@@ -21,6 +21,8 @@ def run(world, op: str, nbytes: int, dtype: type = np.float32) -> dict:
         world.bcast(x)
     elif op == "allgather":
         world.allgather(x, np.empty(world.size * x.size, np.float32))
+    elif op == "scatter":
+        world.scatter(np.zeros((world.size, x.size), dtype), x)
     else:
         getattr(world, op)(x)
     return world._core.last_run
@@ -47,10 +49,9 @@ def test_what_ran_is_what_was_planned(world, op):
             chosen.lanes,
             chosen.chunk_bytes,
         ], where
-        # A direct reduction that goes with the signatures goes ahead, too: node 0, where its result is wanted, has
-        # nothing to tell the others.
-        is_direct = op == "reduce" and chosen.algorithm == "direct"
-        goes_ahead = is_direct and _core.reduces_with_signatures(nbytes, world._core.shape)
+        # What only goes to node 0 along with signatures goes ahead: that one has nothing to tell the others.
+        is_direct = op in ("reduce", "gather") and chosen.algorithm == "direct"
+        goes_ahead = is_direct and (op == "gather" or _core.reduces_with_signatures(nbytes, world._core.shape))
         assert sent == chosen.wire_bytes + (0 if goes_ahead else signature_bytes(op, nodes, plan)), where
         if world.nodes[world.rank] == 0:
             assert ran["steps"] == chosen.steps, where
@@ -90,7 +91,8 @@ def test_an_allreduce_that_the_settings_choose(comm, topology, algorithm):
 def test_the_library_s_own(comm, topology, op):
     with settings.override(topology=topology, baseline="mpi", mpi="on"), Communicator(comm, timeout_s=60) as world:
         assert run(world, op, 4 * world.size)["algorithm"] == world.plan(op, 4 * world.size).algorithm
-        assert (world.plan(op, 4 * world.size).algorithm == "mpi") == (world.size > 1)
+        is_asked = world.size > 1 and op not in ("gather", "scatter")
+        assert (world.plan(op, 4 * world.size).algorithm == "mpi") == is_asked
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -125,8 +127,8 @@ def test_all_ranks_agree_on_what_was_measured(world):
 def test_arguments(world):
     assert world.plan("bcast", np.zeros((3, 5), np.float64)).nbytes == 120
     assert world.plan("bcast", 10, dtype="float32").nbytes == 40
-    with pytest.raises(UsageError, match="op=gather: expected one of allreduce, "):
-        world.plan("gather", 4)
+    with pytest.raises(UsageError, match="op=barrier: expected one of allreduce, "):
+        world.plan("barrier", 4)
     with pytest.raises(UsageError, match=r"x: expected an array or a number from 0 to 2\^48, got -1"):
         world.plan("bcast", -1)
     with pytest.raises(UsageError, match="dtype: expected a NumPy datatype"):

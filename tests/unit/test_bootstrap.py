@@ -44,7 +44,7 @@ def through(store, rank, size, timeout_s=10.0, label="world"):
 
 
 def card(node="a", world_rank=0, world_size=1, **other):
-    fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3}
+    fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3, "inode": 4}
     fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
     fixed |= {"machine": node, "cores": 0b11}
     return cards.Card(node=node, world_rank=world_rank, world_size=world_size, **fixed | other)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -64,13 +66,16 @@ def of_this_process(gpu: str, *, is_kept: bool) -> Record:
 def base_directory() -> Path:
     """Return the folder of all our daemons, made if need be, that nobody else can look into.
 
+    Each host, and each container with processes of its own, has another one, though they may share a file system: from
+    one of them no process of another can be seen, so that all its owners would be taken for dead.
+
     Raises:
         UsageError: The folder belongs to somebody else, or is a link.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = Path(runtime, "accdp-mps")
+    base = Path(runtime, f"accdp-mps-{_place()}")
     if not (runtime and _is_private(Path(runtime)) and len(str(base)) + _LONGEST <= _SOCKET_PATH_BYTES):
-        base = Path(f"/tmp/accdp-mps-{os.getuid()}")
+        base = Path(f"/tmp/accdp-mps-{os.getuid()}-{_place()}")
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
     if not _is_private(base):
@@ -79,6 +84,12 @@ def base_directory() -> Path:
             "MPS daemons in it: remove it, or set XDG_RUNTIME_DIR"
         )
     return base
+
+
+def _place() -> str:
+    """Name this host and its table of processes, the same after a reboot."""
+    place = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    return hashlib.blake2s(place.encode(), digest_size=4).hexdigest()
 
 
 def _is_private(path: Path) -> bool:

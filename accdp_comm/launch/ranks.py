@@ -1,0 +1,80 @@
+"""What is known of the ranks of a job, and which of them failed first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .control import Connection
+from .output import Output, Said
+
+# A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
+# older than that when the first rank leaves: then it was of an error that the rank went on after.
+_SLOW_EXIT_S = 10.0
+_MOST_NAMES = 8  # of one line
+
+
+@dataclass
+class Rank:
+    """What is known of one rank."""
+
+    rank: int
+    connection: Connection
+    hello: dict[str, Any]
+    pid: int = 0
+    start_time: int = 0
+    code: int | None = None
+    signal: int = 0  # that ended it; 0 if none did
+    ended_at: float = 0.0
+    said_bye: bool = False
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return a list for people, which is short however many there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {more} more"
+
+
+def first_failure(failures: Sequence[Rank], ranks: Sequence[Rank], output: Output) -> Rank | None:
+    """Return the rank that failed first. A rank may leave after those that its own failure made fail.
+
+    Args:
+        failures: Those that ended by themselves, and not well.
+        ranks: All of them.
+        output: What they said.
+    """
+
+    def when(rank: Rank) -> float:
+        said = output.last_error(rank.rank)
+        return min(rank.ended_at, said[0].at) if _is_traceback(said) else rank.ended_at
+
+    first = min(failures, key=when, default=None)
+    if first is None:
+        return None
+    told = [rank for rank in ranks if rank.code and _is_traceback(output.last_error(rank.rank))]
+    return min([first, *(rank for rank in told if 0 < when(first) - when(rank) <= _SLOW_EXIT_S)], key=when)
+
+
+def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
+    """Say how a rank failed, and with which error, below all that ranks said."""
+    how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
+    # It may have waited for one that left in order, and cannot know that it did.
+    earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
+    left = ", ".join(map(str, sorted(one.rank for one in earlier)))
+    after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
+    head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
+    said = output.last_error(rank.rank)
+    if not said:
+        output.say(f"{head} and wrote nothing to standard error")
+    elif output.is_last(rank.rank, said):
+        output.say(f"{head}; its error stands above")
+    else:
+        output.say(f"{head}; this is its error:")
+        for line in said:
+            output.say(f"    {line.text.decode(errors='replace')}")
+
+
+def _is_traceback(said: Sequence[Said]) -> bool:
+    return bool(said) and said[0].text.startswith(b"Traceback")

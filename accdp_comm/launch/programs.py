@@ -20,7 +20,11 @@ _NAMES = ("mpiexec", "mpirun")
 # programs of the scheduler that a container may not have.
 _LOCAL = {
     "mpich": {"HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user", "I_MPI_HYDRA_BOOTSTRAP": "fork"},
-    "openmpi": {},
+    "openmpi": {
+        "PRTE_MCA_ras": "^slurm,pbs,lsf,gridengine,flux",
+        "OMPI_MCA_ras": "^slurm,tm,lsf,gridengine,loadleveler",  # of version 4, as the next
+        "OMPI_MCA_plm": "^slurm,tm,lsf",
+    },
 }
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from accdp_comm import _core
 from accdp_comm.launch import gpus
 
 
@@ -81,6 +82,30 @@ def test_cuda_visible_devices_is_read_as_cuda_does(nvml, visible, indices):
     assert bool(found.why_none) == (not indices)
 
 
+def test_one_that_is_lost_does_not_take_the_others_along(nvml):
+    def handle(index):
+        return failing() if index == 0 else index
+
+    nvml(fake_nvml(nvmlDeviceGetHandleByIndex=handle, nvmlDeviceGetMemoryInfo=failing))
+    assert [(gpu.uuid, gpu.memory_bytes) for gpu in gpus.list_gpus({}).gpus] == [("GPU-1", 0)]
+    nvml(fake_nvml(1, nvmlDeviceGetHandleByIndex=handle))
+    assert gpus.list_gpus({}) == gpus.Listing([], "NVML", "NVML: GPU 0: Driver Not Loaded")
+
+
+def test_numbers_that_cuda_may_mean_otherwise_are_refused(nvml):
+    nvml(fake_nvml(nvmlDeviceGetName=lambda handle: f"kind {handle}"))
+    with pytest.raises(
+        _core.UsageError, match="CUDA_VISIBLE_DEVICES=1: where GPUs differ.*CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    ):
+        gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1"})
+    by_bus = gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert (
+        [gpu.index for gpu in by_bus.gpus]
+        == [1]
+        == [gpu.index for gpu in gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"}).gpus]
+    )
+
+
 ROW = "0, GPU-a, NVIDIA X, 81559, 9.0, Disabled, 00000000:0A:00.0"
 
 
@@ -117,3 +142,12 @@ def test_listings_of_other_nodes():
     assert [gpu.uuid for gpu in found.gpus] == ["GPU-a"]
     assert gpus.choose_elsewhere(found, "all") == found.gpus == gpus.choose_elsewhere(found, "0")
     assert gpus.choose_elsewhere(found, "GPU-of-another-node") == [] == gpus.parse_listing("").gpus
+    both = f"{ROW}\n{ROW.replace('0, GPU-a', '1, GPU-b')}\n"
+    for shown, uuids in [
+        (["1", "1"], ["GPU-b"]),
+        (["0", "1"], ["GPU-a", "GPU-b"]),  # one each
+        ([None, None], ["GPU-a", "GPU-b"]),
+        (["GPU-of-another-node"], ["GPU-a", "GPU-b"]),
+        (["7"], []),
+    ]:
+        assert [gpu.uuid for gpu in gpus.parse_listing(both, shown).gpus] == uuids, shown

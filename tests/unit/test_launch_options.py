@@ -110,6 +110,8 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# two\na:2\n\nb.domain  slots=3 # fast\n10.0.0.7\n")
     assert hosts.read_hosts(str(path)) == [Host("a", 2), Host("b.domain", 3), Host("10.0.0.7", 0)]
+    path.write_text("b\na\nb\na:3\n")  # a line for each rank, as PBS writes them
+    assert hosts.read_hosts(str(path)) == [Host("b", 2), Host("a", 4)]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,6 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
         ("", "names no host"),
         ("a b c\n", "line 1: expected HOST"),
         ("a:0\n", "line 1: expected HOST.*, got 'a:0'"),
-        ("a:1\na:2\n", "named twice"),
         ("\xd0", "expected a text of hosts"),
     ],
 )
@@ -138,6 +139,10 @@ def test_ranks_fill_hosts_in_order_or_evenly():
     assert hosts.spread([Host("a", 0), Host("b", 0)], None, 4) == [Host("a", 4), Host("b", 4)]
     assert hosts.spread([Host("a", 0), Host("b", 0)], 4, 4) == [Host("a", 2), Host("b", 2)]
     assert hosts.spread([Host("a", 1), Host("b", 0)], 4, 4) == [Host("a", 1), Host("b", 3)]
+    eight = [Host(name, 0) for name in "abcdefgh"]
+    assert [host.ranks for host in hosts.spread(eight, 9, None)] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert [host.ranks for host in hosts.spread(eight[:4], 10, 4)] == [3, 3, 2, 2]
+    assert [host.ranks for host in hosts.spread(eight, 3, 4)] == [1, 1, 1]
     with pytest.raises(_core.UsageError, match="-n 9: the hosts hold 8 ranks together"):
         hosts.spread([Host("a", 0), Host("b", 0)], 9, 4)
     with pytest.raises(_core.UsageError, match="-n 6: the hosts hold 5 ranks together"):

@@ -1,6 +1,8 @@
 """Which program starts ranks, and its command line."""
 
 import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,7 +35,7 @@ def test_what_cannot_be_run_is_said(tmp_path):
 def test_open_mpi_is_told_that_ranks_share_cores():
     found = programs.mpiexec("mpirun", "openmpi", 4)
     assert found.command == ["mpirun", "-n", "4", "--oversubscribe", "--bind-to", "none", "-x", "ACCDP_RUN_CONTROL"]
-    assert found.rank_variable == "OMPI_COMM_WORLD_RANK"
+    assert found.rank_variable == "OMPI_COMM_WORLD_RANK" and "PRTE_MCA_ras" in found.environment
     assert "--allow-run-as-root" in programs.mpiexec("mpirun", "openmpi", 4, is_root=True).command
     assert "--allow-run-as-root" not in programs.mpiexec("mpiexec", "mpich", 4, is_root=True).command
 
@@ -42,8 +44,23 @@ def test_hosts_are_named_with_their_ranks():
     hosts = [Host("a", 2), Host("b", 1)]
     assert programs.mpiexec("m", "mpich", 3, hosts).command == ["m", "-n", "3", "-hosts", "a:2,b:1"]
     assert programs.mpiexec("m", "openmpi", 3, hosts).command[-2:] == ["--host", "a:2,b:1"]
+    assert all(programs.mpiexec("m", family, 3, hosts).environment == {} for family in ("mpich", "openmpi"))
     with pytest.raises(_core.UsageError, match="torchrun starts one node"):
         programs.find_program("torchrun", "mpich", 3, hosts)
+
+
+def test_without_hosts_an_allocation_of_a_scheduler_is_none(tmp_path):
+    """Ranks are started here, and not by programs of the scheduler, which a container may not have."""
+    from accdp_comm import mpi_world
+
+    family = mpi_world.load().abi()
+    found = programs.mpiexec(programs.find_mpiexec(family), family, 2, is_root=os.geteuid() == 0)
+    nodes = {f"SLURM_{name}": "elsewhere-1,elsewhere-2" for name in ("JOB_NODELIST", "NODELIST")}
+    counts = {f"SLURM_{name}": "2" for name in ("JOB_ID", "JOBID", "JOB_NUM_NODES", "NNODES")}
+    tasks = {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_CPUS_PER_NODE": "1(x2)"}
+    environment = os.environ | nodes | counts | tasks | found.environment
+    done = subprocess.run([*found.command, "hostname"], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [socket.gethostname()] * 2, done.stderr
 
 
 def test_torchrun_starts_programs_as_they_are():
@@ -63,7 +80,7 @@ def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):
     assert {"--ntasks=3", "--mpi=pmi2", "--nodelist=a,a,b", "--nodes=2", "--distribution=arbitrary"} <= set(
         found.command
     )
-    assert "--overlap" not in found.command
+    assert "--overlap" not in found.command and "--export=ALL" in found.command
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     assert {"--overlap", "--mpi=pmix"} <= set(programs.find_program("srun", "openmpi", 4, []).command)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -90,7 +90,7 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
     if inode(segment) != card.inode:
         os.close(segment)
         raise _core.PeerDied(
-            f"rank {rank} of {len(cards)}: rank {leader} on {card.host} has given up the group: {path} is another file now"
+            f"rank {rank} of {len(cards)}: rank {leader} on {card.host} has given up the group: {path} is another file"
         )
     return segment
 

@@ -369,7 +369,7 @@ std::string Fabric::how_it_went(int rank) const {
 
 /// What MPI may still read or write of a group that has failed is nobody else's any more.
 Fabric::~Fabric() {
-  if (!wire_ || !has_failed()) return;
+  if (!wire_ || !board_.has_failed()) return;
   keep_for_ever(std::move(scratch_));
   keep_for_ever(std::move(meeting_places_));
   keep_for_ever(std::move(told_));

@@ -160,7 +160,8 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
     algorithm(context.emplace(fabric_, signature, Deadline(seconds(timeout_s), started), step_));
     if (bytes > kMostCarriedBytes) fabric_.throw_if_withdrawn();  // shorter ones leave their rank at once
   } catch (const Interrupted&) {
-    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted during " + Context::name_of(signature));
+    fabric_.fail(FailureKind::kOther,
+                 fabric_.describe(rank()) + " was interrupted during " + Context::name_of(signature));
     throw;
   } catch (const std::exception& error) {
     fail(error, Context::name_of(signature));
@@ -215,9 +216,9 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   }
   StreamReport report;
   collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
-               if (rank() == root) set_bounds(pieces, bound, options.far);
-               report = accdp::bcast_stream(c, pieces, root, options);
-             });
+    if (rank() == root) set_bounds(pieces, bound, options.far);
+    report = accdp::bcast_stream(c, pieces, root, options);
+  });
   return report;
 }
 

@@ -75,7 +75,7 @@ PostOffice::~PostOffice() {
     fabric_.board().mine().bells[kPointToPoint].ring();
   }
   if (attendant_.joinable()) attendant_.join();
-  if (fabric_.has_failed()) keep_for_ever(std::move(parcels_));
+  if (fabric_.board().has_failed()) keep_for_ever(std::move(parcels_));
 }
 
 // ---- giving up ----------------------------------------------------------------------------------

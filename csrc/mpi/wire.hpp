@@ -40,7 +40,7 @@ class Wire {
   struct Request {
     std::uint64_t raw = 0;  ///< the library's handle; in pieces: of the first that is not complete
     std::size_t bytes = 0;  ///< of the message, once it is complete
-    int peer = -1;  ///< or kEverybody
+    int peer = -1;          ///< or kEverybody
     bool pending = false;
     bool is_receive = false;
     Form form = Form::kWhole;

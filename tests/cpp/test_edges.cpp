@@ -1,4 +1,7 @@
 // Sizes and numbers of ranks at the edges of what the settings allow. Every case runs, also after one that failed.
+#include <fcntl.h>
+#include <sys/resource.h>
+
 #include "group_checks.hpp"
 
 /// One element more than a slot holds, where a slot holds no whole number of elements.
@@ -78,6 +81,15 @@ void uneven_alltoall(Group& group, std::size_t expected) {
   }
 }
 
+void encoded(Group& group, std::size_t count) {
+  for (int root : {0, group.size() - 1}) {
+    std::vector<float> data(count, group.rank() == root ? 1.5f : 0);
+    const Bytes memory = std::as_writable_bytes(std::span(data));
+    const StreamReport report = group.bcast_stream({{memory, Datatype::kF32}}, root, stream_options("fpk", 0, ""));
+    CHECK(data == std::vector<float>(count, 1.5f) && report.logical_bytes == memory.size());
+  }
+}
+
 struct Case {
   const char* name;
   std::function<void()> run;
@@ -120,9 +132,21 @@ int main() {
          std::vector<int> nodes(18, 0);
          nodes.back() = 1;
          run_nodes(nodes, [](Group& group) {
-           for (std::size_t count : {std::size_t{1}, std::size_t{40}, std::size_t{75}, std::size_t{5000}})
+           for (std::size_t count : {std::size_t{1}, std::size_t{40}, std::size_t{75}, std::size_t{5000}}) {
              many_blocks(group, count);
+             one_block(group, count);
+           }
+           encoded(group, 5000);
          });
+       }},
+      {"a process that can open no file",
+       [] {
+         rlimit usual;
+         CHECK(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+         const rlimit none{0, usual.rlim_max};
+         CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0 && open("/proc/self/stat", O_RDONLY) < 0);
+         CHECK(process_lives(getpid(), 0));  // nobody knows, so nobody is taken for dead
+         CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0 && process_lives(getpid(), 0) && !process_lives(getpid(), 1));
        }},
       {"130 nodes",
        [] {

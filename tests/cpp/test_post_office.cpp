@@ -253,6 +253,25 @@ void everything(Group& group) {
   group.barrier();
 }
 
+/// Whoever waits in vain hears so in time, however much comes that nobody has asked for.
+void flood(Group& group) {
+  constexpr int kFlood = 1, kCount = 2, kNever = 3;
+  std::uint64_t count = 0;
+  Data data(64);
+  if (group.rank() == 2) {
+    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(data, 0, kFlood);
+    group.send_now(std::as_bytes(std::span(&count, 1)), 0, kCount);
+  }
+  if (group.rank() == 0) {
+    const auto began = Clock::now();
+    CHECK_THROWS(group.receive_now(data, 1, kNever, 0.3), PeerTimeout, "Timed out after 0.3 s");
+    CHECK(Clock::now() - began < 2s);
+    group.receive_now(std::as_writable_bytes(std::span(&count, 1)), 2, kCount);
+    for (; count > 0; --count) group.receive_now(data, 2, kFlood);
+  }
+  group.barrier();
+}
+
 int main() {
   make_limits_small();
   for (const char* cma : {"off", "auto"}) {
@@ -260,6 +279,7 @@ int main() {
     for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
     CHECK(run_ranks(2, long_both_ways));
   }
+  CHECK(run_ranks(3, flood));
   CHECK(run_closed_ranks(2, refused));
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
     run_nodes(nodes, everything);

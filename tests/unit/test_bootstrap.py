@@ -43,11 +43,22 @@ def through(store, rank, size, timeout_s=10.0, label="world"):
     return exchange.StoreExchange(store, rank, size, timeout_s, label)
 
 
+def test_a_file_that_is_not_the_leader_s_memory_is_left_alone(tmp_path):
+    """It may have closed that by now, and the number may be of a file of its own."""
+    with (tmp_path / "checkpoint").open("w+b") as file:
+        file.write(b"precious")
+        file.flush()
+        leader = card(pid=os.getpid(), memfd=file.fileno(), inode=1)
+        with pytest.raises(_core.PeerDied, match="rank 1 of 2: rank 0 on host-a has given up the group"):
+            bootstrap._open_segment([leader, card()], 0, 1, -1)
+    assert (tmp_path / "checkpoint").read_bytes() == b"precious"
+
+
 def card(node="a", world_rank=0, world_size=1, **other):
     fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3, "inode": 4}
     fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
     fixed |= {"machine": node, "cores": 0b11}
-    return cards.Card(node=node, world_rank=world_rank, world_size=world_size, **fixed | other)
+    return cards.Card(**{"node": node, "world_rank": world_rank, "world_size": world_size} | fixed | other)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -178,6 +178,13 @@ def test_a_stray_is_found(tree, thing, name, line):
     assert len(found) == 1 and found[0].startswith(f"{name}:"), found
 
 
+def test_nothing_of_os_that_some_builds_of_python_lack():
+    """Those that are made for old systems, such as conda's and uv's, go without, however new the kernel is."""
+    lacking = re.compile(r"\bos\.(?:memfd_create|MFD_\w+|pidfd_open|eventfd\w*|copy_file_range|splice)\b")
+    files = sorted((CSRC.parent / "accdp_comm").rglob("*.py"))
+    assert files and [path.name for path in files if lacking.search(path.read_text())] == []
+
+
 def test_only_files_named_cuda_need_cuda():
     """What the build leaves out where there is no CUDA (CMakeLists.txt) is what includes it, and nobody else does."""
 

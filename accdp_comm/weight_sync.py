@@ -104,7 +104,8 @@ def _in_host(tensor: Any) -> Any:
 
 def _has_room(old: Any, new: Any) -> bool:
     # What is no array at all is for bcast_compressed() to refuse.
-    return bool(old.shape == getattr(new, "shape", None) and old.dtype == getattr(new, "dtype", None))
+    # On another device neither can be the other's reference.
+    return all(getattr(old, name, None) == getattr(new, name, None) for name in ("shape", "dtype", "device"))
 
 
 def _copy_into(old: Any, new: Any) -> None:

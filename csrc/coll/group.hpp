@@ -81,6 +81,7 @@ class Group {
   void alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Datatype type,
                 double timeout_s = -1, Collectives& via = host_collectives());
 
+  static constexpr double kUnlimited = 1e12;  ///< seconds
   /// Tags are >= 0. from = -1: any rank.
   MessageHandle send(ConstBytes data, int to, std::int64_t tag, double timeout_s = -1);
   MessageHandle receive(Bytes data, int from, std::int64_t tag, double timeout_s = -1);
@@ -132,6 +133,7 @@ class Group {
   std::atomic<bool> deterministic_;
   std::atomic<bool> closed_{false};
   std::mutex collective_mutex_;
+  std::atomic<std::thread::id> inside_{};  ///< who holds it
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;
   Run last_run_;

@@ -71,6 +71,7 @@ class PostOffice {
   /// up. Throws the first error, or a UsageError that names such receives.
   void settle(double timeout_s);
   static std::string describe(const Message& message);
+  std::string says_late(const Message& message, double seconds) const;  ///< that it was not done in that time
   /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
   /// messages between nodes; short ones are copied here. peer = -1: a receive from any rank, which may be a near one.
   bool takes_device_memory(std::size_t bytes, int peer) const {
@@ -82,6 +83,9 @@ class PostOffice {
   /// What the background thread does from now on before it drives: MPI wants the device of messages to be current.
   void prepare_attendant(std::function<void()> prepare);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
+  /// Whether this thread is in the middle of moving them, which a signal handler may have interrupted.
+  bool is_driven_here() const { return driver_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  int rank() const { return fabric_.topology().rank(); }
   bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
 
  private:
@@ -164,7 +168,8 @@ class PostOffice {
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
   std::uint64_t visits_ = 0;      // posts, waits and looks of callers
   bool driving_ = false;
-  std::shared_ptr<Watcher> looker_;  // of test()
+  std::atomic<std::thread::id> driver_{};  // who does
+  std::shared_ptr<Watcher> looker_;        // of test()
   Clock::time_point next_look_{};
   bool attended_ = false;  // it is the background thread that drives
   std::function<void()> prepare_attendant_;

@@ -80,16 +80,20 @@ PostOffice::~PostOffice() {
 
 // ---- giving up ----------------------------------------------------------------------------------
 
+std::string PostOffice::says_late(const Message& m, double seconds) const {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return describe(m) + " Timed out after " + text + " (timeout) waiting for " +
+         (m.peer < 0 ? "any rank" : fabric_.describe(m.peer));
+}
+
 /// Messages whose deadline has passed. A receive that nobody answered is only given up; else the group fails: a peer
 /// counts on the message, or holds the request of a send that a retry would be mistaken for.
 void PostOffice::expire() {
   const auto now = Clock::now();
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) {
     if (now < m->deadline.at()) continue;
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.3g s", m->deadline.seconds());
-    const std::string text = describe(*m) + " Timed out after " + seconds + " (timeout) waiting for " +
-                             (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
+    const std::string text = says_late(*m, m->deadline.seconds());
     if (m->matched || m->is_send) return fabric_.fail(FailureKind::kTimeout, text);
     receives_.remove(m);
     finish(m, std::make_exception_ptr(PeerTimeout("rank " + std::to_string(fabric_.topology().rank()) + " of " +
@@ -185,6 +189,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   const bool is_limited = until != Clock::time_point::max();
   std::exception_ptr interrupt;
   driving_ = true;
+  driver_ = std::this_thread::get_id();
   Watcher watcher(*this);
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
@@ -259,6 +264,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
     interrupt = give_up(std::current_exception());
   }
   driving_ = false;
+  driver_ = std::thread::id();
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);
@@ -280,6 +286,10 @@ void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::fu
       drive(lock, enough, until);
       continue;
     }
+    if (is_driven_here())
+      throw UsageError("rank " + std::to_string(fabric_.topology().rank()) + " of " +
+                       std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
+                       ": a wait for messages in a signal handler, in the middle of another one");
     relieve_attendant();
     done_.wait_until(lock, std::min(until, Clock::now() + kLongestSleep));
     lock.unlock();

@@ -141,6 +141,7 @@ class MpiWire : public Wire {
   }
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
+    if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
     const std::lock_guard one(arriving_mutex_);
     auto lock = turn();
     Arrival& arrival = arriving_[tag];

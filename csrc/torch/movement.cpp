@@ -23,10 +23,20 @@ std::vector<Bytes> split_parts(const Operand& operand, const std::vector<int64_t
   return blocks;
 }
 
+/// Checks how a rank's tensor is split; returns the elements of what it sends to itself.
+std::int64_t own_rows(const Checks& checks, const char* which, const at::Tensor& tensor,
+                      const std::vector<int64_t>& splits) {
+  for (int64_t rows : splits)
+    if (rows < 0) checks.fail(c10::str(which, " splits: expected 0 or more rows each, got ", splits));
+  c10d::checkSplitSizes(splits, tensor, checks.size);
+  if (splits.empty()) return tensor.numel() / checks.size;
+  return tensor.size(0) ? splits[checks.rank] * (tensor.numel() / tensor.size(0)) : 0;
+}
+
 }  // namespace
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const Checks checks{"broadcast"};
+  const Checks checks = checks_of("broadcast");
   checks.root(options.rootRank, size_);
   checks.root_tensor(options.rootTensor, tensors.size());
   checks.dense(tensors);
@@ -68,7 +78,7 @@ void ProcessGroupAccdp::set_bcast(StreamCall call) {
 c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensors references, int root,
                                                          const StreamCall& call, bool is_async, Milliseconds timeout,
                                                          std::shared_ptr<StreamReport> report) {
-  const Checks checks{"bcast_compressed"};
+  const Checks checks = checks_of("bcast_compressed");
   checks.root(root, size_);
   checks.dense(tensors);
   checks.reachable(tensors, devices_.type());
@@ -114,7 +124,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors& inputs,
                                                         const c10d::AllgatherOptions& options) {
-  const Checks checks{"allgather"};
+  const Checks checks = checks_of("allgather");
   if (inputs.empty()) checks.fail("requires non-empty input tensor list");
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -159,7 +169,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_allgather_base(at::Tensor& output
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                               const c10d::AllgatherOptions& options) {
-  const Checks checks{"allgather_into_tensor_coalesced"};
+  const Checks checks = checks_of("allgather_into_tensor_coalesced");
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   checks.dense(inputs);
   checks.dense(outputs);
@@ -185,22 +195,20 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs, Tensors& inputs,
                                                                   const c10d::AllgatherOptions& options) {
-  const Checks checks{"allgather_coalesced"};
+  const Checks checks = checks_of("allgather_coalesced");
   if (inputs.empty()) checks.fail("requires non-empty input tensor list");
-  if (outputs.size() != std::size_t(size_)) checks.fail("output lists should be equal to world size");
+  if (outputs.size() != std::size_t(size_))
+    checks.fail("output lists should be equal to world size: expected " + std::to_string(size_) + ", got " +
+                std::to_string(outputs.size()));
   for (const Tensors& list : outputs) {
     if (list.size() != inputs.size())
       checks.fail("invalid output size: (expected length " + std::to_string(inputs.size()) + ", got " +
                   std::to_string(list.size()) + ")");
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (!list[i].sizes().equals(inputs[i].sizes()))
-        checks.fail("invalid size of output tensor at index " + std::to_string(i));
-      if (list[i].scalar_type() != inputs[i].scalar_type())
-        checks.fail("invalid tensor type at index " + std::to_string(i));
-    }
+    for (std::size_t i = 0; i < list.size(); ++i) checks.like({list[i]}, inputs[i]);
   }
   const Tensors all = flat(outputs);
   checks.dense(inputs);
+  checks.dense(all);
   checks.reachable(inputs, devices_.type());
   checks.reachable(all, devices_.type());
   auto ins = operands(inputs, Operand::kRead);
@@ -219,7 +227,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& inputs,
                                                      const c10d::GatherOptions& options) {
-  const Checks checks{"gather"};
+  const Checks checks = checks_of("gather");
   checks.root(options.rootRank, size_);
   checks.single(inputs, "input tensor list");
   checks.dense(inputs);
@@ -231,9 +239,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
       checks.fail("Incorrect output list size " + std::to_string(outputs[0].size()) + ". Output list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
     checks.like(outputs[0], inputs[0]);
+    checks.dense(outputs[0]);
     checks.reachable(outputs[0], devices_.type());
-  } else if (!outputs.empty()) {
-    checks.fail("requires empty output on non-root");
+  } else {
+    checks.none(outputs.size(), "output");
   }
   const Tensors all = flat(outputs);
   const Operand in(inputs[0], Operand::kRead);
@@ -248,7 +257,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& inputs,
                                                       const c10d::ScatterOptions& options) {
-  const Checks checks{"scatter"};
+  const Checks checks = checks_of("scatter");
   checks.root(options.rootRank, size_);
   checks.single(outputs, "output tensor list");
   checks.dense(outputs);
@@ -260,9 +269,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
       checks.fail("Incorrect input list size " + std::to_string(inputs[0].size()) + ". Input list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
     checks.like(inputs[0], outputs[0]);
+    checks.dense(inputs[0]);
     checks.reachable(inputs[0], devices_.type());
-  } else if (!inputs.empty()) {
-    checks.fail("requires empty input on non-root");
+  } else {
+    checks.none(inputs.size(), "input");
   }
   const Tensors all = flat(inputs);
   const Operand out(outputs[0], Operand::kWrite);
@@ -279,14 +289,16 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
                                                             std::vector<int64_t>& output_splits,
                                                             std::vector<int64_t>& input_splits,
                                                             const c10d::AllToAllOptions& options) {
-  const Checks checks{"alltoall_base"};
+  const Checks checks = checks_of("alltoall_base");
   checks.dense({output, input});
   checks.reachable({output, input}, devices_.type());
   checks.same_type({output}, input);
-  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(),
-                    "ProcessGroupAccdp::alltoall_base: Tensors must be contiguous");
-  c10d::checkSplitSizes(input_splits, input, size_);
-  c10d::checkSplitSizes(output_splits, output, size_);
+  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ProcessGroupAccdp::alltoall_base: rank ", rank_,
+                    " of ", size_, ": Tensors must be contiguous, got ",
+                    input.is_contiguous() ? "an output" : "an input", " that is not");
+  const std::int64_t sent = own_rows(checks, "input", input, input_splits);
+  const std::int64_t kept = own_rows(checks, "output", output, output_splits);
+  if (sent != kept) checks.fail(c10::str("the block to itself has ", sent, " elements in, ", kept, " out"));
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
                 [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Way& way) {
@@ -298,7 +310,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllToAllOptions& options) {
-  const Checks checks{"alltoall"};
+  const Checks checks = checks_of("alltoall");
   for (const Tensors* list : {&inputs, &outputs})
     if (list->size() != std::size_t(size_))
       checks.fail("tensor lists: expected " + std::to_string(size_) + " tensors, got " + std::to_string(list->size()));
@@ -308,6 +320,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors
   checks.reachable(outputs, devices_.type());
   checks.same_type(inputs, inputs[0]);
   checks.same_type(outputs, inputs[0]);
+  if (inputs[rank_].numel() != outputs[rank_].numel())
+    checks.fail(
+        c10::str("the block to itself has ", inputs[rank_].numel(), " elements in, ", outputs[rank_].numel(), " out"));
   auto ins = operands(inputs, Operand::kRead);
   auto outs = operands(outputs, Operand::kWrite);
   return launch({OpType::ALLTOALL, "accdp:all_to_all", inputs, outputs, options.timeout, options.asyncOp},

@@ -99,8 +99,12 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
   std::exception_ptr interruption;
   try {
-    // The others may come late, or may have left.
-    if (!drain(most)) group_->abort("left while operations were under way");
+    if (queue_->runs_here() || group_->post_office().is_driven_here())
+      group_->abort("left from a signal handler, in the middle of an operation");
+    else if (!drain(most))  // the others may come late, or may have left
+      group_->abort("left while operations were under way");
+    else
+      settle(most);
   } catch (...) {
     interruption = translated(std::current_exception());
     group_->abort("was interrupted while operations were under way");
@@ -119,6 +123,19 @@ bool ProcessGroupAccdp::drain(Milliseconds most) {
     check_interrupt();
   }
   return true;
+}
+
+/// Messages that nobody waited for: what a peer counts on goes on, and receives that nobody has answered end.
+void ProcessGroupAccdp::settle(Milliseconds most) {
+  try {
+    group_->settle(seconds(most));
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const UsageError& unanswered) {
+    TORCH_WARN("accdp: ", unanswered.what());
+  } catch (const Error&) {
+    // Their works tell.
+  }
 }
 
 void ProcessGroupAccdp::startCoalescing() {
@@ -149,8 +166,8 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
     for (const at::Tensor& tensor : *list) {
       const c10::Device device = tensor.device();
       if (!is_first && device != place && !(plan.is_mixed && (device.is_cpu() || place.is_cpu())))
-        Checks{plan.title + sizeof "accdp:" - 1}.fail("tensors are on " + place.str() + " and " + device.str() +
-                                                      ", expected one device");
+        checks_of(plan.title + sizeof "accdp:" - 1)
+            .fail("tensors are on " + place.str() + " and " + device.str() + ", expected one device");
       if (is_first || !device.is_cpu()) place = device;
       is_first = false;
     }
@@ -217,7 +234,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
                                                      std::function<void()> arrived) {
   MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
-                      std::move(arrived));
+                      seconds(options_->timeout), std::move(arrived));
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
@@ -228,7 +245,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<Me
 // for. Where MPI gets the device's memory itself, either waits for what the current stream holds.
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int tag) {
-  const Checks checks{"send"};
+  const Checks checks = checks_of("send");
   checks.single(tensors, "tensor list");
   checks.reachable(tensors, devices_.type());
   checks.dense(tensors);
@@ -237,17 +254,17 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
   const Operand reads(tensors[0], Operand::kRead);
   try {
     if (tensors[0].is_cpu()) {
-      MessageHandle message = group_->send(reads.bytes(), to, tag);
+      MessageHandle message = group_->send(reads.bytes(), to, tag, Group::kUnlimited);
       return follow(work, std::move(message), [reads] {});
     }
     const auto call = devices_.begin(tensors[0].device(), false);
     if (group_->post_office().takes_device_memory(reads.bytes().size(), to)) {
       devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
-      return follow(work, group_->send(reads.bytes(), to, tag), [reads] {});
+      return follow(work, group_->send(reads.bytes(), to, tag, Group::kUnlimited), [reads] {});
     }
     std::shared_ptr<HostCopies> copies =
         devices_.route().fetch(call->device().index(), call->handle(), {{reads.bytes(), true, false}});
-    MessageHandle message = group_->send(copies->blocks()[0], to, tag);
+    MessageHandle message = group_->send(copies->blocks()[0], to, tag, Group::kUnlimited);
     return follow(work, std::move(message), [copies] {});
   } catch (...) {
     std::rethrow_exception(translated(std::current_exception()));
@@ -256,7 +273,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from, int tag, c10d::OpType type,
                                                       const char* title) {
-  const Checks checks{title + sizeof "accdp:" - 1};
+  const Checks checks = checks_of(title + sizeof "accdp:" - 1);
   checks.single(tensors, "tensor list");
   checks.reachable(tensors, devices_.type());
   checks.dense(tensors);
@@ -265,7 +282,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
   const Operand writes(tensors[0], Operand::kWrite);
   try {
     if (tensors[0].is_cpu()) {
-      MessageHandle message = group_->receive(writes.bytes(), from, tag);
+      MessageHandle message = group_->receive(writes.bytes(), from, tag, Group::kUnlimited);
       return follow(work, std::move(message), [writes] { writes.give_back(); });
     }
     const auto call = devices_.begin(tensors[0].device(), true);
@@ -273,7 +290,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
       call->carry([writes] { writes.give_back(); });
       work->set_call(call);
       devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
-      return follow(work, group_->receive(writes.bytes(), from, tag), [call] { call->run(); });
+      return follow(work, group_->receive(writes.bytes(), from, tag, Group::kUnlimited), [call] { call->run(); });
     }
     std::shared_ptr<HostCopies> copies =
         devices_.route().fetch(call->device().index(), call->handle(), {{writes.bytes(), false, true}});
@@ -283,14 +300,14 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
       writes.give_back();
     });
     work->set_call(call);
-    return follow(work, group_->receive(room, from, tag), [call] { call->run(); });
+    return follow(work, group_->receive(room, from, tag, Group::kUnlimited), [call] { call->run(); });
   } catch (...) {
     std::rethrow_exception(translated(std::current_exception()));
   }
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::recv(Tensors& tensors, int from, int tag) {
-  Checks{"recv"}.root(from, size_);
+  checks_of("recv").root(from, size_, "source rank");
   return receive(tensors, from, tag, c10d::OpType::RECV, "accdp:recv");
 }
 

@@ -139,6 +139,9 @@ class ProcessGroupAccdp : public c10d::Backend {
   template <class Run>
   WorkPtr launch(Plan plan, Run run) {
     const c10::Device place = place_of(plan);
+    if (!plan.is_async && queue_->runs_here())
+      checks_of(plan.title + sizeof "accdp:" - 1)
+          .fail("called from a signal handler in the middle of another operation");
     if (place.is_cpu() && !plan.is_async && !is_watched()) {
       const auto now = [&] {
         ++sequence_;
@@ -166,6 +169,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     return coalescing_ || at::hasCallbacks() || c10d::allow_inflight_collective_as_graph_input();
   }
   c10::Device place_of(const Plan& plan) const;
+  Checks checks_of(const char* operation) const { return {operation, rank_, size_}; }
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
                                 const c10d::ReduceScatterOptions& options);
@@ -174,6 +178,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   void record(const Plan& plan);
   void shutdown_within(Milliseconds most);
   bool drain(Milliseconds most);
+  void settle(Milliseconds most);
 
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<BackendOptions> options_;

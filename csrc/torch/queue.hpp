@@ -30,13 +30,15 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool try_now(c10::function_ref<void()> run);
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
+  /// Whether this thread is in the middle of one, which a signal handler may have interrupted.
+  bool runs_here() const { return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
   void stop();                                 ///< joins the workers; queued tasks fail; on any thread, several at once
 
  private:
   bool enter();  ///< true if nothing was ahead; then leave() must follow
   void leave();
-  static std::exception_ptr execute(c10::function_ref<void()> run);
+  std::exception_ptr execute(c10::function_ref<void()> run);
   void hire();  ///< one more worker; it keeps the queue alive
   void loop();
 
@@ -44,6 +46,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   bool running_ = false;
+  std::atomic<std::thread::id> runner_{};
   bool stop_ = false;
   int idle_ = 0;
   std::vector<std::thread> workers_;

@@ -53,7 +53,7 @@ void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d:
 }  // namespace
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Checks checks{"allreduce"};
+  const Checks checks = checks_of("allreduce");
   checks.non_empty(tensors);
   checks.reachable(tensors, devices_.type());
   checks.single_on_device(tensors);
@@ -87,7 +87,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
                                                              const c10d::ReduceOp& op, const StreamCall& call,
                                                              at::Tensor residual, bool is_async, Milliseconds timeout,
                                                              std::shared_ptr<StreamReport> report) {
-  const Checks checks{"allreduce_compressed"};
+  const Checks checks = checks_of("allreduce_compressed");
   Tensors tensors{tensor};
   checks.dense(tensors);
   checks.reachable(tensors, devices_.type());
@@ -179,7 +179,7 @@ class SparseShapes {
 
 /// The sum of sparse tensors: everybody's indices and values are gathered and added up locally.
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Checks checks{"allreduce"};
+  const Checks checks = checks_of("allreduce");
   if (options.reduceOp.op_ != c10d::ReduceOp::SUM)
     checks.fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
   // On a device the result's memory must belong to the stream that the caller uses it on.
@@ -214,7 +214,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors,
                                                                   const c10d::AllreduceCoalescedOptions& options) {
-  const Checks checks{"allreduce_coalesced"};
+  const Checks checks = checks_of("allreduce_coalesced");
   checks.non_empty(tensors);
   checks.reachable(tensors, devices_.type());
   for (std::size_t i = 0; i < tensors.size(); ++i)
@@ -240,7 +240,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const Checks checks{"reduce"};
+  const Checks checks = checks_of("reduce");
   checks.root(options.rootRank, size_);
   checks.root_tensor(options.rootTensor, tensors.size());
   checks.single(tensors, "tensor list");
@@ -263,7 +263,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, Tensors& outputs,
                                                                     Tensors& inputs, Lists blocks,
                                                                     const c10d::ReduceScatterOptions& options) {
-  const Checks checks{where};
+  const Checks checks = checks_of(where);
   checks.dense(outputs);
   checks.dense(inputs);
   checks.reachable(outputs, devices_.type());
@@ -295,7 +295,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, Lists& inputs,
                                                              const c10d::ReduceScatterOptions& options) {
-  const Checks checks{"reduce_scatter"};
+  const Checks checks = checks_of("reduce_scatter");
   checks.single(outputs, "output tensor list");
   if (inputs.size() != 1 || inputs[0].size() != std::size_t(size_))
     checks.fail("requires a single-element input list containing a list with " + std::to_string(size_) + " tensors");
@@ -314,7 +314,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_reduce_scatter_base(at::Tensor& o
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  const Checks checks{"reduce_scatter_tensor_coalesced"};
+  const Checks checks = checks_of("reduce_scatter_tensor_coalesced");
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   Lists blocks;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

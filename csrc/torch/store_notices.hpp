@@ -11,7 +11,7 @@ namespace accdp::torch_backend {
 class StoreNotices : public Notices {
  public:
   StoreNotices(c10::intrusive_ptr<c10d::Store> store, std::string key)
-      : store_(std::move(store)), key_(std::move(key)) {}
+      : store_(own(std::move(store))), key_(std::move(key)) {}
 
   void leave(const std::string& text) override { store_->set(key_, text); }
   std::string find() override {
@@ -21,6 +21,19 @@ class StoreNotices : public Notices {
   }
 
  private:
+  /// A connection of our own: a store that serves one call at a time is of no use while somebody waits in it.
+  template <class Store>
+  static c10::intrusive_ptr<Store> own(c10::intrusive_ptr<Store> store) {
+    if constexpr (requires { store->clone(); }) {  // not of every torch, and not of every store
+      try {
+        return store->clone();
+      } catch (const std::exception&) {
+        return store;
+      }
+    }
+    return store;
+  }
+
   c10::intrusive_ptr<c10d::Store> store_;
   std::string key_;
 };

@@ -45,13 +45,14 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
 
 Operand::Operand(const at::Tensor& tensor, Use use)
     : tensor_(tensor), type_(datatype_of(tensor)), writes_(use != kRead) {
-  if (writes_ && !tensor.is_contiguous()) at::assert_no_internal_overlap(tensor);
-  if (tensor.is_contiguous())
+  const bool is_as_it_lies = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  if (writes_ && !is_as_it_lies) at::assert_no_internal_overlap(tensor);
+  if (is_as_it_lies)
     dense_ = tensor;
   else if (use == kWrite)
     dense_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   else
-    dense_ = tensor.contiguous();
+    dense_ = tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 void Operand::give_back() const {
@@ -98,19 +99,27 @@ std::vector<Bytes> parts(const Operand& operand, int count) {
 
 std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks) { return {blocks.begin(), blocks.end()}; }
 
-void Checks::fail(const std::string& text) const { TORCH_CHECK(false, "ProcessGroupAccdp::", where, ": ", text); }
+void Checks::fail(const std::string& text) const {
+  TORCH_CHECK(false, "ProcessGroupAccdp::", where, ": rank ", rank, " of ", size, ": ", text);
+}
 
 void Checks::non_empty(const Tensors& tensors) const {
   if (tensors.empty()) fail("requires non-empty tensor list");
 }
 
 void Checks::single(const Tensors& tensors, const char* what) const {
-  if (tensors.size() != 1) fail(std::string("requires a single-element ") + what);
+  if (tensors.size() != 1)
+    fail(std::string("requires a single-element ") + what + ", got " + std::to_string(tensors.size()) + " elements");
 }
 
-void Checks::root(std::int64_t rank, int size) const {
-  if (rank < 0 || rank >= size)
-    fail("invalid root rank: " + std::to_string(rank) + ", expected 0 to " + std::to_string(size - 1));
+void Checks::none(std::size_t count, const char* what) const {
+  if (count > 0) fail(std::string("requires empty ") + what + " on non-root, got " + std::to_string(count) + " lists");
+}
+
+void Checks::root(std::int64_t given, int ranks, const char* what) const {
+  if (given < 0 || given >= ranks)
+    fail(std::string("invalid ") + what + ": " + std::to_string(given) + ", expected 0 to " +
+         std::to_string(ranks - 1));
 }
 
 void Checks::root_tensor(std::int64_t index, std::size_t count) const {
@@ -134,7 +143,8 @@ void Checks::single_on_device(const Tensors& tensors) const {
 
 void Checks::dense(const Tensors& tensors) const {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.layout() != at::kStrided) fail("unsupported layout: only supports dense tensors");
+    if (tensor.layout() != at::kStrided)
+      fail("unsupported layout: only supports dense tensors, got one of layout " + c10::str(tensor.layout()));
     if (tensor.numel() && tensor.storage().nbytes() == 0)  // as of a parameter whose elements FSDP has freed
       fail("a tensor of " + std::to_string(tensor.numel()) + " elements has no memory, expected one that holds them");
   }

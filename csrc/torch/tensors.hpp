@@ -49,11 +49,13 @@ std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks);
 /// Checks of a call's arguments, made before anything is sent. `where` begins the message.
 struct Checks {
   const char* where;
+  int rank, size;  ///< of the caller
 
   [[noreturn]] void fail(const std::string& text) const;
   void non_empty(const Tensors& tensors) const;
   void single(const Tensors& tensors, const char* what) const;
-  void root(std::int64_t rank, int size) const;
+  void none(std::size_t count, const char* what) const;  ///< of a rank that is not root
+  void root(std::int64_t given, int ranks, const char* what = "root rank") const;
   void root_tensor(std::int64_t index, std::size_t count) const;
   /// In host memory, or on devices of that type.
   void reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const;

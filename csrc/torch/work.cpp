@@ -215,9 +215,10 @@ void Work::abort() {
 }
 
 void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                         MessageHandle message, std::function<void()> arrived) {
+                         MessageHandle message, double timeout_s, std::function<void()> arrived) {
   work->office_ = std::move(office);
   work->message_ = std::move(message);
+  work->timeout_s_ = timeout_s;
   work->arrived_ = std::move(arrived);
   work->office_->on_done(work->message_, [work] { work->arrive(); });
 }
@@ -237,15 +238,25 @@ void MessageWork::arrive() {
     }
   }
   complete(error);
+  arrived_ = nullptr;  // copies of what was sent, for one
 }
 
+/// The time that operations of the group may take counts from here: the rank may have had other things to do, and the
+/// peer as well. A time-out that is given ends this wait alone.
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
   in_torchs_terms([&] { check_process(); });
   if (!is_done()) {
     try {
-      office_->wait(message_, timeout == kNoTimeout ? -1 : timeout.count() * 1e-3);
+      if (timeout == kNoTimeout)
+        office_->wait(message_, timeout_s_);
+      else if (const double most = std::chrono::duration<double>(timeout).count();
+               !office_->wait_all({&message_, 1}, 0, most))
+        TORCH_CHECK(false, "ProcessGroupAccdp: wait of rank ", office_->rank(), ": ",
+                    office_->says_late(*message_, most));
     } catch (const Interrupted&) {
       std::rethrow_exception(translated(std::current_exception()));
+    } catch (const c10::Error&) {
+      throw;
     } catch (...) {
       complete(std::current_exception());
     }

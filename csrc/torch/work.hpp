@@ -91,9 +91,9 @@ class MessageWork : public Work {
  public:
   using Work::Work;
   /// Connects it with its message. Kept alive by the message until that is done; then `arrived` is called, if all went
-  /// well. What is in it lives as long as the work.
+  /// well, and what is in it is dropped. timeout_s: of a wait() that does not say.
   static void follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                     MessageHandle message, std::function<void()> arrived);
+                     MessageHandle message, double timeout_s, std::function<void()> arrived);
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   int sourceRank() const override;
@@ -103,6 +103,7 @@ class MessageWork : public Work {
 
   std::shared_ptr<PostOffice> office_;
   MessageHandle message_;
+  double timeout_s_ = 0;
   std::function<void()> arrived_;
 };
 

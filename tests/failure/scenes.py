@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -279,6 +280,35 @@ def waiting(rank: int, size: int, store: str, operation: str) -> None:
         attempt(operation, lambda: (ready(), waits[operation]()))  # a signal comes after the first, never before
         mark(store, "0 gave up")
     elif operation != "init_process_group":
+        await_mark(store, "0 gave up")
+        attempt("barrier", dist.barrier)
+
+
+def handler(rank: int, size: int, store: str, operation: str, reaction: str) -> None:
+    """A signal comes while rank 0 waits for rank 1, which sleeps; its handler uses the group."""
+    join(rank, size, store)
+    dist.barrier()
+    reactions: dict[str, Callable[[], Any]] = {
+        "destroy": dist.destroy_process_group,
+        "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
+        "recv": lambda: dist.recv(torch.ones(3), 1),
+    }
+    waits: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
+        "recv": lambda: dist.recv(torch.ones(3), 1),
+    }
+
+    def react(*_: object) -> None:
+        reactions[reaction]()
+        sys.exit(0)
+
+    signal.signal(signal.SIGUSR1, react)
+    if rank == 0:
+        try:
+            attempt(operation, lambda: (ready(), waits[operation]()))
+        finally:
+            mark(store, "0 gave up")
+    else:
         await_mark(store, "0 gave up")
         attempt("barrier", dist.barrier)
 

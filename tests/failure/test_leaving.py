@@ -23,6 +23,26 @@ def test_ctrl_c_in_an_operation(play, record, operation):
     assert said["at"] - said["began"] < SOON_S
 
 
+@pytest.mark.parametrize(
+    ("operation", "reaction"), [(one, how) for one in ("all_reduce", "recv") for how in ("destroy", one)]
+)
+def test_a_signal_handler_that_uses_the_group(play, record, operation, reaction):
+    """The operation that it interrupts cannot go on before the handler has returned."""
+    play.start("handler", 2, operation=operation, reaction=reaction)
+    play.until("ready", [0])
+    time.sleep(0.3)
+    play.cause_at = time.monotonic()
+    play.cast[0].kill(signal.SIGUSR1)
+    play.end()
+    record(f"{reaction} in a signal handler, in {operation} on rank 0 of 2")
+    assert play.cast[0].ended_at - play.cause_at < SOON_S
+    if reaction == "destroy":
+        assert play.cast[0].status == 0, play.cast[0].printed()
+    else:
+        assert "signal handler" in play.raised(0)["text"], play.raised(0)
+    assert "rank 0 (pid " in play.raised(1)["text"], play.raised(1)
+
+
 def test_ctrl_c_while_the_group_is_formed(play, record):
     play.start("waiting", 2, operation="init_process_group")
     play.until("ready", [0])

@@ -269,3 +269,21 @@ def test_many_calls_in_a_row_stay_in_order(rank, size):
         else:
             dist.barrier()
     assert state.tolist() == [2 * 100] * 8
+
+
+@pytest.mark.on_ranks(2)
+def test_lazy_conjugates_are_sent_as_what_they_mean(rank, size):
+    z = torch.full((4,), 1 + 2j * (rank + 1))
+    out = torch.empty(4, dtype=z.dtype)
+    dist.reduce_scatter(out, [z.conj()] * size)
+    assert_same(out, torch.full((4,), 2 - 6j))
+
+
+@pytest.mark.on_ranks(2)
+def test_wrong_splits_are_refused_at_the_call(rank, size):
+    x = torch.arange(2.0)
+    others = [2 * rank, 2 - 2 * rank]  # all goes to the other rank
+    for splits, message in (([-1, 3], f"rank {rank} of 2: .* splits: expected 0 or more"), (others[::-1], "to itself")):
+        with pytest.raises(RuntimeError, match=message):
+            dist.all_to_all_single(torch.empty(2), x, others, splits, async_op=True)
+    dist.barrier()

@@ -118,3 +118,38 @@ def test_open_mpi_torchrun(open_mpi_python):
 def test_open_mpi_other_rank_order(open_mpi_python, init_method):
     launcher = jobs.mpiexec_command(3, open_mpi_python)
     check(jobs.run([*launcher, open_mpi_python, WAYS, "reverse", "3", init_method], timeout=SECONDS), 3)
+
+
+OPEN = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("accdp")
+rank = dist.get_rank()
+if rank == 0:
+    unanswered = dist.irecv(torch.zeros(3), 1)
+    sent = dist.isend(torch.ones(100_000), 1, tag=1)
+dist.barrier()
+if rank == 1:
+    time.sleep(0.3)  # rank 0 has left by then, but for what it sends
+    x = torch.zeros(100_000)
+    dist.recv(x, 0, tag=1)
+    assert x.sum() == 100_000
+dist.destroy_process_group()
+if rank == 0:
+    try:
+        unanswered.wait()
+    except ValueError as error:
+        assert "closed with open receives: expected wait() for each before, got recv of 12 bytes" in str(error), error
+    else:
+        raise AssertionError("there was no error")
+time.sleep(float(sys.argv[1]))
+print("ended well")
+"""
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+@pytest.mark.parametrize("stays", [0, 3])
+def test_messages_that_nobody_waited_for(monkeypatch, topology, stays):
+    """What was sent arrives, what nobody answered ends with an error, and the job with status 0."""
+    monkeypatch.setenv("ACCDP_TOPOLOGY", topology)
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", OPEN, str(stays)], timeout=SECONDS)
+    assert result.returncode == 0 and result.stdout.count("ended well") == 2, str(result)

@@ -2,6 +2,7 @@
 
 import datetime
 import threading
+import time
 
 import pytest
 import torch
@@ -23,6 +24,45 @@ def test_sizes_there_and_back(rank, size, count):
         assert dist.recv(its, 0) == 0
         dist.send(mine, 0)
     assert_same(its, values(1 - rank, count, torch.float32))
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_time_counts_from_wait(rank, size):
+    """Whoever has something else to do first may take the group's time-out for that, and the peer as well."""
+    dist.barrier()
+    dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=1))
+    for count in (4, 100_000):
+        mine, its = torch.full((count,), 1.0 + rank), torch.zeros(count)
+        if rank == 0:
+            works = [dist.isend(mine, 1), dist.irecv(its, 1)]
+            time.sleep(1.5)
+            for work in works:
+                work.wait()
+        else:
+            time.sleep(1.2)
+            dist.recv(its, 0)
+            dist.send(mine, 0)
+        assert_same(its, torch.full((count,), 2.0 - rank))
+        dist.barrier()
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_time_out_of_one_wait_ends_that_wait_alone(rank, size):
+    x = torch.zeros(100_000)
+    dist.barrier()
+    if rank == 0:
+        for work in (dist.irecv(x, 1), dist.isend(torch.ones(100_000), 1, tag=1)):
+            with pytest.raises(RuntimeError, match=r"(recv|send) of 400000 .* Timed out after 0.05 s .* rank 1"):
+                work.wait(datetime.timedelta(milliseconds=50))
+            assert not work.is_completed()
+            dist.barrier()
+            work.wait()
+    else:
+        dist.barrier()
+        dist.send(torch.ones(100_000), 0)
+        dist.barrier()
+        dist.recv(x, 0, tag=1)
+    assert_same(x, torch.ones(100_000))
 
 
 @pytest.mark.on_ranks(2)

@@ -61,6 +61,19 @@ def test_a_daemon_that_does_not_start_leaves_nothing(base, machine, monkeypatch,
     assert machine.folders() == [] and not stand_ins()
 
 
+def test_a_daemon_may_listen_only_some_time_after_it_was_started(base, machine, monkeypatch):
+    assert daemon.stop(start(base, "late", monkeypatch)) == []
+    assert machine.journal()[0] == f"started {UUIDS[0]}" and machine.folders() == [] and not stand_ins()
+
+
+def test_a_daemon_that_does_not_listen_in_time_leaves_nothing(base, machine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_LATE_S", "60")
+    monkeypatch.setattr(control, "_LISTEN_S", 0.0)
+    with pytest.raises(MpsError, match=r"Cannot find MPS control daemon process, for 0 s .*; it wrote no log"):
+        start(base, "late", monkeypatch)
+    assert machine.folders() == [] and not stand_ins()
+
+
 def test_a_daemon_that_does_not_say_its_pid_is_stopped_all_the_same(base, machine, monkeypatch):
     with pytest.raises(MpsError, match="did not say its pid"):
         start(base, "no_pid", monkeypatch)

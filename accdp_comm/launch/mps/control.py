@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 
 from ... import _core
 
@@ -12,10 +13,17 @@ BINARY = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 _START_S = 30.0
 _ANSWER_S = 10.0
+_LISTEN_S = 5.0  # from the end of `-d` until the daemon answers
+_POLL_S = 0.02
+_NOBODY = "Cannot find MPS control daemon"
 
 
 class MpsError(_core.Error):
     """A daemon of MPS did not start, does not answer, or refused a command."""
+
+
+class _NobodyListens(MpsError):
+    """There is no daemon, or it does not listen yet."""
 
 
 def find_binary() -> str | None:
@@ -67,7 +75,19 @@ class Control:
             raise MpsError(f"{BINARY} -d for {uuid} did not return within {_START_S:g} s") from error
         if done.returncode != 0:
             raise MpsError(f"{BINARY} -d for {uuid} failed with status {done.returncode}; {self.last_log()}")
-        self.servers()
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        """Ask until the daemon answers: `-d` may return before it listens, and no event tells that it does."""
+        deadline = time.monotonic() + _LISTEN_S
+        while True:
+            try:
+                self.servers()
+                return
+            except _NobodyListens as error:
+                if time.monotonic() > deadline:
+                    raise MpsError(f"{error}, for {_LISTEN_S:g} s after it was started; {self.last_log()}") from error
+            time.sleep(_POLL_S)
 
     def servers(self) -> list[int]:
         """Return the pids of its servers; none before the first client came."""
@@ -109,9 +129,11 @@ class Control:
             raise MpsError(
                 f"the MPS daemon of {self.pipe_directory} did not answer {command!r} within {_ANSWER_S:g} s"
             ) from error
-        if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip() or f"status {done.returncode}"
-            raise MpsError(f"the MPS daemon of {self.pipe_directory} refused {command!r}: {said}")
+        said = (done.stdout + done.stderr).strip()
+        if done.returncode != 0 or _NOBODY in said:
+            kind = _NobodyListens if _NOBODY in said else MpsError
+            said = said or f"status {done.returncode}"
+            raise kind(f"the MPS daemon of {self.pipe_directory} refused {command!r}: {said}")
         return done.stdout
 
 

@@ -74,6 +74,17 @@ def test_a_daemon_that_does_not_listen_in_time_leaves_nothing(base, machine, mon
     assert machine.folders() == [] and not stand_ins()
 
 
+def test_logs_are_kept_where_they_are_asked_for(base, machine, monkeypatch, tmp_path):
+    monkeypatch.setenv(daemon.LOGS_VARIABLE, str(tmp_path / "logs"))
+    with pytest.raises(MpsError, match="failed with status 1"):
+        start(base, "no_start", monkeypatch)
+    (log,) = (tmp_path / "logs").glob("*/control.log")
+    assert log.read_text() == "[Control] Failed to start: no permission\n" and machine.folders() == []
+    monkeypatch.setenv(daemon.LOGS_VARIABLE, "/dev/null/logs")
+    (trouble,) = daemon.stop(start(base, "", monkeypatch))
+    assert "were not kept" in trouble and machine.folders() == []
+
+
 def test_a_daemon_that_does_not_say_its_pid_is_stopped_all_the_same(base, machine, monkeypatch):
     with pytest.raises(MpsError, match="did not say its pid"):
         start(base, "no_pid", monkeypatch)

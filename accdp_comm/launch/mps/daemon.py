@@ -23,6 +23,9 @@ _KILL_S = 2.0
 _PID_S = 5.0
 _POLL_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
+LOGS_VARIABLE = (
+    "ACCDP_RUN_MPS_LOGS"  # a folder for the logs of daemons that are stopped; else they go with the daemon's
+)
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,21 @@ def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
             processes.send_signal(member, member_start, number)
         left = processes.wait_all(left, _KILL_S)
     _reap([member for member, _ in members])
+    trouble += _keep_logs(daemon)
     shutil.rmtree(daemon.folder)
     return trouble
+
+
+def _keep_logs(daemon: Daemon) -> list[str]:
+    """Copy a daemon's logs to where they were asked for, if they were; return what did not go as it should."""
+    wanted = os.environ.get(LOGS_VARIABLE)
+    if not wanted:
+        return []
+    try:
+        shutil.copytree(daemon.log_directory, Path(wanted, daemon.folder.name), dirs_exist_ok=True)
+    except OSError as error:
+        return [f"the logs of {daemon.folder} were not kept: {error}"]
+    return []
 
 
 def _processes_of(pipe_directory: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -14,8 +14,9 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer_nodes  the checks of nodes under compute-sanitizer
-A step's limit is there for one that hangs, so that reaching it is a failure, but for compute-sanitizer, which may just
-be slow. All steps together have --seconds: what there was no time for is "not_done", and no failure.
+A step's limit is there for one that hangs, so that reaching it is a failure, but for compute-sanitizer and more than 2
+ranks that take turns without MPS, which may just be slow. All steps together have --seconds: what there was no time for
+is "not_done", and no failure. Nor is it one that MPS is not installed; where it is and `accdp run` refuses it, it is.
 Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, for k ranks of n bytes.
 """
 
@@ -50,6 +51,8 @@ SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-ap
 MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
+TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
+LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
 MISSING = ("skipped", "not_done", "failed")  # where a step or row has not all it should: why
 
@@ -167,26 +170,46 @@ def ranks_on_one_gpu(
 ) -> dict:
     """Check and measure with that many ranks on GPU 0; with MPS, `accdp run` starts and verifies the daemon.
 
-    Whatever ends the run, the rows that it had are kept, and which checks had failed on which rank.
+    Whatever ends the run, the rows that it had are kept, and which checks had failed on which rank; where one with MPS
+    does not end well the ends of MPS's logs, too.
     """
+    from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
+
+    limit_s = 60 + 5 * ranks
+    takes_turns = not mps and ranks > 2  # slow, how slow depends on the machine: so with less to do, and more time
+    if takes_turns:
+        options = ["--most-bytes", str(TURNS_MOST_BYTES), *options]
+        limit_s *= 2
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what is left over may write there
         out = Path(folder, "ranks.json")
         command = [*ACCDP, "run", *place(ranks, mps), str(RANK), "--out", str(out), "--peers", peers, *options]
+        logs = Path(folder, "mps")
         started = time.monotonic()
         # Gloo looks up the machine's name, which need not lead anywhere.
-        ended = run(command, 60 + 5 * ranks, **{"GLOO_SOCKET_IFNAME": "lo", **environment})
+        ended = run(command, limit_s, **{"GLOO_SOCKET_IFNAME": "lo", LOGS_VARIABLE: str(logs), **environment})
         result = {"mps": mps, "device_path": "unknown"} | kept(out)
         failures = out.with_suffix(".failures")
         if failures.exists():
             result["failures"] = failures.read_text().splitlines()
-    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | ended.trouble()
+        if mps and ended.status != 0:
+            result["mps_logs"] = {log.name: log.read_text(errors="replace")[-LOG_TAIL:] for log in logs.glob("*/*.log")}
+    trouble = {"not_done": ended.said} if takes_turns and ended.status == LATE else ended.trouble()
+    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | trouble
 
 
 def two_ranks(keep: Callable[[dict], None]) -> str:
-    """Run 2 ranks without MPS and with it; returns whether MPS works. A run that `accdp run` refused is not kept."""
+    """Run 2 ranks without MPS and with it; returns whether MPS works.
+
+    A run that `accdp run` refused is kept, as a failure, where MPS is installed: all that follows goes without it then.
+    """
+    from accdp_comm.launch.mps.control import find_binary
+
     keep(ranks_on_one_gpu(2, mps=False))
     found = ranks_on_one_gpu(2, mps=True)
     if refusal := next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), ""):
+        if find_binary() is None:
+            return f"not available: {refusal}"
+        keep(found)
         return f"does not work: {refusal}"
     keep(found)
     return "works" if found["rows"] else "was not seen to work"
@@ -271,6 +294,7 @@ def what_is_missing(part: dict) -> list[str]:
     found = [f"{word.replace('_', ' ')}: {last_line(str(part[word]))}" for word in MISSING if word in part]
     if failures := part.get("failures"):
         found.append(f"{len(failures)} checks failed, first {failures[0]}")
+    found += [f"{name} of MPS ends: {last_line(log)}" for name, log in sorted(part.get("mps_logs", {}).items())]
     return found
 
 

@@ -18,6 +18,8 @@ done
 out="$(realpath -m -- "$out")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Where the driver's and the toolkit's programs may be without anybody's PATH: nvidia-cuda-mps-control, nvcc.
+export PATH="$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin"
 export ACCDP_CUDA=on PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 make=(make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS="$wheels")
 if ! "${make[@]}" .venv-gpu/stamps/run; then

@@ -227,18 +227,6 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 0
 
 
-def test_runs_with_mps_end_where_it_is_refused(monkeypatch):
-    kept = []
-
-    def refuse(ranks, mps):
-        return {"ranks": ranks, "mps": mps} | ({"failed": "accdp run: --mps on: why\nmore"} if mps else {})
-
-    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", refuse)
-    assert gpu_check.two_ranks(kept.append) == "does not work: accdp run: --mps on: why"
-    gpu_check.more_ranks(False, kept.append)
-    assert kept == [{"ranks": ranks, "mps": False} for ranks in (2, 4, 8)]
-
-
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
 def test_failures(part):
     assert gpu_check.has_failed({"runs": [], "nodes": part}) and gpu_check.has_failed({"runs": [part]})

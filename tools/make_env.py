@@ -10,6 +10,7 @@ whatever the machine has is kept, whatever its version, and only the rest is ins
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
@@ -70,14 +71,24 @@ class Environment:
         """Make the environment if it is not there."""
         if Path(self.python).exists():
             return
-        if subprocess.run([sys.executable, "-m", "venv", *self.venv_flags, str(self.folder)], check=False).returncode:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        # Where Python lacks ensurepip the environment gets no pip. The machine's will do, if its packages are seen:
+        # only `python -m pip` is used.
+        has_pip = self.keeps_system_packages and importlib.util.find_spec("pip") is not None
+        if not self._made() and not (has_pip and self._made("--without-pip")):
             stop("Python could not create a virtual environment; install its venv module (Debian: python3-venv).")
         if self.keeps_system_packages and sys.prefix != sys.base_prefix:
             # This Python is of an environment itself, whose packages are what the machine has: the new one sees only
             # those of the Python below both.
             inside = Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
             (inside / "machine.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def _made(self, *extra: str) -> bool:
+        """Whether an environment could be made; nothing is left of one that could not."""
+        command = [sys.executable, "-m", "venv", *self.venv_flags, *extra, str(self.folder)]
+        is_made = subprocess.run(command, check=False).returncode == 0
+        if not is_made:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return is_made
 
     def install(self, requirements: list[tuple[str, str]], *extra: str) -> bool:
         """Install, with the reason for each printed; False if pip failed."""

@@ -230,3 +230,17 @@ def test_the_machine_s_packages_may_be_those_of_an_environment(tmp_path):
     alone = make_env.Environment(str(tmp_path / "alone"), ["--without-pip"], None)
     alone.create()
     assert not alone.has("pytest")
+
+
+def test_an_environment_takes_the_machine_s_pip_where_there_is_no_ensurepip(tmp_path, monkeypatch):
+    script = f'case " $* " in *" --without-pip "*) exec {sys.executable} "$@";; esac; for last; do :; done'
+    script += '; mkdir "$last"; exit 1'
+    program(tmp_path, "python", script)
+    monkeypatch.setattr(make_env.sys, "executable", str(tmp_path / "python"))
+    env = make_env.Environment(str(tmp_path / "venv"), ["--system-site-packages"], None)
+    env.create()
+    assert env.has("pip")
+    alone = make_env.Environment(str(tmp_path / "alone"), [], None)
+    with pytest.raises(SystemExit, match="Debian: python3-venv"):
+        alone.create()
+    assert not alone.folder.exists()

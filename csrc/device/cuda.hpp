@@ -55,8 +55,9 @@ using Event = Handle<EventTraits>;
 /// Another process's device memory. To be closed before its owner frees it.
 using IpcMapping = Handle<IpcMappingTraits>;
 
-/// Runs beside the legacy default stream, not after it.
-Stream make_stream();
+/// Runs beside the legacy default stream, not after it. `is_urgent`: the device takes up its kernels before those that
+/// wait on other streams.
+Stream make_stream(bool is_urgent = false);
 /// For ordering, not for timing. `shared`: other processes may open it.
 Event make_event(bool shared = false);
 cudaIpcEventHandle_t share_event(const Event& event);

@@ -27,9 +27,15 @@ void DeviceMemoryTraits::close(Raw memory) noexcept { report(cudaFree(memory), "
 void PinnedMemoryTraits::close(Raw memory) noexcept { report(cudaFreeHost(memory), "cudaFreeHost"); }
 void IpcMappingTraits::close(Raw mapping) noexcept { report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle"); }
 
-Stream make_stream() {
+Stream make_stream(bool is_urgent) {
   cudaStream_t stream;
-  ACCDP_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  if (is_urgent) {
+    int least, greatest;
+    ACCDP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    ACCDP_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  } else {
+    ACCDP_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
   return Stream(stream);
 }
 

@@ -135,7 +135,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   why_not.clear();
   std::size_t most = std::min(pool->slot_bytes(), kLongestSegment);
   if (all.groups > 1) most = std::min(most, all.host_slot_bytes);
-  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(), {}, {}});
+  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(true), {}, {}});
 }
 
 DevicePath::DevicePath() : state_(std::make_unique<State>()) {}

@@ -124,7 +124,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   for (int rank : c.topology().neighbours()) readers_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
   settle_pools();
-  stream_ = make_stream();
+  stream_ = make_stream(true);  // other ranks wait for its work, and a training step's kernels take long
   {
     std::lock_guard lock(g_mutex);
     pools().insert(this);

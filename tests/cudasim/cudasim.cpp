@@ -65,6 +65,7 @@ cudaError_t answer(cudaError_t code) {
 
 cudaError_t fault(const char* call, bool is_unsafe) {
   std::lock_guard lock(state().mutex);
+  ++state().calls[call];
   if (state().devices == 0) return answer(cudaErrorNoDevice);
   if (is_unsafe && g_capturing_elsewhere && g_capture_mode != cudaStreamCaptureModeRelaxed)
     return answer(cudaErrorStreamCaptureUnsupported);
@@ -143,6 +144,10 @@ std::size_t bytes_from_other_gpus() { return g_bytes_from_elsewhere; }
 bool has_context(int device) {
   std::lock_guard lock(state().mutex);
   return state().contexts.contains(device);
+}
+int calls(const char* call) {
+  std::lock_guard lock(state().mutex);
+  return state().calls[call];
 }
 int live_objects() {
   std::lock_guard lock(state().mutex);

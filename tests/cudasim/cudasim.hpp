@@ -37,6 +37,9 @@ std::size_t bytes_from_other_gpus();
 /// Whether this process made a device current, or used it.
 bool has_context(int device);
 
+/// How often this process has called what the name says, whether it failed or not.
+int calls(const char* call);
+
 /// Owners that this process has not let go yet: allocations, mappings, streams, events.
 int live_objects();
 

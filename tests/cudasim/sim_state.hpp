@@ -29,6 +29,7 @@ struct State {
   int devices = 1, first_device = 0, live = 0;
   std::map<const std::byte*, Block> blocks;
   std::map<std::string, Fault> faults;
+  std::map<std::string, int> calls;
   std::set<int> contexts;  // by device
 };
 State& state();

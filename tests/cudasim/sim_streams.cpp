@@ -40,6 +40,7 @@ struct SimEvent {
 
 namespace {
 
+constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<int> g_jitter_us{0};
 std::atomic<bool> g_ignore_ipc_events{false};
 
@@ -144,6 +145,17 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new SimStream;
   cudasim::begin_object();
   return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  SIM_FAULT("cudaStreamCreateWithPriority");
+  if (priority < kGreatestPriority || priority > 0) return cudasim::answer(cudaErrorInvalidValue);
+  *stream = new SimStream;
+  cudasim::begin_object();
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  SIM_FAULT("cudaDeviceGetStreamPriorityRange");
+  return *least = 0, *greatest = kGreatestPriority, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;

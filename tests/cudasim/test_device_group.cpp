@@ -18,6 +18,15 @@ void run(int size, const std::string& path, const std::function<void(int)>& prep
   }));
 }
 
+/// What the first call sets up.
+void set_up(Group& group) {
+  const Gpu gpu(group);
+  const Array data(gpu, input(0, 10));
+  DeviceCollectives via = gpu.via();
+  group.bcast(data.bytes(), kType, 0, -1, via);
+  CHECK(cudasim::calls("cudaStreamCreateWithPriority") == 1);  // the pool's
+}
+
 void one_gpu(int) {}
 void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
 void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
@@ -27,6 +36,7 @@ void gpus_apart(int rank) {
 }
 
 int main() {
+  for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   for (int size : {1, 2, 3, 8}) run(size, "shared GPU, ordered by events", one_gpu);
   run(3, "peer GPUs, ordered by events", a_gpu_each);

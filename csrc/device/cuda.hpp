@@ -121,6 +121,8 @@ class DeviceGuard {
 
 /// Copies between any two places that CUDA knows, in the order of the stream. Nothing where both are the same.
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+/// Whether both addresses of device memory are known to lie in one allocation.
+bool is_one_allocation(const void* one, const void* other) noexcept;
 /// What runs on `later` from now on starts after what `event` has seen.
 void record(const Event& event, cudaStream_t stream);
 void wait_for(cudaStream_t later, const Event& event);

@@ -99,21 +99,24 @@ RelaxedCapture::RelaxedCapture() noexcept { exchange_capture_mode(mode_); }
 RelaxedCapture::~RelaxedCapture() { exchange_capture_mode(mode_); }
 
 namespace {
+/// A function of the driver that the runtime has no equal of; null where the driver lacks it.
+template <class Function>
+Function* driver_function(const char* name) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 13000
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return code == cudaSuccess ? reinterpret_cast<Function*>(found) : nullptr;
+}
+
 /// Whether this process uses the device. Asked of the driver: the runtime makes a context where there is none.
 bool has_context(int device) noexcept {
-  using GetState = int (*)(int device, unsigned* flags, int* is_active);
-  static const GetState get_state = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 13000
-    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, CUDART_VERSION,
-                                                              cudaEnableDefault, &result);
-#else
-    const cudaError_t code = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &found, cudaEnableDefault, &result);
-#endif
-    if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
-    return code == cudaSuccess ? reinterpret_cast<GetState>(found) : nullptr;
-  }();
+  using GetState = int(int device, unsigned* flags, int* is_active);
+  static const auto get_state = driver_function<GetState>("cuDevicePrimaryCtxGetState");
   unsigned flags = 0;
   int is_active = 1;
   return !get_state || get_state(device, &flags, &is_active) != 0 || is_active;
@@ -134,6 +137,16 @@ DeviceGuard::~DeviceGuard() {
 
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   if (bytes && to != from) ACCDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
+bool is_one_allocation(const void* one, const void* other) noexcept {
+  using GetRange = int(std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address);
+  static const auto get_range = driver_function<GetRange>("cuMemGetAddressRange");
+  const auto at = reinterpret_cast<std::uintptr_t>(other);
+  std::uintptr_t base = 0;
+  std::size_t bytes = 0;
+  if (!get_range || get_range(&base, &bytes, reinterpret_cast<std::uintptr_t>(one)) != 0) return false;
+  return base <= at && at - base < bytes;
 }
 
 void record(const Event& event, cudaStream_t stream) { ACCDP_CUDA(cudaEventRecord(event.get(), stream)); }

@@ -37,6 +37,10 @@ inline std::size_t slice_bytes(std::size_t bytes, std::size_t count) {
   return (bytes / count + kLine) / kLine * kLine;
 }
 
+/// Copies block b's piece at `at` to b * most of the slot; in one go what lies side by side on both sides.
+void copy_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::size_t at, std::size_t most,
+                 cudaStream_t stream);
+
 /// Piece by piece: every rank copies the next piece of each of its blocks into its slot, and once all have, takes what
 /// it wants of the slots: take(at, most), where block b's piece lies at b * most of its rank's slot. All ranks give as
 /// many blocks; `longest` is the largest block of any rank. shares: a slot has room for at least so many pieces.
@@ -45,13 +49,11 @@ void in_pieces(Context& context, Pool& pool, const std::vector<ConstBytes>& bloc
                std::size_t shares = 1) {
   constexpr std::size_t kAlign = 256;  // accesses stay wide
   if (longest == 0) return context.meet();
-  const std::size_t most = pool.slot_bytes() / std::max(blocks.size(), shares) / kAlign * kAlign;
+  const std::size_t room = pool.slot_bytes() / std::max(blocks.size(), shares) / kAlign * kAlign;
+  // Short blocks lie no farther apart than need be: those of one array do so as they did there.
+  const std::size_t most = std::min(room, (longest + kAlign - 1) / kAlign * kAlign);
   for (std::size_t at = 0; at < longest; at += most) {
-    std::byte* const slot = pool.open(context);
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
-      const ConstBytes part = piece(blocks[b], at, most);
-      copy_async(slot + b * most, part.data(), part.size(), pool.stream());
-    }
+    copy_pieces(pool.open(context), blocks, at, most, pool.stream());
     pool.publish(context);
     pool.await_all(context);
     take(at, most);

@@ -31,12 +31,23 @@ void* map(int fd, std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-const Block* block_of(const void* pointer) {
+using Found = std::map<const std::byte*, Block>::const_iterator;
+Found find_block(const void* pointer) {
   const auto* at = static_cast<const std::byte*>(pointer);
   auto found = state().blocks.upper_bound(at);
-  if (found == state().blocks.begin()) return nullptr;
+  if (found == state().blocks.begin()) return state().blocks.end();
   --found;
-  return at < found->first + found->second.bytes ? &found->second : nullptr;
+  return at < found->first + found->second.bytes ? found : state().blocks.end();
+}
+const Block* block_of(const void* pointer) {
+  const Found found = find_block(pointer);
+  return found == state().blocks.end() ? nullptr : &found->second;
+}
+/// Whether so many bytes from there on leave the allocation that they begin in.
+bool overruns(const void* pointer, std::size_t bytes) {
+  const Found found = find_block(pointer);
+  const auto* at = static_cast<const std::byte*>(pointer);
+  return found != state().blocks.end() && found->second.bytes - (at - found->first) < bytes;
 }
 
 }  // namespace
@@ -175,13 +186,24 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSI
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") != 0) return answer(cudaErrorInvalidValue);
   *result = cudaDriverEntryPointSuccess;
-  *function = reinterpret_cast<void*>(+[](int device, unsigned* flags, int* is_active) {
-    *flags = 0;
-    *is_active = cudasim::has_context(device);
-    return 0;
-  });
+  if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
+    *function = reinterpret_cast<void*>(+[](int device, unsigned* flags, int* is_active) {
+      *flags = 0;
+      *is_active = cudasim::has_context(device);
+      return 0;
+    });
+  else if (std::strcmp(symbol, "cuMemGetAddressRange") == 0)
+    *function = reinterpret_cast<void*>(+[](std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
+      std::lock_guard lock(state().mutex);
+      const Found found = find_block(reinterpret_cast<const void*>(address));
+      if (found == state().blocks.end()) return 1;
+      *base = reinterpret_cast<std::uintptr_t>(found->first);
+      *bytes = found->second.bytes;
+      return 0;
+    });
+  else
+    return answer(cudaErrorInvalidValue);
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -232,6 +254,7 @@ cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   {
     std::lock_guard lock(state().mutex);
+    if (overruns(from, bytes) || overruns(to, bytes)) return answer(cudaErrorInvalidValue);
     const Block* const source = block_of(from);
     if (source && source->is_elsewhere) g_bytes_from_elsewhere += bytes;
   }

@@ -129,10 +129,12 @@ void wait_for(cudaStream_t later, const Event& event);
 /// Makes the host wait.
 void synchronize(cudaStream_t stream);
 void synchronize(const Event& event);
-// The same for destructors: a failure is somebody else's to report.
+bool is_busy(cudaStream_t stream);
+// For destructors, and for who waits beside others: a failure is somebody else's to report, and ends all work.
 void drain(cudaStream_t stream) noexcept;
 void drain(const Event& event) noexcept;
-bool is_busy(cudaStream_t stream);
+bool is_done(cudaStream_t stream) noexcept;
+bool is_done(const Event& event) noexcept;
 /// Calls a function of the host when the stream gets there. It must not call CUDA.
 void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument);
 /// Throws UsageError where the stream is being captured into a graph: the work of other ranks cannot be replayed.

@@ -157,12 +157,23 @@ void synchronize(const Event& event) { ACCDP_CUDA(cudaEventSynchronize(event.get
 void drain(cudaStream_t stream) noexcept { static_cast<void>(cudaStreamSynchronize(stream)); }
 void drain(const Event& event) noexcept { static_cast<void>(cudaEventSynchronize(event.get())); }
 
+namespace {
+/// Of a query. "Not ready" is no error, but the runtime would tell it to whoever asks for the last one.
+bool is_not_ready(cudaError_t code) noexcept {
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return code == cudaErrorNotReady;
+}
+}  // namespace
+
 bool is_busy(cudaStream_t stream) {
   const cudaError_t code = cudaStreamQuery(stream);
-  if (code == cudaErrorNotReady) return true;
+  if (is_not_ready(code)) return true;
   ACCDP_CUDA(code);
   return false;
 }
+
+bool is_done(cudaStream_t stream) noexcept { return !is_not_ready(cudaStreamQuery(stream)); }
+bool is_done(const Event& event) noexcept { return !is_not_ready(cudaEventQuery(event.get())); }
 
 void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument) {
   ACCDP_CUDA(cudaLaunchHostFunc(stream, function, argument));

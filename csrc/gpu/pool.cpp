@@ -110,11 +110,6 @@ void give_back(int device, PoolExports exports, std::vector<Process> readers) {
   spares().push_back({device, std::move(exports), std::move(readers)});
 }
 
-void settle_pools() {
-  std::lock_guard lock(g_mutex);
-  for (Pool* pool : pools()) pool->settle(false);
-}
-
 }  // namespace
 
 Pool::Pool(int me, int device, std::size_t slot_bytes) : me_(me), device_(device), slot_bytes_(slot_bytes) {}
@@ -123,7 +118,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   const DeviceGuard guard(device);
   for (int rank : c.topology().neighbours()) readers_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
-  settle_pools();
+  settle_all();
   stream_ = make_stream(true);  // other ranks wait for its work, and a training step's kernels take long
   {
     std::lock_guard lock(g_mutex);
@@ -213,29 +208,41 @@ Pool::~Pool() {
   if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(readers_));
 }
 
-bool Pool::is_busy() const noexcept {
-  try {
-    return accdp::is_busy(stream());
-  } catch (const CudaError&) {
-    return false;  // a device that has failed does no work either
-  }
-}
-
-bool Pool::settle(bool has_failed) noexcept {
-  if (is_stuck_) return false;
+bool Pool::outlast(const std::vector<Process>& others, bool has_failed, const std::function<bool()>& is_done) {
   std::optional<Clock::time_point> given_up;
-  for (int look = 0; is_busy(); ++look) {
+  for (int look = 0; !is_done(); ++look) {
     const auto lives = [](const Process& one) { return process_lives(one.pid, one.start_time); };
-    if (!given_up && look % kLooksPerCensus == 0 &&
-        (has_failed || !std::all_of(readers_.begin(), readers_.end(), lives)))
+    if (!given_up && look % kLooksPerCensus == 0 && (has_failed || !std::all_of(others.begin(), others.end(), lives)))
       given_up = Clock::now() + kPatience;
-    if (given_up && Clock::now() > *given_up) {
-      is_stuck_ = true;
-      return false;
-    }
+    if (given_up && Clock::now() > *given_up) return false;
     std::this_thread::sleep_for(kLook);
   }
   return true;
+}
+
+bool Pool::settle(bool has_failed) noexcept {
+  if (!is_stuck_ && !outlast(readers_, has_failed, [&] { return is_done(stream()); })) is_stuck_ = true;
+  return !is_stuck_;
+}
+
+/// Waits for what the streams of all pools of this process hold now. Not until they hold nothing, which may never be
+/// where another thread goes on with collectives. Nor with the mutex held: that thread may be about to leave its group.
+void Pool::settle_all() {
+  struct Held {
+    Event passed;
+    std::vector<Process> readers;
+  };
+  std::vector<Held> all;
+  {
+    std::lock_guard lock(g_mutex);
+    for (const Pool* pool : pools()) {
+      if (pool->is_stuck_ || is_done(pool->stream())) continue;
+      const DeviceGuard guard(pool->device_);
+      all.push_back({make_event(), pool->readers_});
+      record(all.back().passed, pool->stream());
+    }
+  }
+  for (const Held& held : all) outlast(held.readers, false, [&] { return is_done(held.passed); });
 }
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {

@@ -20,7 +20,8 @@ struct SimQueue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
-  bool busy = false, ending = false;
+  std::uint64_t put = 0, done = 0;  // pieces of work, ever
+  bool ending = false;
 };
 
 struct SimStream {
@@ -54,9 +55,10 @@ Queues& queues() {
   return *it;
 }
 
+/// Waits for what is there now.
 void drain(SimQueue& queue) {
   std::unique_lock lock(queue.mutex);
-  queue.changed.wait(lock, [&] { return queue.work.empty() && !queue.busy; });
+  queue.changed.wait(lock, [&, put = queue.put] { return queue.done >= put; });
 }
 SimQueue& queue_of(cudaStream_t stream) {
   if (stream && stream != cudaStreamLegacy && stream != cudaStreamPerThread) return *stream->queue;
@@ -103,12 +105,11 @@ void SimQueue::run() {
     if (work.empty()) return;
     const std::function<void()> next = std::move(work.front());
     work.pop_front();
-    busy = true;
     lock.unlock();
     if (const int most = g_jitter_us) usleep(random() % (most + 1));
     next();
     lock.lock();
-    busy = false;
+    ++done;
     changed.notify_all();
   }
 }
@@ -133,6 +134,7 @@ cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()>
   {
     std::lock_guard lock(it.mutex);
     it.work.push_back(std::move(work));
+    ++it.put;
   }
   it.changed.notify_all();
   return cudaSuccess;
@@ -170,7 +172,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
-  return it.work.empty() && !it.busy ? cudaSuccess : cudaErrorNotReady;
+  return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
   return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] { function(argument); });

@@ -1,5 +1,5 @@
 // Slots of a pool that goes while another rank's stream has yet to read them: what takes their memory next must not
-// write there before. And one that can never end.
+// write there before. One that is in use all the time. And one that can never end.
 #include <csignal>
 
 #include "device_checks.hpp"
@@ -55,6 +55,42 @@ void next_group(bool is_of_both) {
   }));
 }
 
+/// A group's pool waits for what another thread has handed over to its own, not until there is no more of it.
+void while_another_thread_goes_on() {
+  struct Meeting {
+    std::atomic<int> pids[2];
+  };
+  Shared<Meeting> meeting;
+  Segment first(2), second(2);
+  CHECK(fork_ranks(2, [&](int rank) {
+    meeting->pids[rank] = getpid();
+    while (!meeting->pids[0] || !meeting->pids[1]) usleep(100);
+    const std::vector<int> both{meeting->pids[0], meeting->pids[1]};
+    const auto group = group_of(both, rank, first.fd());
+    cudasim::set_jitter(500);  // the device takes longer for a call than it takes to make the next
+    std::atomic<int> calls{0};
+    std::atomic<bool> is_enough{false};
+    std::thread other([&] {
+      const Gpu gpu(*group);
+      const Array data(gpu, Ints(kCount));
+      for (Ints last{0}; last[0] == 0; ++calls) {
+        bcast(gpu, data);
+        usleep(1000);
+        last[0] = is_enough;
+        group->bcast(bytes(last), kType, 0);
+      }
+    });
+    while (calls < 3) usleep(100);
+    const auto next = group_of(both, rank, second.fd());
+    const Gpu gpu(*next);
+    const Array data(gpu, rank == 0 ? input(1, kCount) : Ints(kCount));
+    bcast(gpu, data);
+    CHECK(data.values() == input(1, kCount));
+    is_enough = true;
+    other.join();
+  }));
+}
+
 /// Rank 1 dies before its device has done what rank 0's waits for, which then never goes on. Rank 0 does.
 void a_rank_dies_with_work_under_way() {
   struct Meeting {
@@ -89,5 +125,6 @@ void a_rank_dies_with_work_under_way() {
 int main() {
   next_group(true);
   next_group(false);
+  while_another_thread_goes_on();
   a_rank_dies_with_work_under_way();
 }

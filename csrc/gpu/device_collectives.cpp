@@ -170,7 +170,7 @@ std::string DevicePath::describe() const {
                      : pool.is_one_gpu() ? "shared GPU"
                                          : "peer GPUs";
   if (state_->nodes > 1) text += " on each of " + std::to_string(state_->nodes) + " nodes";
-  text += std::string(", ordered by ") + (pool.uses_events() ? "events" : "the host");
+  text += pool.uses_events() ? ", ordered by events" : ", ordered by the host (" + pool.why_no_events() + ")";
   if (state_->hierarchy)
     text += state_->hierarchy->by_mpi_on_device ? ", joined by MPI on device memory" : ", joined through host memory";
   return text;

@@ -21,7 +21,8 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
   void await(PostOffice& office, int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
-  /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host", "staged: why".
+  /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host (why)",
+  /// "staged: why".
   std::string describe() const override;
 
  private:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -10,6 +9,8 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+
+#include "base/keep.hpp"
 
 namespace accdp {
 
@@ -23,10 +24,6 @@ struct Pool::Card {
 
 namespace {
 
-constexpr std::size_t kProbeBytes = 4 << 10;
-constexpr int kProbeLooks = 25;
-constexpr std::chrono::milliseconds kProbeRest{2};
-
 // Devices hand out memory in blocks of so much, and who opens a part of a block has all of it.
 constexpr std::size_t kBlockBytes = 2 << 20;
 // Other ranks' devices may still be behind when these fail, or end in order.
@@ -35,41 +32,6 @@ constexpr std::chrono::microseconds kLook{200};
 constexpr int kLooksPerCensus = 100;
 
 std::size_t in_whole_blocks(std::size_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
-
-/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By itself it
-/// opens, too: the driver may have the thread that would open it wait for the stream.
-class Gate {
- public:
-  explicit Gate(cudaStream_t stream) : stream_(stream) {}
-  Gate(const Gate&) = delete;
-  ~Gate() {
-    open();
-    drain(stream_);
-  }
-  void close() {
-    is_open_ = false;
-    call_in_stream(stream_, [](void* gate) { static_cast<Gate*>(gate)->pass(); }, this);
-  }
-  void open() {
-    {
-      std::lock_guard lock(mutex_);
-      is_open_ = true;
-    }
-    opened_.notify_all();
-  }
-
- private:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    opened_.wait_for(lock, kMostClosed, [&] { return is_open_; });
-  }
-  static constexpr std::chrono::seconds kMostClosed{5};
-
-  cudaStream_t stream_;
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool is_open_ = true;
-};
 
 struct Spare {
   int device;
@@ -126,7 +88,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   }
   Card mine;
   mine.gpu = gpu_id(device);
-  std::string trouble;
+  std::string trouble, no_events;
   try {
     exports_ = take_exports(device, in_whole_blocks(2 * slot_bytes), readers_);
     mine.memory = exports_.memory.share();
@@ -140,8 +102,8 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
       mine.events[h] = share_event(exports_.published[h]);
     }
     mine.has_events = true;
-  } catch (const CudaError&) {
-    // Ordering then goes through the host; every rank learns of it from the card.
+  } catch (const CudaError& error) {
+    no_events = error.what();  // ordering then goes through the host; every rank learns of it from the card
   }
   std::vector<Card> cards(c.local_size());
   exchange_cards(c, mine, cards);
@@ -159,7 +121,10 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   is_usable_ = group_ranks(c, cards);
   if (!is_usable_) return;
   for (int rank : groups_.mates()) one_gpu_ = one_gpu_ && cards[rank].gpu == mine.gpu;
-  events_ = agree(c, events && open_events(cards)) && events_work(c);
+  if (events) no_events = open_events(cards);
+  why_no_events_ = first_trouble(c, no_events);
+  if (why_no_events_.empty() && groups_.largest() > 1) why_no_events_ = probe_events(c);
+  events_ = why_no_events_.empty();
 }
 
 /// All ranks of the node in one group, or those of each GPU; false where not even those can open each other's memory.
@@ -204,6 +169,11 @@ Pool::~Pool() {
     drain(stream());
     std::lock_guard lock(g_mutex);
     pools().erase(this);
+  }
+  if (is_stuck_) {
+    // The constructor failed, and what the probe left waits for these events, and may read that memory, for ever.
+    keep_for_ever(std::move(mappings_));
+    for (std::vector<Event>& half : published_) keep_for_ever(std::move(half));
   }
   if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(readers_));
 }
@@ -262,71 +232,16 @@ bool Pool::agree(Context& c, bool mine) {
   return all;
 }
 
-bool Pool::open_events(const std::vector<Card>& cards) {
+/// Why not, if they cannot be opened: ordering then goes through the host, on all ranks.
+std::string Pool::open_events(const std::vector<Card>& cards) {
   try {
     for (int h : {0, 1})
       for (int rank : groups_.mates())
         if (rank != me_) published_[h][rank] = open_event(cards[rank].events[h]);
-    return true;
-  } catch (const CudaError&) {
-    return false;  // ordering then goes through the host, on all ranks
+    return {};
+  } catch (const CudaError& error) {
+    return error.what();
   }
-}
-
-/// Whether another process's event holds a stream back. Each rank holds its own stream back by the host, behind that
-/// writes its number into its slot and records its event; another stream waits for the others' events and reads their
-/// numbers. It must still wait when everybody has looked, and find the numbers once all let their streams go. A driver
-/// under which events of other processes cannot be used says so, or lets the reads through. The steps between ranks are
-/// taken whatever fails, or the ranks would lose step.
-bool Pool::events_work(Context& c) {
-  const std::size_t bytes = std::min(slot_bytes_, kProbeBytes);
-  bool good = true;
-  auto attempt = [&](auto work) {
-    try {
-      if (good) work();
-    } catch (const CudaError&) {
-      good = false;
-    }
-  };
-  PinnedBuffer sent, seen;
-  Stream reader;
-  Gate gate(stream());
-  events_ = true;
-  c.open();
-  ++step_;
-  attempt([&] {
-    reader = make_stream();
-    sent = PinnedBuffer(bytes);
-    seen = PinnedBuffer(bytes * c.local_size());
-    std::memset(sent.data(), 1 + me_, bytes);
-    std::memset(seen.data(), 0, bytes * c.local_size());
-    gate.close();
-    copy_async(base(me_) + half(step_) * slot_bytes_, sent.data(), bytes, stream());
-    record(exports_.published[half(step_)], stream());
-  });
-  c.publish();
-  c.await_all();
-  attempt([&] {
-    for (int rank : groups_.mates()) {
-      if (rank == me_) continue;
-      wait_for(reader.get(), published_[half(step_)][rank]);
-      copy_async(seen.data() + rank * bytes, slot(rank), bytes, reader.get());
-    }
-    for (int look = 0; good && groups_.mates().size() > 1 && look < kProbeLooks; ++look) {
-      good = accdp::is_busy(reader.get());
-      std::this_thread::sleep_for(kProbeRest);
-    }
-  });
-  c.meet();
-  gate.open();
-  attempt([&] { synchronize(reader.get()); });
-  for (int rank : groups_.mates()) {
-    if (rank == me_) continue;
-    good = good && std::all_of(seen.data() + rank * bytes, seen.data() + (rank + 1) * bytes,
-                               [&](std::byte found) { return found == static_cast<std::byte>(1 + rank); });
-  }
-  drain(stream());  // before what it uses goes
-  return agree(c, good);
 }
 
 void Pool::wait_for_events() {

@@ -57,6 +57,7 @@ class Pool {
   /// Whether what several ranks of a GPU contribute or want may pass to other GPUs of the group once for all of them.
   bool joins_gpus() const { return groups_.count() == 1 && gpus_.count() > 1 && gpus_.largest() > 1; }
   bool uses_events() const { return events_; }
+  const std::string& why_no_events() const { return why_no_events_; }  ///< of a pool that is usable
   std::size_t slot_bytes() const { return slot_bytes_; }
   cudaStream_t stream() const { return stream_.get(); }
 
@@ -69,13 +70,16 @@ class Pool {
 
  private:
   struct Card;
+  struct Probe;
   /// So that a pool whose ranks do not all come is destroyed as any other: its memory may be open elsewhere.
   Pool(int me, int device, std::size_t slot_bytes);
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
   bool agree(Context& context, bool mine);
   bool group_ranks(Context& context, const std::vector<Card>& cards);
-  bool open_events(const std::vector<Card>& cards);
-  bool events_work(Context& context);
+  std::string open_events(const std::vector<Card>& cards);
+  // pool_probe.cpp; what they return is empty where all is well.
+  static std::string first_trouble(Context& context, const std::string& mine);
+  std::string probe_events(Context& context);
   void wait_for_events();
   std::byte* base(int rank) const {
     return rank == me_ ? exports_.memory.data() : static_cast<std::byte*>(mappings_[rank].get());
@@ -89,7 +93,7 @@ class Pool {
   int me_, device_;
   std::vector<Process> readers_;  // of the node's ranks
   std::size_t slot_bytes_;
-  std::string why_not_;
+  std::string why_not_, why_no_events_;
   PoolExports exports_;
   Stream stream_;
   std::atomic<bool> is_stuck_{false};

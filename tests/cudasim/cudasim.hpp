@@ -25,6 +25,11 @@ void set_jitter(int most_us);
 
 /// Waits on events of other processes do nothing, as if the driver ignored them.
 void ignore_ipc_events(bool ignored);
+/// Waits on events of other processes are for what was recorded first, as if the driver had not heard of more.
+void keep_ipc_events_stale(bool stale);
+
+/// Streams of this process take up no more work, as when it is killed with work under way.
+void stop_streams();
 
 /// Streams count as being captured.
 void set_capturing(bool capturing);

@@ -43,7 +43,7 @@ namespace {
 
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<int> g_jitter_us{0};
-std::atomic<bool> g_ignore_ipc_events{false};
+std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_streams_are_stopped{false};
 
 struct Queues {
   std::recursive_mutex mutex;                          // a stream that queue_of() makes enters itself
@@ -106,6 +106,7 @@ void SimQueue::run() {
     const std::function<void()> next = std::move(work.front());
     work.pop_front();
     lock.unlock();
+    while (g_streams_are_stopped) usleep(1000);
     if (const int most = g_jitter_us) usleep(random() % (most + 1));
     next();
     lock.lock();
@@ -118,6 +119,8 @@ namespace cudasim {
 
 void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
+void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
+void stop_streams() { g_streams_are_stopped = true; }
 
 void drain_all() {
   std::set<std::shared_ptr<SimQueue>> all;
@@ -204,7 +207,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   SimEvent::Counters* counters = event->counters;
-  const std::uint32_t number = counters->recorded.load();
+  std::uint32_t number = counters->recorded.load();
+  if (g_ipc_events_are_stale && !event->is_ours) number = std::min<std::uint32_t>(number, 1);
   const bool ignored = g_ignore_ipc_events && !event->is_ours;
   return cudasim::enqueue("cudaStreamWaitEvent", stream, [=] {
     if (!ignored) wait_until_done(*counters, number);

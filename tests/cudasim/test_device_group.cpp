@@ -45,13 +45,19 @@ int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "1M");
   run(4, "shared GPU, ordered by events", one_gpu);
   // What drivers may refuse: one rank is enough.
-  run(3, "shared GPU, ordered by the host", [](int rank) {
+  run(3, "shared GPU, ordered by the host (rank 1: cudaIpcOpenEventHandle(&event, handle) failed", [](int rank) {
     if (rank == 1) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
   });
-  run(2, "shared GPU, ordered by the host", [](int rank) {
+  run(2, "shared GPU, ordered by the host (rank 0: cudaIpcGetEventHandle", [](int rank) {
     if (rank == 0) cudasim::fail_always("cudaIpcGetEventHandle", cudaErrorNotSupported);
   });
-  run(2, "shared GPU, ordered by the host", [](int) { cudasim::ignore_ipc_events(true); });
+  run(2, "shared GPU, ordered by the host (rank ", [](int) { cudasim::ignore_ipc_events(true); });
+  const auto is_stale_on = [](int rank) { return [rank](int me) { cudasim::keep_ipc_events_stale(me == rank); }; };
+  run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0 did not hold a stream back)", is_stale_on(1));
+  run(3, "shared GPU, ordered by the host (rank 0: an event of rank ", is_stale_on(0));
+  // A rank that has no other to wait for needs no probe, nor what it takes.
+  run(1, "shared GPU, ordered by events",
+      [](int) { cudasim::fail_always("cudaHostAlloc", cudaErrorMemoryAllocation); });
   run(3, "staged: memory of another process cannot be opened", [](int rank) {
     if (rank == 2) cudasim::fail("cudaIpcOpenMemHandle", cudaErrorNotSupported);
   });

@@ -120,6 +120,32 @@ void a_rank_dies_with_work_under_way() {
   CHECK(meeting->rank_0_went_on);
 }
 
+/// Rank 1 dies while both probe whether events work, and what rank 0 waits for never comes. Rank 0 goes on.
+void a_rank_dies_in_the_probe() {
+  struct Meeting {
+    std::atomic<int> pids[2];
+    std::atomic<bool> rank_0_went_on{false};
+  };
+  Shared<Meeting> meeting;
+  Segment segment(2);
+  fork_ranks(2, [&](int rank) {
+    meeting->pids[rank] = getpid();
+    while (!meeting->pids[0] || !meeting->pids[1]) usleep(100);
+    const auto group = group_of({meeting->pids[0], meeting->pids[1]}, rank, segment.fd());
+    const Gpu gpu(*group);
+    const Array data(gpu, Ints(kCount));
+    gpu.synchronize();
+    if (rank == 1) {
+      cudasim::stop_streams();
+      alarm(1);
+    }
+    CHECK_THROWS(bcast(gpu, data), PeerDied, "rank 1 (pid");
+    meeting->rank_0_went_on = true;
+    std::_Exit(0);  // to free device memory waits for all streams
+  });
+  CHECK(meeting->rank_0_went_on);
+}
+
 }  // namespace
 
 int main() {
@@ -127,4 +153,5 @@ int main() {
   next_group(false);
   while_another_thread_goes_on();
   a_rank_dies_with_work_under_way();
+  a_rank_dies_in_the_probe();
 }

@@ -241,4 +241,12 @@ void reduce_async(void* dst, void* also, std::span<const void* const> srcs, std:
                                 how.op == ReduceOp::kAvg ? how.divisor : 0));
 }
 
+void load_reductions() noexcept {
+  for (int type = 0; type < static_cast<int>(Datatype::kBytes); ++type) {
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel_of(static_cast<Datatype>(type))) != cudaSuccess)
+      static_cast<void>(cudaGetLastError());
+  }
+}
+
 }  // namespace accdp

@@ -74,6 +74,7 @@ void DevicePath::State::make_pool(Context& c) {
   if (!why_not.empty()) return;
   pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
   why_not = pool->why_not();
+  if (pool->is_usable()) load_reductions();
 }
 
 Pool* DevicePath::State::shared_pool(Context& c) {

@@ -131,15 +131,26 @@ inline unsigned atomicMax(unsigned* word, unsigned value) {
   return before;
 }
 
+struct cudaFuncAttributes {};
+
 namespace cudasim {
+/// A kernel is loaded when it is first asked for, or launched.
+cudaError_t load(const void* kernel);
+void note_launch(const void* kernel);
 /// Puts work at the end of a stream; the code that an injected fault gives `call`, else success.
 cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work);
 }  // namespace cudasim
+
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel* kernel) {
+  return cudasim::load(reinterpret_cast<const void*>(kernel));
+}
 
 /// A kernel becomes a loop over its threads. Arguments are copied, as the real one does.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  cudasim::note_launch(reinterpret_cast<const void*>(kernel));
   const dim3 grid = config->gridDim, block = config->blockDim;
   std::tuple<Parameters...> copied(static_cast<Parameters>(arguments)...);
   return cudasim::enqueue("cudaLaunchKernelExC", config->stream, [=] {

@@ -156,6 +156,20 @@ bool has_context(int device) {
   std::lock_guard lock(state().mutex);
   return state().contexts.contains(device);
 }
+cudaError_t load(const void* kernel) {
+  SIM_FAULT("cudaFuncGetAttributes");
+  std::lock_guard lock(state().mutex);
+  state().loaded.insert(kernel);
+  return cudaSuccess;
+}
+void note_launch(const void* kernel) {
+  std::lock_guard lock(state().mutex);
+  if (state().loaded.insert(kernel).second) ++state().late_loads;
+}
+int late_loads() {
+  std::lock_guard lock(state().mutex);
+  return state().late_loads;
+}
 int calls(const char* call) {
   std::lock_guard lock(state().mutex);
   return state().calls[call];

@@ -42,6 +42,9 @@ std::size_t bytes_from_other_gpus();
 /// Whether this process made a device current, or used it.
 bool has_context(int device);
 
+/// Kernels that this process has loaded by launching them.
+int late_loads();
+
 /// How often this process has called what the name says, whether it failed or not.
 int calls(const char* call);
 

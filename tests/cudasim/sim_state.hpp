@@ -30,7 +30,9 @@ struct State {
   std::map<const std::byte*, Block> blocks;
   std::map<std::string, Fault> faults;
   std::map<std::string, int> calls;
-  std::set<int> contexts;  // by device
+  std::set<int> contexts;        // by device
+  std::set<const void*> loaded;  // kernels
+  int late_loads = 0;
 };
 State& state();
 

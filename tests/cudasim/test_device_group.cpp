@@ -25,6 +25,12 @@ void set_up(Group& group) {
   DeviceCollectives via = gpu.via();
   group.bcast(data.bytes(), kType, 0, -1, via);
   CHECK(cudasim::calls("cudaStreamCreateWithPriority") == 1);  // the pool's
+  for (Datatype type : {Datatype::kU8, Datatype::kF16, Datatype::kF32, Datatype::kC128, Datatype::kF8E5M2}) {
+    const Bytes values = data.bytes().first(16);
+    group.allreduce(values, values, type, ReduceOp::kSum, -1, via);
+  }
+  gpu.synchronize();
+  CHECK(cudasim::late_loads() == 0);
 }
 
 void one_gpu(int) {}

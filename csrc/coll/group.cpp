@@ -140,28 +140,13 @@ void Group::fail(const std::exception& error, const std::string& what) {
   fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + what + ": " + error.what());
 }
 
-namespace {
-
-/// Which thread is in an operation.
-class Inside {
- public:
-  explicit Inside(std::atomic<std::thread::id>& whose) : whose_(whose) { whose_ = std::this_thread::get_id(); }
-  Inside(const Inside&) = delete;
-  ~Inside() { whose_ = std::thread::id(); }
-
- private:
-  std::atomic<std::thread::id>& whose_;
-};
-
-}  // namespace
-
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
-  if (inside_.load(std::memory_order_relaxed) == std::this_thread::get_id())
+  if (inside_.is_this_thread())
     usage(std::string(name_of(kind)) + " in a signal handler, in the middle of another operation");
   std::lock_guard lock(collective_mutex_);
   check_open();
-  const Inside inside(inside_);
+  const ThreadMark::Here here(inside_);
   fabric_.call = sequence_ + 1;
   fabric_.enter(seconds(timeout_s));
   const auto started = Clock::now();

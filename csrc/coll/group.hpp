@@ -133,7 +133,7 @@ class Group {
   std::atomic<bool> deterministic_;
   std::atomic<bool> closed_{false};
   std::mutex collective_mutex_;
-  std::atomic<std::thread::id> inside_{};  ///< who holds it
+  ThreadMark inside_;  ///< who holds it
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;
   Run last_run_;

@@ -10,6 +10,7 @@
 #include <span>
 #include <thread>
 
+#include "base/thread_mark.hpp"
 #include "coll/fabric.hpp"
 #include "node/ring.hpp"
 
@@ -84,7 +85,7 @@ class PostOffice {
   void prepare_attendant(std::function<void()> prepare);
   void on_done(const MessageHandle& message, std::function<void()> call);  ///< at once if it is done already
   /// Whether this thread is in the middle of moving them, which a signal handler may have interrupted.
-  bool is_driven_here() const { return driver_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  bool is_driven_here() const { return driver_.is_this_thread(); }
   int rank() const { return fabric_.topology().rank(); }
   bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
 
@@ -168,8 +169,8 @@ class PostOffice {
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
   std::uint64_t visits_ = 0;      // posts, waits and looks of callers
   bool driving_ = false;
-  std::atomic<std::thread::id> driver_{};  // who does
-  std::shared_ptr<Watcher> looker_;        // of test()
+  ThreadMark driver_;                // who does
+  std::shared_ptr<Watcher> looker_;  // of test()
   Clock::time_point next_look_{};
   bool attended_ = false;  // it is the background thread that drives
   std::function<void()> prepare_attendant_;

@@ -189,7 +189,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   const bool is_limited = until != Clock::time_point::max();
   std::exception_ptr interrupt;
   driving_ = true;
-  driver_ = std::this_thread::get_id();
+  driver_.set();
   Watcher watcher(*this);
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
@@ -264,7 +264,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
     interrupt = give_up(std::current_exception());
   }
   driving_ = false;
-  driver_ = std::thread::id();
+  driver_.clear();
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);

@@ -23,8 +23,7 @@ void Queue::leave() {
 }
 
 std::exception_ptr Queue::execute(c10::function_ref<void()> run) {
-  runner_ = std::this_thread::get_id();
-  const auto ended = std::shared_ptr<void>(nullptr, [this](void*) { runner_ = std::thread::id(); });
+  const ThreadMark::Here here(runner_);
   try {
     // Copies into the caller's tensors are no part of anybody's graph, and may go into inference tensors.
     at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -10,6 +10,7 @@
 #include <c10/util/FunctionRef.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "base/thread_mark.hpp"
 #include "torch/work.hpp"
 
 namespace accdp::torch_backend {
@@ -31,7 +32,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
   /// Whether this thread is in the middle of one, which a signal handler may have interrupted.
-  bool runs_here() const { return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  bool runs_here() const { return runner_.is_this_thread(); }
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
   void stop();                                 ///< joins the workers; queued tasks fail; on any thread, several at once
 
@@ -46,7 +47,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   bool running_ = false;
-  std::atomic<std::thread::id> runner_{};
+  ThreadMark runner_;
   bool stop_ = false;
   int idle_ = 0;
   std::vector<std::thread> workers_;

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pty
 import select
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from collections import Counter
 import jobs
 import pytest
 from running import ACCDP, act
+
+from accdp_comm.launch import job
 
 RANK = str(jobs.TESTS / "launch" / "rank.py")
 CORES = len(os.sched_getaffinity(0))
@@ -300,3 +303,17 @@ def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
 def test_profile_or_number_is_needed():
     result = jobs.run([sys.executable, "-m", "accdp_comm", "run", RANK])
     assert result.returncode == 2 and "one of -n/--ranks" in result.stderr
+
+
+def test_the_background_of_a_terminal_is_known():
+    """What is typed there is for the shell; a launcher in a session of its own would be handed it."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # leads the session, in the foreground
+        is_known = not job._is_in_background()
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            os._exit(17 if job._is_in_background() else 0)
+        os._exit(0 if is_known and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)

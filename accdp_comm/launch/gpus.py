@@ -49,6 +49,7 @@ class Listing:
     gpus: list[Gpu]
     source: str  # "NVML", "nvidia-smi" or ""
     why_none: str  # empty where there are GPUs
+    why_unsure: str = ""  # whether they are the ones that are meant
 
 
 def parse_cpus(text: str) -> list[int]:
@@ -72,24 +73,25 @@ def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
         source = "nvidia-smi"
     else:
         return Listing([], "", "neither the package nvidia-ml-py nor nvidia-smi is installed")
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible, why_unsure = environment.get("CUDA_VISIBLE_DEVICES"), ""
     if found and visible is not None:
         words = [word for word in visible.split(",") if word]
-        _check_order(found, words, environment)
+        why_unsure = _trouble_with_order(found, words, environment)
         found = _named(found, words, strict=False)
         why = "" if found else f"CUDA_VISIBLE_DEVICES={visible} hides them all"
-    return Listing(found, source, "" if found else why or f"{source} lists none")
+    return Listing(found, source, "" if found else why or f"{source} lists none", why_unsure)
 
 
-def _check_order(found: Sequence[Gpu], words: Sequence[str], environment: Mapping[str, str]) -> None:
+def _trouble_with_order(found: Sequence[Gpu], words: Sequence[str], environment: Mapping[str, str]) -> str:
     """We number GPUs as the driver does; CUDA numbers the fastest first, unless it is told to do as we do."""
     is_same = len({gpu.name for gpu in found}) == 1 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not is_same and any(word.strip().isdecimal() for word in words):
-        there = ", ".join(f"{gpu.index} {gpu.name} ({gpu.uuid})" for gpu in found)
-        raise _core.UsageError(
-            f"CUDA_VISIBLE_DEVICES={','.join(words)}: where GPUs differ, CUDA's numbers are not the driver's: set "
-            f"CUDA_DEVICE_ORDER=PCI_BUS_ID too, or name UUIDs; the driver's: {there}"
-        )
+    if is_same or not any(word.strip().isdecimal() for word in words):
+        return ""
+    there = ", ".join(f"{gpu.index} {gpu.name} ({gpu.uuid})" for gpu in found)
+    return (
+        f"CUDA_VISIBLE_DEVICES={','.join(words)}: where GPUs differ, CUDA's numbers are not the driver's: set "
+        f"CUDA_DEVICE_ORDER=PCI_BUS_ID too, or name UUIDs; the driver's: {there}"
+    )
 
 
 def choose_elsewhere(listing: Listing, wanted: str) -> list[Gpu]:
@@ -103,10 +105,12 @@ def choose(listing: Listing, wanted: str) -> list[Gpu]:
     """Return the GPUs that ``--gpus`` names: ``all``, ``none``, or indices and UUIDs (or their beginnings).
 
     Raises:
-        UsageError: One of them is not there, or is named twice.
+        UsageError: One of them is not there, or is named twice; or CUDA may mean other ones.
     """
     if wanted == "none":
         return []
+    if listing.why_unsure:
+        raise _core.UsageError(listing.why_unsure)
     if wanted == "all":
         return listing.gpus
     if not listing.gpus:

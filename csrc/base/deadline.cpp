@@ -7,7 +7,8 @@
 namespace accdp {
 namespace {
 std::atomic<void (*)()> g_check{nullptr};
-}
+thread_local int t_checks = 0;
+}  // namespace
 
 double processor_seconds() noexcept {
   timespec used{};
@@ -17,7 +18,14 @@ double processor_seconds() noexcept {
 
 void set_interrupt_check(void (*check)()) { g_check = check; }
 void check_interrupt() {
-  if (auto check = g_check.load()) check();
+  const auto check = g_check.load();
+  if (!check) return;
+  struct Count {
+    Count() { ++t_checks; }
+    ~Count() { --t_checks; }
+  } count;
+  check();
 }
+bool is_in_interrupt_check() noexcept { return t_checks > 0; }
 
 }  // namespace accdp

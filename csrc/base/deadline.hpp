@@ -44,5 +44,7 @@ class Deadline {
 /// thread, throws if the wait has to end. Set once, before any wait.
 void set_interrupt_check(void (*check)());
 void check_interrupt();
+/// Whether this thread is in it: in a signal handler of the host language, in the middle of a wait.
+bool is_in_interrupt_check() noexcept;
 
 }  // namespace accdp

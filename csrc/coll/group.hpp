@@ -32,6 +32,7 @@ class Group {
   const std::string& name() const { return fabric_.name(); }
   double timeout_s() const { return fabric_.timeout_s; }
   void set_timeout_s(double seconds) { fabric_.timeout_s = seconds; }
+  double default_timeout_s() const { return seconds(-1); }  ///< the setting's, else the group's
   /// Whether reductions give the same bits wherever the ranks are. Equal on all ranks; at first the setting's.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }

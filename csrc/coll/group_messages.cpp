@@ -26,13 +26,15 @@ MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double time
 
 void Group::send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
   check_message("dst", to, 0, tag);
-  if (!post_office_.send_at_once(data, to, tag))
-    post_office_.wait(post_office_.send(data, to, tag, seconds(timeout_s), true));
+  if (post_office_.send_at_once(data, to, tag)) return;
+  post_office_.check_not_driven_here();
+  post_office_.wait(post_office_.send(data, to, tag, seconds(timeout_s), true));
 }
 
 int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s) {
   check_message("src", from, -1, tag);
   if (post_office_.receive_at_once(data, from, tag)) return from;
+  post_office_.check_not_driven_here();
   const MessageHandle message = post_office_.receive(data, from, tag, seconds(timeout_s), true);
   post_office_.wait(message);
   return message->peer;
@@ -61,6 +63,7 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.
   constexpr std::int64_t kReport = -2, kRelease = -3;
   check_open();
+  post_office_.check_not_driven_here();
   const auto started = Clock::now();
   const double most = seconds(timeout_s);
   std::byte token{1};

@@ -87,6 +87,10 @@ class PostOffice {
   /// Whether this thread is in the middle of moving them, which a signal handler may have interrupted.
   bool is_driven_here() const { return driver_.is_this_thread(); }
   int rank() const { return fabric_.topology().rank(); }
+  /// Throws where this thread could not wait for a message: to be asked before it is posted.
+  void check_not_driven_here() const;
+  /// From now on it may take as long as that, if nothing has said yet how long.
+  void limit(const MessageHandle& message, double timeout_s);
   bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
 
  private:

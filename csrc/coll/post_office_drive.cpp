@@ -202,7 +202,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       if (Clock::now() < next_look) return;
       lock.unlock();
       try {
-        watcher.look_around();
+        if (!watcher.has_failed()) watcher.look_around();  // else when all has been taken that came before
       } catch (...) {
         lock.lock();
         throw;
@@ -277,6 +277,18 @@ void PostOffice::wait(const MessageHandle& m, double timeout_s) {
   if (m->error) std::rethrow_exception(m->error);
 }
 
+void PostOffice::check_not_driven_here() const {
+  if (!is_driven_here()) return;
+  throw UsageError("rank " + std::to_string(fabric_.topology().rank()) + " of " +
+                   std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
+                   ": a wait for messages in a signal handler, in the middle of another one");
+}
+
+void PostOffice::limit(const MessageHandle& m, double timeout_s) {
+  const std::unique_lock lock = enter();
+  if (m->deadline.at() == Clock::time_point::max()) m->deadline = Deadline(timeout_s);
+}
+
 /// Until `enough()`, whoever drives.
 void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                                Clock::time_point until) {
@@ -286,10 +298,7 @@ void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::fu
       drive(lock, enough, until);
       continue;
     }
-    if (is_driven_here())
-      throw UsageError("rank " + std::to_string(fabric_.topology().rank()) + " of " +
-                       std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
-                       ": a wait for messages in a signal handler, in the middle of another one");
+    check_not_driven_here();
     relieve_attendant();
     done_.wait_until(lock, std::min(until, Clock::now() + kLongestSleep));
     lock.unlock();
@@ -329,6 +338,7 @@ bool PostOffice::test(const MessageHandle& m) {
   ++visits_;
   std::exception_ptr interrupt;
   driving_ = true;
+  driver_.set();
   try {
     progress();
     for (int peer : fabric_.topology().neighbours()) take_piece(peer);
@@ -349,6 +359,7 @@ bool PostOffice::test(const MessageHandle& m) {
     interrupt = give_up(std::current_exception());
   }
   driving_ = false;
+  driver_.clear();
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);

@@ -99,12 +99,14 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
   std::exception_ptr interruption;
   try {
-    if (queue_->runs_here() || group_->post_office().is_driven_here())
+    const bool is_in_handler = is_in_interrupt_check();
+    if (queue_->runs_here() || group_->post_office().is_driven_here() ||
+        (is_in_handler && !queue_->drain(Milliseconds(0))))
       group_->abort("left from a signal handler, in the middle of an operation");
     else if (!drain(most))  // the others may come late, or may have left
       group_->abort("left while operations were under way");
     else
-      settle(most);
+      settle(is_in_handler ? std::min<Milliseconds>(kBriefly, most) : most);
   } catch (...) {
     interruption = translated(std::current_exception());
     group_->abort("was interrupted while operations were under way");
@@ -234,7 +236,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
                                                      std::function<void()> arrived) {
   MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
-                      seconds(options_->timeout), std::move(arrived));
+                      group_->default_timeout_s(), std::move(arrived));
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;

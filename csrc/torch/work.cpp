@@ -244,10 +244,13 @@ void MessageWork::arrive() {
 /// The time that operations of the group may take counts from here: the rank may have had other things to do, and the
 /// peer as well. A time-out that is given ends this wait alone.
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
-  in_torchs_terms([&] { check_process(); });
+  in_torchs_terms([&] {
+    check_process();
+    if (!is_done()) office_->check_not_driven_here();
+  });
   if (!is_done()) {
     try {
-      if (timeout == kNoTimeout)
+      if (timeout == kNoTimeout || timeout.count() < 0)
         office_->wait(message_, timeout_s_);
       else if (const double most = std::chrono::duration<double>(timeout).count();
                !office_->wait_all({&message_, 1}, 0, most))
@@ -265,6 +268,21 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   return Work::wait(timeout);
 }
 
+void MessageWork::limit() {
+  if (!is_done()) office_->limit(message_, timeout_s_);
+}
+
+void MessageWork::synchronize() {
+  limit();
+  Work::synchronize();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
+  in_torchs_terms([&] { check_process(); });
+  limit();
+  return Work::getFuture();
+}
+
 int MessageWork::sourceRank() const {
   if (opType_ != c10d::OpType::RECV && opType_ != c10d::OpType::RECVANYSOURCE) return c10d::Work::sourceRank();
   return message_->peer;
@@ -278,7 +296,7 @@ c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive
   if (batch->works_.empty()) batch->complete();
   // The last one to end ends the batch, with the first error that there is.
   for (const auto& work : batch->works_)
-    work->getFuture()->addCallback(
+    static_cast<Work&>(*work).Work::getFuture()->addCallback(
         [batch](c10::ivalue::Future&) {
           if (--batch->left_ > 0) return;
           std::exception_ptr error;

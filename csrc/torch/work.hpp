@@ -96,10 +96,13 @@ class MessageWork : public Work {
                      MessageHandle message, double timeout_s, std::function<void()> arrived);
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   int sourceRank() const override;
 
  private:
   void arrive();
+  void limit();  ///< whoever waits by other means than wait() does not wait for ever either
 
   std::shared_ptr<PostOffice> office_;
   MessageHandle message_;

@@ -295,6 +295,7 @@ def handler(rank: int, size: int, store: str, operation: str, reaction: str) -> 
     }
     waits: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
+        "all_reduce, not synchronous": lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
         "recv": lambda: dist.recv(torch.ones(3), 1),
     }
 

@@ -24,7 +24,11 @@ def test_ctrl_c_in_an_operation(play, record, operation):
 
 
 @pytest.mark.parametrize(
-    ("operation", "reaction"), [(one, how) for one in ("all_reduce", "recv") for how in ("destroy", one)]
+    ("operation", "reaction"),
+    [
+        ("all_reduce, not synchronous", "destroy"),
+        *((one, how) for one in ("all_reduce", "recv") for how in ("destroy", one)),
+    ],
 )
 def test_a_signal_handler_that_uses_the_group(play, record, operation, reaction):
     """The operation that it interrupts cannot go on before the handler has returned."""

@@ -97,7 +97,8 @@ def test_numbers_that_cuda_may_mean_otherwise_are_refused(nvml):
     with pytest.raises(
         _core.UsageError, match="CUDA_VISIBLE_DEVICES=1: where GPUs differ.*CUDA_DEVICE_ORDER=PCI_BUS_ID"
     ):
-        gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1"})
+        gpus.choose(gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1"}), "all")
+    assert gpus.choose(gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1"}), "none") == []
     by_bus = gpus.list_gpus({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert (
         [gpu.index for gpu in by_bus.gpus]

@@ -35,6 +35,7 @@ bool overlap(ConstBytes a, ConstBytes b);
 /// Operations over few nodes whose data go along with the signatures (cost.hpp says which).
 void reduce_with_signatures(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
 void bcast_with_signatures(Context& context, Bytes data, int root);
+void bcast_with_signatures(Context& context, const std::vector<Bytes>& pieces, int root);  ///< all in one
 void reduce_scatter_with_signatures(Context& context, const std::vector<ConstBytes>& ins, Bytes out,
                                     const Reduction& how);
 void scatter_with_signatures(Context& context, const std::vector<ConstBytes>& ins, Bytes out, int root);

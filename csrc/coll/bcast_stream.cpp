@@ -354,22 +354,6 @@ bool goes_with_signatures(const Context& c, const std::vector<Piece>& pieces, st
          std::all_of(pieces.begin(), pieces.end(), is_new);
 }
 
-void bcast_with_signatures(Context& c, const std::vector<Piece>& pieces, std::size_t bytes, int root) {
-  if (pieces.size() == 1) return bcast_with_signatures(c, pieces[0].data, root);
-  std::vector<std::byte> packed(bytes);
-  const auto walk = [&](auto copy_piece) {
-    std::size_t at = 0;
-    for (const Piece& piece : pieces) {
-      copy_piece(Bytes(packed).subspan(at, piece.data.size()), piece.data);
-      at += piece.data.size();
-    }
-  };
-  const bool is_root = c.topology().rank() == root;
-  if (is_root) walk([](Bytes room, Bytes data) { copy(room, data); });
-  bcast_with_signatures(c, packed, root);
-  if (!is_root) walk([](Bytes room, Bytes data) { copy(data, room); });
-}
-
 BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const StreamPlan& plan) {
   if (asked != BcastAlgorithm::kAuto) return asked;
   // All ranks must choose alike, so not by what one of them measured.
@@ -421,7 +405,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   } else if (t.nodes() == 1) {
     bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
   } else if (plain && options.algorithm == BcastAlgorithm::kAuto && goes_with_signatures(c, pieces, plan.bytes())) {
-    bcast_with_signatures(c, pieces, plan.bytes(), root);
+    bcast_with_signatures(c, memory_of(pieces), root);
     report.algorithm = kWithSignatures;
     report.wire_bytes = plan.bytes();
   } else {

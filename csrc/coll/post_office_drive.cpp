@@ -1,4 +1,4 @@
-// Who moves a group's messages, and when: the thread that waits, else the background thread.
+// Who moves a group's messages, and when: the thread that waits, else the background thread (post_office_attend.cpp).
 #include <time.h>
 
 #include <set>
@@ -10,11 +10,6 @@
 namespace accdp {
 namespace {
 
-// How long an unattended message may lie before the background thread takes over. Long enough that a
-// caller who posts and then waits drives it himself, without a hand-over between threads.
-constexpr std::chrono::microseconds kGrace{300};
-// Of a caller who keeps posting or looking: what he does not move by that must move all the same.
-constexpr int kMostGraces = 10;
 // A caller who only ever looks has to find out, too, that a rank is gone.
 constexpr std::chrono::milliseconds kBetweenLooks{1};
 // At the end: messages that have come, but that nobody has looked at yet, find their receives.
@@ -366,11 +361,6 @@ bool PostOffice::test(const MessageHandle& m) {
   return m->done;
 }
 
-void PostOffice::prepare_attendant(std::function<void()> prepare) {
-  const std::unique_lock lock = enter();
-  prepare_attendant_ = std::move(prepare);
-}
-
 bool PostOffice::is_done(const MessageHandle& m) { return m->done; }
 
 void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
@@ -416,38 +406,6 @@ void PostOffice::settle(double timeout_s) {
   run_callbacks(lock);
   if (first) std::rethrow_exception(first);
   if (!texts.empty()) throw error;
-}
-
-void PostOffice::attend() {
-  std::unique_lock lock(mutex_);
-  int idle_rounds = 0, graces = 0;
-  while (!stop_) {
-    if (open_.empty()) {
-      // Rests only after a while without messages: waking it costs every post a system call.
-      if (++idle_rounds < 20) {
-        attention_.wait_for(lock, std::chrono::milliseconds(1));
-        continue;
-      }
-      resting_ = true;
-      attention_.wait(lock, [&] { return stop_ || !open_.empty(); });
-      resting_ = false;
-      idle_rounds = 0;
-      continue;
-    }
-    idle_rounds = 0;
-    if (driving_) {
-      attention_.wait_for(lock, std::chrono::milliseconds(5));
-      continue;
-    }
-    const std::uint64_t before = visits_;
-    attention_.wait_for(lock, kGrace);
-    if (driving_ || stop_ || open_.empty()) continue;
-    if (visits_ != before && ++graces < kMostGraces) continue;
-    graces = 0;
-    attended_ = true;
-    drive(lock, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
-    attended_ = false;
-  }
 }
 
 }  // namespace accdp

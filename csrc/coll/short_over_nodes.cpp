@@ -104,6 +104,24 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
       });
 }
 
+void bcast_with_signatures(Context& c, const std::vector<Bytes>& pieces, int root) {
+  if (pieces.size() == 1) return bcast_with_signatures(c, pieces[0], root);
+  std::size_t bytes = 0;
+  for (const Bytes& piece : pieces) bytes += piece.size();
+  std::vector<std::byte> packed(bytes);
+  const auto walk = [&](auto copy_piece) {
+    std::size_t at = 0;
+    for (const Bytes& piece : pieces) {
+      copy_piece(Bytes(packed).subspan(at, piece.size()), piece);
+      at += piece.size();
+    }
+  };
+  const bool is_root = c.topology().rank() == root;
+  if (is_root) walk([](Bytes room, Bytes data) { copy(room, data); });
+  bcast_with_signatures(c, Bytes(packed), root);
+  if (!is_root) walk([](Bytes room, Bytes data) { copy(data, room); });
+}
+
 std::size_t bytes_of_node(const Topology& t, int node, const std::vector<Bytes>& blocks) {
   std::size_t bytes = 0;
   for (int rank : t.members(node)) bytes += blocks[rank].size();

@@ -24,8 +24,8 @@ std::vector<Bytes> split_parts(const Operand& operand, const std::vector<int64_t
 }
 
 /// Checks how a rank's tensor is split; returns the elements of what it sends to itself.
-std::int64_t own_rows(const Checks& checks, const char* which, const at::Tensor& tensor,
-                      const std::vector<int64_t>& splits) {
+std::int64_t own_elements(const Checks& checks, const char* which, const at::Tensor& tensor,
+                          const std::vector<int64_t>& splits) {
   for (int64_t rows : splits)
     if (rows < 0) checks.fail(c10::str(which, " splits: expected 0 or more rows each, got ", splits));
   c10d::checkSplitSizes(splits, tensor, checks.size);
@@ -296,8 +296,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ProcessGroupAccdp::alltoall_base: rank ", rank_,
                     " of ", size_, ": Tensors must be contiguous, got ",
                     input.is_contiguous() ? "an output" : "an input", " that is not");
-  const std::int64_t sent = own_rows(checks, "input", input, input_splits);
-  const std::int64_t kept = own_rows(checks, "output", output, output_splits);
+  const std::int64_t sent = own_elements(checks, "input", input, input_splits);
+  const std::int64_t kept = own_elements(checks, "output", output, output_splits);
   if (sent != kept) checks.fail(c10::str("the block to itself has ", sent, " elements in, ", kept, " out"));
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},

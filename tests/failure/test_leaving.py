@@ -7,14 +7,19 @@ import pytest
 from jobs import SOON_S
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "all_reduce, not synchronous", "recv", "irecv"])
-def test_ctrl_c_in_an_operation(play, record, operation):
-    play.start("waiting", 2, operation=operation)
+def signal_rank_0(play, number, scene, **given):
+    """Play a scene of two ranks in which rank 0 gets a signal while it waits."""
+    play.start(scene, 2, **given)
     play.until("ready", [0])
     time.sleep(0.3)
     play.cause_at = time.monotonic()
-    play.cast[0].kill(signal.SIGINT)
+    play.cast[0].kill(number)
     play.end()
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_reduce, not synchronous", "recv", "irecv"])
+def test_ctrl_c_in_an_operation(play, record, operation):
+    signal_rank_0(play, signal.SIGINT, "waiting", operation=operation)
     record(f"Ctrl-C on rank 0 of 2 in {operation}")
     assert play.raised(0)["type"] == "KeyboardInterrupt"
     assert play.after(0) < SOON_S
@@ -32,12 +37,7 @@ def test_ctrl_c_in_an_operation(play, record, operation):
 )
 def test_a_signal_handler_that_uses_the_group(play, record, operation, reaction):
     """The operation that it interrupts cannot go on before the handler has returned."""
-    play.start("handler", 2, operation=operation, reaction=reaction)
-    play.until("ready", [0])
-    time.sleep(0.3)
-    play.cause_at = time.monotonic()
-    play.cast[0].kill(signal.SIGUSR1)
-    play.end()
+    signal_rank_0(play, signal.SIGUSR1, "handler", operation=operation, reaction=reaction)
     record(f"{reaction} in a signal handler, in {operation} on rank 0 of 2")
     assert play.cast[0].ended_at - play.cause_at < SOON_S
     if reaction == "destroy":
@@ -48,12 +48,7 @@ def test_a_signal_handler_that_uses_the_group(play, record, operation, reaction)
 
 
 def test_ctrl_c_while_the_group_is_formed(play, record):
-    play.start("waiting", 2, operation="init_process_group")
-    play.until("ready", [0])
-    time.sleep(0.3)
-    play.cause_at = time.monotonic()
-    play.cast[0].kill(signal.SIGINT)
-    play.end()
+    signal_rank_0(play, signal.SIGINT, "waiting", operation="init_process_group")
     record("Ctrl-C on rank 0 of 2 in init_process_group")
     assert play.raised(0)["type"] == "KeyboardInterrupt"
     assert play.after(0) < SOON_S

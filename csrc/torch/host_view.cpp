@@ -2,7 +2,7 @@
 
 namespace accdp::torch_backend {
 
-HostView::HostView(const Way& way, const std::vector<Operand>& operands, const std::vector<Operand::Use>& uses,
+HostView::HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses,
                    bool later) {
   std::vector<DeviceBlock> far;
   std::vector<std::size_t> places;

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "coll/device_route.hpp"
@@ -19,10 +20,10 @@ struct Way {
 class HostView {
  public:
   /// later: what is read is not fetched now, but where far() is asked for it.
-  HostView(const Way& way, const std::vector<Operand>& operands, Operand::Use use, bool later = false)
+  HostView(const Way& way, std::span<const Operand> operands, Operand::Use use, bool later = false)
       : HostView(way, operands, std::vector(operands.size(), use), later) {}
   /// uses: of each.
-  HostView(const Way& way, const std::vector<Operand>& operands, const std::vector<Operand::Use>& uses, bool later);
+  HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses, bool later);
   Bytes operator[](std::size_t i) const { return memory_[i]; }
   /// What was written goes to the device, in the order of the stream.
   void deliver();

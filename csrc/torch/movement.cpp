@@ -10,11 +10,13 @@ namespace {
 using c10d::OpType;
 
 /// Sizes along the first dimension as pieces of the tensor's memory; empty splits mean equal parts.
-std::vector<Bytes> split_parts(const Operand& operand, const std::vector<int64_t>& splits, int size) {
-  if (splits.empty()) return parts(operand, size);
+template <class Block>
+std::vector<Block> split_parts(const Operand& operand, const std::vector<int64_t>& splits, int size) {
+  if (splits.empty()) return parts<Block>(operand, size);
   const at::Tensor& t = operand.dense();
   const std::size_t row = t.size(0) ? operand.bytes().size() / t.size(0) : 0;
-  std::vector<Bytes> blocks;
+  std::vector<Block> blocks;
+  blocks.reserve(size);
   std::size_t at = 0;
   for (int64_t rows : splits) {
     blocks.push_back(operand.bytes().subspan(at, rows * row));
@@ -60,7 +62,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
                     StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
                     how.root_takes_decoded = true;
                     how.bound = call.bound;
-                    HostView view(way, {memory[first]}, is_root ? Operand::kReadWrite : Operand::kWrite, true);
+                    HostView view(way, {&memory[first], 1}, is_root ? Operand::kReadWrite : Operand::kWrite, true);
                     how.far = view.far();
                     group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
                     view.deliver();
@@ -89,7 +91,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
     return how;
   }();
   auto memory = operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
-  std::vector<Operand> old;
+  Operands old;
   for (std::size_t i = 0; i < references.size(); ++i) {
     if (!references[i].defined()) continue;
     if (references[i].device() != tensors[i].device())
@@ -103,7 +105,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
       plan, place_of(plan),
       [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
           Group& group, double timeout_s, const Way& way) {
-        std::vector<Operand> all = memory;
+        Operands all = memory;
         all.insert(all.end(), old.begin(), old.end());
         std::vector<Operand::Use> uses(memory.size(), use);
         uses.resize(all.size(), Operand::kRead);
@@ -302,8 +304,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
                 [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Way& way) {
-                  group.alltoall(readable(split_parts(in, input_splits, size)), split_parts(out, output_splits, size),
-                                 in.type(), timeout_s, way.via);
+                  group.alltoall(split_parts<ConstBytes>(in, input_splits, size),
+                                 split_parts<Bytes>(out, output_splits, size), in.type(), timeout_s, way.via);
                   out.give_back();
                 });
 }

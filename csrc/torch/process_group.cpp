@@ -15,7 +15,7 @@ ProcessGroupAccdp::Splitter& splitter() {
   return instance;
 }
 
-std::int64_t elements(const Tensors& tensors) {
+std::int64_t elements(at::TensorList tensors) {
   std::int64_t count = 0;
   for (const at::Tensor& tensor : tensors) count += tensor.numel();
   return count;
@@ -154,18 +154,19 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {
 
 void ProcessGroupAccdp::record(const Plan& plan) {
   if (!at::hasCallbacks()) return;
-  const auto& any = plan.inputs.empty() ? plan.outputs : plan.inputs;
-  RECORD_PARAM_COMMS_DATA(
-      std::make_tuple(static_cast<int64_t>(sequence_.load()), false), std::make_tuple(pg_uid_, pg_desc_), plan.inputs,
-      plan.outputs, rank_, std::string(plan.title + sizeof "accdp:" - 1), elements(plan.inputs), elements(plan.outputs),
-      any.empty() ? at::kByte : any[0].scalar_type(), std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
+  const at::TensorList any = plan.inputs.empty() ? plan.outputs : plan.inputs;
+  RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(sequence_.load()), false),
+                          std::make_tuple(pg_uid_, pg_desc_), plan.inputs.vec(), plan.outputs.vec(), rank_,
+                          std::string(plan.title + sizeof "accdp:" - 1), elements(plan.inputs), elements(plan.outputs),
+                          any.empty() ? at::kByte : any[0].scalar_type(), std::vector<int64_t>(),
+                          std::vector<int64_t>(), -1, -1, size_);
 }
 
 c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
   c10::Device place(c10::kCPU);
   bool is_first = true;
-  for (const Tensors* list : {&plan.inputs, &plan.outputs})
-    for (const at::Tensor& tensor : *list) {
+  for (const at::TensorList list : {plan.inputs, plan.outputs})
+    for (const at::Tensor& tensor : list) {
       const c10::Device device = tensor.device();
       if (!is_first && device != place && !(plan.is_mixed && (device.is_cpu() || place.is_cpu())))
         checks_of(plan.title + sizeof "accdp:" - 1)
@@ -183,7 +184,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
   if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
   const std::uint64_t sequence = ++sequence_;
   record(plan);
-  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs, plan.outputs, sequence);
+  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs.vec(), plan.outputs.vec(), sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = seconds(plan.timeout);
   Task task{work, {}};

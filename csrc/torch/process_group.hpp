@@ -127,7 +127,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   struct Plan {
     c10d::OpType type;
     const char* title;  ///< profiler's name of the operation
-    const Tensors &inputs, &outputs;
+    at::TensorList inputs, outputs;
     Milliseconds timeout;
     bool is_async;
     Lists nested = {};
@@ -171,7 +171,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   c10::Device place_of(const Plan& plan) const;
   Checks checks_of(const char* operation) const { return {operation, rank_, size_}; }
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
-  WorkPtr launch_reduce_scatter(const char* where, Tensors& outputs, Tensors& inputs, std::vector<Tensors> blocks,
+  WorkPtr launch_reduce_scatter(const char* where, at::TensorList outputs, at::TensorList inputs,
                                 const c10d::ReduceScatterOptions& options);
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
   WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);

@@ -64,7 +64,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
   checks.dense(tensors);
   check_reducible(checks, tensors[0], options.reduceOp);
   auto outs = operands(tensors, Operand::kReadWrite);
-  auto ins = std::vector<Operand>();
+  Operands ins;
   for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
   return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
                 [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](
@@ -103,14 +103,14 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
   StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
   options.bound = call.bound;
   auto memory = operands(tensors, Operand::kReadWrite);
-  std::vector<Operand> left;
+  Operands left;
   if (residual.defined()) left.emplace_back(residual, Operand::kWrite);
   const Plan plan{OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async};
   return launch_work(
       plan, place_of(plan),
       [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options, how = reduce_op_of(op),
        report = std::move(report)](Group& group, double timeout_s, const Way& way) {
-        std::vector<Operand> all = memory;
+        Operands all = memory;
         all.insert(all.end(), left.begin(), left.end());
         std::vector<Operand::Use> uses{Operand::kReadWrite};
         uses.resize(all.size(), Operand::kWrite);
@@ -222,7 +222,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
   checks.dense(tensors);
   for (const at::Tensor& tensor : tensors) check_reducible(checks, tensor, options.reduceOp);
   auto outs = operands(tensors, Operand::kReadWrite);
-  auto ins = std::vector<Operand>();
+  Operands ins;
   std::set<void*> seen;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor mine = scaled(tensor, options.reduceOp);
@@ -259,9 +259,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
       });
 }
 
-/// blocks[i]: what output i's ranks get, as one tensor per rank or as one tensor of equal parts.
-ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, Tensors& outputs,
-                                                                    Tensors& inputs, Lists blocks,
+/// inputs: for each output what its ranks get, as one tensor per rank or as one tensor of equal parts.
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* where, at::TensorList outputs,
+                                                                    at::TensorList inputs,
                                                                     const c10d::ReduceScatterOptions& options) {
   const Checks checks = checks_of(where);
   checks.dense(outputs);
@@ -270,23 +270,24 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
   checks.reachable(inputs, devices_.type());
   struct One {
     Operand out;
-    std::vector<Operand> ins;
+    Operands ins;
   };
-  std::vector<One> all;
+  c10::SmallVector<One, 1> all;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    checks.same_type(blocks[i], outputs[i]);
+    const std::size_t each = inputs.size() / outputs.size();
+    const at::TensorList blocks = inputs.slice(i * each, each);
+    checks.same_type(blocks, outputs[i]);
     check_reducible(checks, outputs[i], options.reduceOp);
-    Tensors contributions;
-    for (const at::Tensor& block : blocks[i]) contributions.push_back(scaled(block, options.reduceOp));
-    all.push_back({Operand(outputs[i], Operand::kWrite), operands(contributions, Operand::kRead)});
+    all.push_back({Operand(outputs[i], Operand::kWrite), {}});
+    for (const at::Tensor& block : blocks) all.back().ins.emplace_back(scaled(block, options.reduceOp), Operand::kRead);
   }
-  const OpType type = blocks.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
+  const OpType type = outputs.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
   return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
                 [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](
                     Group& group, double timeout_s, const Way& way) {
                   for (const One& one : all) {
                     const bool whole = one.ins.size() == 1 && size > 1;
-                    group.reduce_scatter(whole ? readable(parts(one.ins[0], size)) : readable_memory_of(one.ins),
+                    group.reduce_scatter(whole ? parts<ConstBytes>(one.ins[0], size) : readable_memory_of(one.ins),
                                          one.out.bytes(), one.out.type(), op, timeout_s, way.via);
                     one.out.give_back();
                   }
@@ -302,8 +303,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, L
   if (inputs[0][rank_].numel() != outputs[0].numel())
     checks.fail(c10::str("invalid tensor size at index ", rank_, " (expected ", outputs[0].sizes(), ", got ",
                          inputs[0][rank_].sizes(), ")"));
-  Tensors all = flat(inputs);
-  return launch_reduce_scatter("reduce_scatter", outputs, all, inputs, options);
+  return launch_reduce_scatter("reduce_scatter", outputs, inputs[0], options);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -316,15 +316,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   const Checks checks = checks_of("reduce_scatter_tensor_coalesced");
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
-  Lists blocks;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  for (std::size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].numel() != outputs[i].numel() * size_)
       checks.fail("input tensor must be the same size as output size times world size (expected " +
                   std::to_string(outputs[i].numel() * size_) + " elements, got " + std::to_string(inputs[i].numel()) +
                   ")");
-    blocks.push_back({inputs[i]});
-  }
-  return launch_reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, std::move(blocks), options);
+  return launch_reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options);
 }
 
 }  // namespace accdp::torch_backend

@@ -59,28 +59,28 @@ void Operand::give_back() const {
   if (writes_ && !dense_.is_same(tensor_)) tensor_.copy_(dense_);
 }
 
-std::vector<Operand> operands(const Tensors& tensors, Operand::Use use) {
-  std::vector<Operand> all;
+Operands operands(at::TensorList tensors, Operand::Use use) {
+  Operands all;
   all.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) all.emplace_back(tensor, use);
   return all;
 }
 
-std::vector<Bytes> memory_of(const std::vector<Operand>& operands) {
+std::vector<Bytes> memory_of(std::span<const Operand> operands) {
   std::vector<Bytes> memory;
   memory.reserve(operands.size());
   for (const Operand& operand : operands) memory.push_back(operand.bytes());
   return memory;
 }
 
-std::vector<ConstBytes> readable_memory_of(const std::vector<Operand>& operands) {
+std::vector<ConstBytes> readable_memory_of(std::span<const Operand> operands) {
   std::vector<ConstBytes> memory;
   memory.reserve(operands.size());
   for (const Operand& operand : operands) memory.push_back(operand.bytes());
   return memory;
 }
 
-void give_back(const std::vector<Operand>& operands) {
+void give_back(std::span<const Operand> operands) {
   for (const Operand& operand : operands) operand.give_back();
 }
 
@@ -90,24 +90,15 @@ Tensors flat(const std::vector<Tensors>& lists) {
   return all;
 }
 
-std::vector<Bytes> parts(const Operand& operand, int count) {
-  const std::size_t each = operand.bytes().size() / count;
-  std::vector<Bytes> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(operand.bytes().subspan(i * each, each));
-  return blocks;
-}
-
-std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks) { return {blocks.begin(), blocks.end()}; }
-
 void Checks::fail(const std::string& text) const {
   TORCH_CHECK(false, "ProcessGroupAccdp::", where, ": rank ", rank, " of ", size, ": ", text);
 }
 
-void Checks::non_empty(const Tensors& tensors) const {
+void Checks::non_empty(at::TensorList tensors) const {
   if (tensors.empty()) fail("requires non-empty tensor list");
 }
 
-void Checks::single(const Tensors& tensors, const char* what) const {
+void Checks::single(at::TensorList tensors, const char* what) const {
   if (tensors.size() != 1)
     fail(std::string("requires a single-element ") + what + ", got " + std::to_string(tensors.size()) + " elements");
 }
@@ -128,20 +119,20 @@ void Checks::root_tensor(std::int64_t index, std::size_t count) const {
          std::to_string(std::int64_t(count) - 1));
 }
 
-void Checks::reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const {
+void Checks::reachable(at::TensorList tensors, std::optional<c10::DeviceType> type) const {
   for (const at::Tensor& tensor : tensors)
     if (!tensor.device().is_cpu() && tensor.device().type() != type)
       fail("tensor is on " + tensor.device().str() + ", expected cpu" +
            (type ? " or " + c10::DeviceTypeName(*type, true) : ": this build moves host memory only"));
 }
 
-void Checks::single_on_device(const Tensors& tensors) const {
+void Checks::single_on_device(at::TensorList tensors) const {
   if (tensors.size() > 1 && !tensors[0].device().is_cpu())
     fail("requires a single tensor per rank on " + tensors[0].device().str() + ", got " +
          std::to_string(tensors.size()));
 }
 
-void Checks::dense(const Tensors& tensors) const {
+void Checks::dense(at::TensorList tensors) const {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.layout() != at::kStrided)
       fail("unsupported layout: only supports dense tensors, got one of layout " + c10::str(tensor.layout()));
@@ -150,18 +141,18 @@ void Checks::dense(const Tensors& tensors) const {
   }
 }
 
-void Checks::same_type_and_sizes(const Tensors& tensors) const {
+void Checks::same_type_and_sizes(at::TensorList tensors) const {
   if (!tensors.empty()) like(tensors, tensors[0]);
 }
 
-void Checks::same_type(const Tensors& tensors, const at::Tensor& like) const {
+void Checks::same_type(at::TensorList tensors, const at::Tensor& like) const {
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].scalar_type() != like.scalar_type())
       fail("invalid tensor type at index " + std::to_string(i) + " (expected " + at::toString(like.scalar_type()) +
            ", got " + at::toString(tensors[i].scalar_type()) + ")");
 }
 
-void Checks::like(const Tensors& tensors, const at::Tensor& like) const {
+void Checks::like(at::TensorList tensors, const at::Tensor& like) const {
   same_type(tensors, like);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (!tensors[i].sizes().equals(like.sizes()))

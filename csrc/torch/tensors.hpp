@@ -1,9 +1,11 @@
 #pragma once
 #include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,15 +38,24 @@ class Operand {
   bool writes_;
 };
 
-std::vector<Operand> operands(const Tensors& tensors, Operand::Use use);
-std::vector<Bytes> memory_of(const std::vector<Operand>& operands);
-std::vector<ConstBytes> readable_memory_of(const std::vector<Operand>& operands);
-void give_back(const std::vector<Operand>& operands);
+/// Most operations have one tensor, or one on either side: these cost no allocation.
+using Operands = c10::SmallVector<Operand, 2>;
+
+Operands operands(at::TensorList tensors, Operand::Use use);
+std::vector<Bytes> memory_of(std::span<const Operand> operands);
+std::vector<ConstBytes> readable_memory_of(std::span<const Operand> operands);
+void give_back(std::span<const Operand> operands);
 
 Tensors flat(const std::vector<Tensors>& lists);
 /// An operand's memory as `count` equal parts, one per rank.
-std::vector<Bytes> parts(const Operand& operand, int count);
-std::vector<ConstBytes> readable(const std::vector<Bytes>& blocks);
+template <class Block = Bytes>
+std::vector<Block> parts(const Operand& operand, int count) {
+  const std::size_t each = operand.bytes().size() / count;
+  std::vector<Block> blocks;
+  blocks.reserve(count);
+  for (int i = 0; i < count; ++i) blocks.push_back(operand.bytes().subspan(i * each, each));
+  return blocks;
+}
 
 /// Checks of a call's arguments, made before anything is sent. `where` begins the message.
 struct Checks {
@@ -52,19 +63,19 @@ struct Checks {
   int rank, size;  ///< of the caller
 
   [[noreturn]] void fail(const std::string& text) const;
-  void non_empty(const Tensors& tensors) const;
-  void single(const Tensors& tensors, const char* what) const;
+  void non_empty(at::TensorList tensors) const;
+  void single(at::TensorList tensors, const char* what) const;
   void none(std::size_t count, const char* what) const;  ///< of a rank that is not root
   void root(std::int64_t given, int ranks, const char* what = "root rank") const;
   void root_tensor(std::int64_t index, std::size_t count) const;
   /// In host memory, or on devices of that type.
-  void reachable(const Tensors& tensors, std::optional<c10::DeviceType> type) const;
+  void reachable(at::TensorList tensors, std::optional<c10::DeviceType> type) const;
   /// A rank that contributes several tensors has them in host memory.
-  void single_on_device(const Tensors& tensors) const;
-  void dense(const Tensors& tensors) const;  ///< strided layout, and memory behind it
-  void same_type_and_sizes(const Tensors& tensors) const;
-  void same_type(const Tensors& tensors, const at::Tensor& like) const;
-  void like(const Tensors& tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`
+  void single_on_device(at::TensorList tensors) const;
+  void dense(at::TensorList tensors) const;  ///< strided layout, and memory behind it
+  void same_type_and_sizes(at::TensorList tensors) const;
+  void same_type(at::TensorList tensors, const at::Tensor& like) const;
+  void like(at::TensorList tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`
 };
 
 }  // namespace accdp::torch_backend

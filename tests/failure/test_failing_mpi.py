@@ -1,11 +1,10 @@
 """MPI fails a receive: the group ends with MPI's reason on the rank, and with the rank's name on the others."""
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import jobs
+import preload
 import pytest
 
 # Stands before the MPI library: some receives get less room than what comes for them needs, so MPI truncates.
@@ -45,13 +44,7 @@ world.barrier()  # the launcher kills who is left when a rank has gone without M
 
 @pytest.fixture(scope="module")
 def cutter(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("cutter")
-    source, library = folder / "cutter.c", folder / "cutter.so"
-    source.write_text(CUTTER)
-    mpicc = Path(jobs.mpiexec_command(1)[0]).with_name("mpicc")
-    command = [str(mpicc) if mpicc.exists() else shutil.which("mpicc"), "-shared", "-fPIC", "-o", library, source]
-    subprocess.run(command, check=True)
-    return library
+    return preload.library(tmp_path_factory.mktemp("cutter"), CUTTER)
 
 
 @pytest.mark.parametrize("what", ["message", "allreduce"])

@@ -183,6 +183,7 @@ const CodecRow kBitcompRow = {
     .library_major = library_major,
     .encode = encode_lossless,
     .decode = decode_lossless,
+    .trusts_input = true,
 };
 
 const CodecRow kBitcompLossyRow = {
@@ -198,6 +199,7 @@ const CodecRow kBitcompLossyRow = {
     .library_major = library_major,
     .encode = encode_lossy,
     .decode = decode_lossy,
+    .trusts_input = true,
 };
 
 }  // namespace accdp

@@ -29,6 +29,13 @@ const CodecRow& row_named(const std::string& name, const std::string& wrong, con
 
 std::span<const CodecRow* const> codec_rows() noexcept { return kRows; }
 
+std::uint32_t codecs_of_auto() noexcept {
+  std::uint32_t set = 0;
+  for (const CodecRow* row : kRows)
+    if (!row->trusts_input) set |= bit_of(row->id);
+  return set;
+}
+
 const CodecRow* find_codec(CodecId id) noexcept {
   for (const CodecRow* row : kRows)
     if (row->id == id) return row;

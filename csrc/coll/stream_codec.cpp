@@ -173,7 +173,7 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
   FrameExpectation expected{
       static_cast<std::uint8_t>(collective_),          sequence_, plan_.bytes(), reference_, f.first,
       static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks};
-  if (!options_.automatic) expected.codecs = options_.codec ? bit_of(options_.codec->id) : 0;
+  expected.codecs = options_.automatic ? codecs_of_auto() : options_.codec ? bit_of(options_.codec->id) : 0;
   return FrameReader(message, expected);
 }
 

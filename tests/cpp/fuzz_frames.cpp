@@ -29,10 +29,6 @@ constexpr std::size_t kRaw = 8192;
 constexpr Datatype kTypes[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16, Datatype::kU16, Datatype::kU32,
                                Datatype::kI64, Datatype::kF64,  Datatype::kU8,  Datatype::kC64};
 
-bool trusts_its_input(const CodecRow& codec) {
-  return codec.id == CodecId::kBitcomp || codec.id == CodecId::kBitcompLossy;
-}
-
 /// The caller's memory, with guards: a decoder that writes beyond it is seen even where the sanitizer is not.
 struct Target {
   std::vector<std::byte> memory = std::vector<std::byte>(kRaw + 128, std::byte{0xa5});
@@ -83,7 +79,7 @@ void read_repaired(const Shape& shape, ConstBytes data) {
     ChunkRecord record;
     std::memcpy(&record, place, sizeof record);
     const CodecRow* codec = find_codec(record.codec);
-    if (codec && trusts_its_input(*codec)) return;
+    if (codec && codec->trusts_input) return;
     at = (at + 15) / 16 * 16;
     if (at <= message.size() && record.stored <= message.size() - at)
       record.crc = crc32c(ConstBytes(message).subspan(at, record.stored));
@@ -105,7 +101,7 @@ void decode_chunk(ConstBytes data) {
   const CodecRow& codec = *rows[static_cast<std::size_t>(data[0]) % rows.size()];
   const Datatype type = kTypes[static_cast<std::size_t>(data[1]) % std::size(kTypes)];
   const std::size_t size = kRaw - static_cast<std::size_t>(data[2]) * 16;
-  if (trusts_its_input(codec) || !codec.takes(type) || !codec.why_not().empty()) return;
+  if (codec.trusts_input || !codec.takes(type) || !codec.why_not().empty()) return;
   // A copy of its own, so that the sanitizer sees one byte too many.
   const std::vector<std::byte> stored(data.begin() + 3, data.end());
   Target target;

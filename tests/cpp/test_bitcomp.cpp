@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "codec_cases.hpp"
+#include "coll/stream_codec.hpp"
 #include "nvcomp_or_skip.hpp"
 
 namespace accdp {
@@ -129,6 +130,22 @@ void check_kept_streams() {
       halves.data(), 400);
 }
 
+/// A right frame of Bitcomp's, for ranks that asked for it and for ranks that left the choice to auto.
+void check_that_it_must_be_named() {
+  std::vector<float> values(20000, 0.5f);
+  const std::vector<Piece> pieces{{std::as_writable_bytes(std::span(values)), Datatype::kF32}};
+  const StreamOptions named = stream_options("bitcomp", 0, ""), automatic = stream_options("auto", 0, "");
+  const StreamPlan plan(pieces, 1 << 20);
+  StreamReport report;
+  std::vector<std::byte> room(plan.room());
+  StreamCodec root(OpKind::kBcastCompressed, pieces, plan, named, 1, 0, report);
+  const ConstBytes frame = root.encode(0, room);
+  CHECK(frame.size() < plan.bytes() / 2);
+  root.decode(0, frame);
+  StreamCodec other(OpKind::kBcastCompressed, pieces, plan, automatic, 1, 0, report);
+  CHECK_THROWS(other.decode(0, frame), CodecError, "a chunk of codec bitcomp, which the call did not ask for");
+}
+
 }  // namespace
 
 int main() {
@@ -140,6 +157,7 @@ int main() {
   check_wrong_bounds();
   check_refusals();
   check_kept_streams();
+  check_that_it_must_be_named();
   check_threads(kBitcompRow);
   return 0;
 }

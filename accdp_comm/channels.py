@@ -182,6 +182,7 @@ class TorchChannel:
 
     def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
         value, is_relative = bound
+        streams = _Streams([*stream, *(old or ())])
         under_way = self._backend.bcast_stream(
             [_as_tensor(x) for x in stream],
             [] if old is None else [_as_tensor(x) for x in old],
@@ -195,11 +196,12 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(under_way, self)
+        return _WorkPending(under_way, self, streams)
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         from torch.distributed import ReduceOp
 
+        streams = _Streams([x] if residual is None else [x, residual])
         under_way = self._backend.allreduce_stream(
             _as_tensor(x),
             list(counts),
@@ -211,7 +213,7 @@ class TorchChannel:
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
-        return _WorkPending(under_way, self)
+        return _WorkPending(under_way, self, streams)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         import torch
@@ -223,8 +225,8 @@ class TorchChannel:
 
 
 class _WorkPending:
-    def __init__(self, under_way: StreamUnderWay, channel: Channel):
-        self._under_way, self._channel = under_way, channel
+    def __init__(self, under_way: StreamUnderWay, channel: Channel, streams: _Streams):
+        self._under_way, self._channel, self._streams = under_way, channel, streams
 
     def torch_future(self) -> Any:
         """Return the work's future, whose value is a list of the tensors."""
@@ -239,7 +241,29 @@ class _WorkPending:
         report = self._under_way.wait(limit)
         if report is None:
             raise _still_under_way(self._channel, timeout_s)
+        self._streams.follow()
         return report
+
+
+class _Streams:
+    """Of device arrays that are not torch's: before an operation comes what they hold, and after it what they get."""
+
+    def __init__(self, buffers: list[Buffer]):
+        import torch
+
+        self._torch = torch
+        far = {(x.device, x.stream) for x in buffers if x.device is not None and not isinstance(x.owner, torch.Tensor)}
+        self._theirs: list[Any] = []
+        for device, stream in sorted(far):
+            # torch knows the legacy default stream, number 1, as its own default one only.
+            theirs = torch.cuda.ExternalStream(stream, device) if stream > 1 else torch.cuda.default_stream(device)
+            torch.cuda.current_stream(device).wait_stream(theirs)
+            self._theirs.append(theirs)
+
+    def follow(self) -> None:
+        """What they hold from now on waits for what the current streams hold by now."""
+        for theirs in self._theirs:
+            theirs.wait_stream(self._torch.cuda.current_stream(theirs.device))
 
 
 def _still_under_way(channel: Channel, timeout_s: float | None) -> _core.PeerTimeout:

@@ -49,7 +49,7 @@ py::list entries_of(const Plan& plan) {
 namespace {
 
 py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine, Datatype type) {
-  return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine));
+  return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine, asked_by_settings()));
 }
 
 }  // namespace

@@ -48,9 +48,7 @@ class Group {
   /// Compressed broadcasts from this rank of which it heard how long they took: that is what auto learns from.
   std::uint64_t streams_timed() const { return fabric_.experiences.heard(); }
   /// What a collective of so many bytes would do: plan.hpp.
-  Plan plan(OpKind op, const Operand& operand) const {
-    return plan_of(op, operand, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
-  }
+  Plan plan(OpKind op, const Operand& operand) const { return plan_of(op, operand, shape(), machine(), fabric_.asked); }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }
@@ -121,6 +119,7 @@ class Group {
   void check_root(int root) const;
   void check_message(const char* name, int rank, int least, std::int64_t tag) const;
   void check_codec(const StreamOptions& options) const;
+  void complete(StreamOptions& options) const;  ///< with what the caller left to the group
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
   Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
   /// The MPI library's own, where the settings ask for them; else `via`.

@@ -101,11 +101,11 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
   return way;
 }
 
-Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
+Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m, const Asked& asked) {
   if (shape.nodes == 1) return {{shape.ranks == 1 ? "alone" : "chunks", 1, node_bcast(bytes, shape, m), ""}, {}};
-  const StreamOptions options = plain_stream();
+  const StreamOptions options = plain_stream(asked);
   const std::size_t chunk = std::min(options.chunk_bytes, frame_limit(shape.slot_bytes));
-  BcastAlgorithm chosen = options.algorithm;
+  BcastAlgorithm chosen = *options.algorithm;
   if (chosen == BcastAlgorithm::kAuto)
     chosen = choose_bcast(shape.nodes, at_least_one(ceil_div(bytes, chunk)), static_cast<double>(bytes), m.link);
   Plan plan{bcast_by(chosen, bytes, chunk, shape, m), {}};
@@ -234,12 +234,12 @@ void go_by_mpi(Plan& plan, const char* why) {
   plan.chosen = {mpi, 1, {.seconds = -1}, ""};
 }
 
-Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, ReduceAlgorithm asked) {
+Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
   const std::size_t bytes = operand.bytes;
   switch (op) {
-    case OpKind::kAllreduce: return reduction(operand, shape, machine, false, asked);
+    case OpKind::kAllreduce: return reduction(operand, shape, machine, false, asked.allreduce);
     case OpKind::kReduce: return reduction(operand, shape, machine, true);
-    case OpKind::kBcast: return bcast(bytes, shape, machine);
+    case OpKind::kBcast: return bcast(bytes, shape, machine, asked);
     case OpKind::kAllgather: return allgather(bytes, shape, machine);
     case OpKind::kReduceScatter: return reduce_scatter(bytes, shape, machine);
     case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
@@ -259,7 +259,7 @@ const std::vector<OpKind>& planned_ops() {
 }
 
 Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
-  Plan plan = own_plan(op, operand, shape, machine, asked.allreduce);
+  Plan plan = own_plan(op, operand, shape, machine, asked);
   for (Alternative& way : plan.others)
     if (way.remark == kInDoubt && way.estimate.seconds >= plan.chosen.estimate.seconds) way.remark = "";
   if (shape.ranks == 1 || op == OpKind::kGather || op == OpKind::kScatter) return plan;  // MPI is not asked for those

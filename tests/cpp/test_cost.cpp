@@ -76,9 +76,9 @@ void plans_of_any_size() {
   const Shape shape = shape_of(4096, 8);
   for (OpKind op : planned_ops()) {
     // Of 16 GiB the way through 4096 nodes is a small part.
-    const double shorter = plan_of(op, std::size_t{16} << 30, shape, {}).chosen.estimate.seconds;
+    const double shorter = plan_of(op, std::size_t{16} << 30, shape, {}, {}).chosen.estimate.seconds;
     const auto began = Clock::now();
-    const double longer = plan_of(op, std::size_t{16} << 40, shape, {}).chosen.estimate.seconds;
+    const double longer = plan_of(op, std::size_t{16} << 40, shape, {}, {}).chosen.estimate.seconds;
     CHECK(Clock::now() - began < std::chrono::milliseconds(500));
     CHECK(longer > 900 * shorter && longer < 1100 * shorter);
   }

@@ -18,6 +18,7 @@ Asked asked_by_settings() {
   Asked asked{.allreduce = reduce_algorithm_named(set.allreduce),
               .bcast = bcast_algorithm_named(set.bcast_algorithm),
               .by_mpi = set.baseline == "mpi",
+              .in_rank_order = set.deterministic == "on",
               .stream_chunk_bytes = static_cast<std::size_t>(set.codec_chunk_bytes),
               .stages_devices = set.gpu_path == "staged",
               .device_slot_bytes = static_cast<std::size_t>(set.gpu_slot_bytes)};

@@ -14,7 +14,8 @@ namespace accdp {
 struct Asked {
   ReduceAlgorithm allreduce = ReduceAlgorithm::kAuto;  ///< between nodes, as is the next
   BcastAlgorithm bcast = BcastAlgorithm::kAuto;
-  bool by_mpi = false;  ///< the MPI library's own collectives, where it has them
+  bool by_mpi = false;         ///< the MPI library's own collectives, where it has them
+  bool in_rank_order = false;  ///< reductions give the same bits wherever the ranks are; of a group: at first
   /// Of compressed operations that say no other, and of a broadcast's messages between nodes.
   std::size_t stream_chunk_bytes = Settings().codec_chunk_bytes;
   bool stages_devices = false;  ///< device memory goes through host memory

@@ -65,7 +65,7 @@ Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd
              std::shared_ptr<Wire> wire)
     : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)),
       office_(std::make_unique<PostOffice>(fabric_)),
-      deterministic_(settings().deterministic == "on") {}
+      deterministic_(fabric_.asked.in_rank_order) {}
 
 Group::~Group() {
   close();

@@ -48,7 +48,11 @@ class Group {
   /// Compressed broadcasts from this rank of which it heard how long they took: that is what auto learns from.
   std::uint64_t streams_timed() const { return fabric_.experiences.heard(); }
   /// What a collective of so many bytes would do: plan.hpp.
-  Plan plan(OpKind op, const Operand& operand) const { return plan_of(op, operand, shape(), machine(), fabric_.asked); }
+  Plan plan(OpKind op, const Operand& operand) const {
+    Asked asked = fabric_.asked;
+    asked.in_rank_order = deterministic_;
+    return plan_of(op, operand, shape(), machine(), asked);
+  }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
   const Topology& topology() const { return fabric_.topology(); }

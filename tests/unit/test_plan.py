@@ -29,10 +29,23 @@ def test_the_choice_is_the_cheapest(op, shape):
 
 
 def test_docs_tell_every_way():
-    """Steps and bytes on the wire of each, in a table."""
+    """Steps and bytes on the wire of each, in a table; and of no other."""
     page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
-    for name, _ in [*_core.reduce_algorithms(), *_core.bcast_algorithms()]:
+    named = {name for name, _ in [*_core.reduce_algorithms(), *_core.bcast_algorithms()]}
+    for name in named:
         assert name == "auto" or f"\n| {name} | " in page, name
+    table = page.partition("\n### What plan() calls them\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| ")]
+    told = {(op, name) for ops, name in rows[1:] for op in ops.split(", ")}
+    planned = set()
+    for op in _core.planned_ops():
+        for shape in [*SHAPES, "300x40"]:
+            for nbytes in SIZES:
+                for deterministic in (False, True):
+                    it = found(op, nbytes, shape, deterministic=deterministic)
+                    planned |= {(op, way.algorithm) for way in (it.chosen, *it.others)}
+    elsewhere = {(op, name) for op in ("allreduce", "reduce", "bcast") for name in named}
+    assert planned - elsewhere <= told and told <= planned, (planned - elsewhere) ^ told
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "1x1"])

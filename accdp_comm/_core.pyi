@@ -132,7 +132,14 @@ class Machine:
     reduce_bytes_per_s: float
     def __init__(self) -> None: ...
 
-def plan(op: str, nbytes: int, shape: Shape, machine: Machine, datatype: Datatype = ...) -> list[dict[str, Any]]: ...
+def plan(
+    op: str,
+    nbytes: int,
+    shape: Shape,
+    machine: Machine,
+    datatype: Datatype = ...,
+    deterministic: bool | None = ...,
+) -> list[dict[str, Any]]: ...
 def planned_ops() -> list[str]: ...
 
 SIGNATURE_BYTES: int

@@ -372,9 +372,10 @@ class Communicator(Messages):
             dtype: NumPy datatype of the elements that ``x`` counts.
         Returns:
             A Plan: ``chosen`` and ``others``, each with algorithm, lanes, chunk_bytes, steps, wire_bytes and predicted
-            seconds; printed, a table. Times are predicted from what measure() found, else from constants.
+            seconds; printed, a table. Times are predicted from what measure() found, else from constants. Of reductions
+            of a ``deterministic`` communicator over several nodes the others are what it does without.
         Raises:
-            UsageError: No such operation, not such an ``x``, or a ``deterministic`` reduction over several nodes.
+            UsageError: No such operation, or not such an ``x``.
         """
         return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
 

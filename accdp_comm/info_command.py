@@ -18,6 +18,12 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--plan", nargs=2, metavar=("OP", "SIZE"), help="such as allreduce 64MiB; under mpiexec: measured"
     )
+    plan.add_argument(
+        "--deterministic",
+        action="store_true",
+        default=None,
+        help="of reductions in the order of ranks, as Options can ask",
+    )
     plan.add_argument("--topology", metavar="NODESxRANKS", help="of a machine to imagine, such as 2x4")
     plan.add_argument("--link", metavar="RATE", help="of its links, such as 1Gbit")
     plan.add_argument("--latency", metavar="US", type=_latency, help="of a message on them, in microseconds")
@@ -30,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
 
     if options.plan is not None:
         return _show_plan(options)
-    for name in ("topology", "link", "latency"):
+    for name in ("deterministic", "topology", "link", "latency"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected --plan too")
     if options.markdown:
@@ -61,7 +67,7 @@ def _show_plan(options: argparse.Namespace) -> int:
 
     op, nbytes = options.plan[0], plan.size_of(options.plan[1])
     imagined = (options.topology, options.link, options.latency) != (None, None, None)
-    with Communicator() as comm:
+    with Communicator(deterministic=options.deterministic) as comm:
         if imagined and comm.size > 1:
             raise UsageError("--topology, --link, --latency: expected none of them in a job, whose own are measured")
         if imagined:
@@ -72,7 +78,7 @@ def _show_plan(options: argparse.Namespace) -> int:
                 machine.latency_s = options.latency * 1e-6
             shape = plan.declared_shape(options.topology or "2x1")
             source = "usual" if options.link is None and options.latency is None else "given for the link, else usual"
-            found = plan.plan_of(op, nbytes, shape, machine, source)
+            found = plan.plan_of(op, nbytes, shape, machine, source, options.deterministic)
         else:
             comm.measure()
             found = comm.plan(op, nbytes)

@@ -95,8 +95,15 @@ _MOST = (1 << 48) + 1  # bytes or elements of a planned message: far above any m
 MACHINE_FIELDS = ("link_bytes_per_s", "latency_s", "message_s", "step_s", "node_bytes_per_s", "reduce_bytes_per_s")
 
 
-def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, source: str) -> Plan:
-    """Return the plan of an operation.
+def plan_of(
+    op: str,
+    nbytes: int,
+    shape: _core.Shape,
+    machine: _core.Machine,
+    source: str,
+    deterministic: bool | None = None,
+) -> Plan:
+    """Return the plan of an operation, settings that ask for an algorithm included.
 
     Args:
         op: One of ``_core.planned_ops()``.
@@ -105,25 +112,22 @@ def plan_of(op: str, nbytes: int, shape: _core.Shape, machine: _core.Machine, so
         shape: Where the ranks are.
         machine: What steps, copies and messages take.
         source: Where the machine's numbers come from.
+        deterministic: Whether reductions are in the order of ranks; None: as the setting says.
     Raises:
         UsageError: There is no plan of that operation.
     """
-    return _plan(op, nbytes, shape, machine, source, _core.plan(op, nbytes, shape, machine))
+    entries = _core.plan(op, nbytes, shape, machine, deterministic=deterministic)
+    return _plan(op, nbytes, shape, machine, source, entries)
 
 
 def plan_in(group: _core.Group, op: str, nbytes: int, datatype: _core.Datatype, source: str) -> Plan:
-    """Return what a group would do, settings that ask for an algorithm included; as plan_of().
+    """Return what a group would do, by the settings that it was formed with; as plan_of().
 
     Args:
         datatype: Of the elements. Partial sums of 16-bit floats travel as float32 in some ways of an allreduce.
-
-    Raises:
-        UsageError: Also for deterministic reductions over several nodes, which have one way only and no model.
     """
     if not isinstance(op, str):
         raise _core.UsageError(f"op: expected one of {', '.join(_core.planned_ops())}, got {op!r}")
-    if group.deterministic and "reduce" in op and group.shape.nodes > 1:
-        raise _core.UsageError(f"op={op}: there is no plan of deterministic reductions over several nodes")
     return _plan(op, nbytes, group.shape, group.machine, source, group.plan(op, nbytes, datatype))
 
 

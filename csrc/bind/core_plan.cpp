@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <optional>
 
 #include "base/error.hpp"
 #include "coll/meeting.hpp"
@@ -48,8 +49,11 @@ py::list entries_of(const Plan& plan) {
 
 namespace {
 
-py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine, Datatype type) {
-  return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine));
+py::list plan(const std::string& op, std::size_t nbytes, const Shape& shape, const Machine& machine, Datatype type,
+              std::optional<bool> deterministic) {
+  Asked asked = asked_by_settings();
+  asked.in_rank_order = deterministic.value_or(asked.in_rank_order);
+  return entries_of(plan_of(planned_op_named(op), {nbytes, partial_width(type)}, shape, machine, asked));
 }
 
 }  // namespace
@@ -83,6 +87,7 @@ void bind_plan(py::module_& m) {
       .def_readwrite("node_bytes_per_s", &Machine::node_bytes_per_s)
       .def_readwrite("reduce_bytes_per_s", &Machine::reduce_bytes_per_s);
   m.def("plan", plan, "op"_a, "nbytes"_a, "shape"_a, "machine"_a, "datatype"_a = Datatype::kBytes,
+        "deterministic"_a = py::none(),
         "The ways to do an operation, the one that is chosen first: algorithm, lanes, chunk_bytes, steps, wire_bytes, "
         "seconds (None: no model), remark.");
   m.def(

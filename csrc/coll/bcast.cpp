@@ -111,7 +111,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
 void bcast(Context& c, Bytes data, int root) {
   if (c.topology().nodes() > 1) {
     const bool is_short = !c.has_met() && bcasts_with_signatures(data.size(), c.shape());
-    if (is_short && plain_stream().algorithm == BcastAlgorithm::kAuto) return bcast_with_signatures(c, data, root);
+    if (is_short && c.asked().bcast == BcastAlgorithm::kAuto) return bcast_with_signatures(c, data, root);
     return bcast_between_nodes(c, data, root);
   }
   if (c.local_size() == 1) return c.note({"alone"});

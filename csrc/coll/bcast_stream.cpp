@@ -12,7 +12,6 @@
 #include <map>
 #include <utility>
 
-#include "base/settings.hpp"
 #include "coll/algorithms.hpp"
 #include "coll/mpi_baselines.hpp"
 #include "coll/receipts.hpp"
@@ -394,8 +393,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const bool decodes_far = t.nodes() == 1 || c.local_size() == 1;
   codec.decode_far(decodes_far);
   if (options.algorithm == BcastAlgorithm::kMpi) {
-    report.algorithm = name_of(options.algorithm);
-    c.note({name_of(options.algorithm), 1, plan.bytes()});
+    report.algorithm = name_of(BcastAlgorithm::kMpi);
+    c.note({name_of(BcastAlgorithm::kMpi), 1, plan.bytes()});
     c.meet();
     for (const Piece& piece : pieces) bcast_by_mpi(c, piece.data, root);
     report.wire_bytes = plan.bytes();
@@ -409,7 +408,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     report.algorithm = kWithSignatures;
     report.wire_bytes = plan.bytes();
   } else {
-    const BcastAlgorithm algorithm = algorithm_for(options.algorithm, c, plan);
+    const BcastAlgorithm algorithm = algorithm_for(*options.algorithm, c, plan);
     report.algorithm = name_of(algorithm);
     c.note({name_of(algorithm), 1, std::min(plan.chunk_bytes(), plan.bytes())});
     const Journey journey{
@@ -437,12 +436,12 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   return report;
 }
 
-StreamOptions plain_stream() {
-  StreamOptions options = stream_options("none", 0, "");
-  if (options.algorithm == BcastAlgorithm::kP2pCompressed) options.algorithm = BcastAlgorithm::kBinomial;
+StreamOptions plain_stream(const Asked& asked) {
+  StreamOptions options{.automatic = false, .chunk_bytes = asked.stream_chunk_bytes, .algorithm = asked.bcast};
+  if (asked.bcast == BcastAlgorithm::kP2pCompressed) options.algorithm = BcastAlgorithm::kBinomial;
   return options;
 }
 
-void bcast_between_nodes(Context& c, Bytes data, int root) { bcast_stream(c, {{data}}, root, plain_stream()); }
+void bcast_between_nodes(Context& c, Bytes data, int root) { bcast_stream(c, {{data}}, root, plain_stream(c.asked())); }
 
 }  // namespace accdp

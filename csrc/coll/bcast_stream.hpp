@@ -19,8 +19,8 @@ void bcast_p2p_compressed(Context& context, const std::vector<Piece>& pieces, co
 void bcast_encoded_on_node(Context& context, const StreamPlan& plan, int root, StreamCodec& codec,
                            bool root_takes_decoded, StreamReport& report);
 
-/// Options of a broadcast of memory that goes as it is: its algorithm and chunk are those of the settings.
-StreamOptions plain_stream();
+/// Options of a broadcast of memory that goes as it is: its algorithm and chunk are what settings asked for.
+StreamOptions plain_stream(const Asked& asked);
 /// The longest frame that goes through a slot: half of it leaves room for heads, a multiple of 16 keeps elements whole.
 inline std::size_t frame_limit(std::size_t slot_bytes) { return slot_bytes / 2 / 16 * 16; }
 

@@ -111,8 +111,18 @@ Estimate reduce_scatter_along(std::size_t block, const Shape& shape, const Machi
   return e;
 }
 
-Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
-                             const Machine& m) {
+Estimate alltoall_on_nodes(std::size_t block, const AlltoallCut& cut, const Shape& shape, const Machine& m) {
+  const auto steps_of = [&](int k) {
+    return k == 1 ? 1 : std::max<std::size_t>(ceil_div(block, cut.share_bytes(k, shape.slot_bytes)), 1);
+  };
+  const int k = shape.node_ranks();
+  const double bytes = static_cast<double>(block) * (k - 1);
+  return {static_cast<double>(steps_of(k)) * m.step_s + 2 * bytes / m.node_bytes_per_s,
+          steps_of(shape.ranks_on_node_0()), 0, 0};
+}
+
+Estimate alltoall_estimate(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
+                           const Machine& m) {
   constexpr std::size_t kSize = sizeof(std::uint64_t);
   const std::size_t n = shape.nodes, k = shape.node_ranks(), others = shape.ranks - k;
   const std::size_t here = shape.ranks_on_node_0(), letters = here * (shape.ranks - here);
@@ -127,6 +137,9 @@ Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& c
     e += {m.step_s + exchange_seconds(others, static_cast<double>(kSize * k), m), 1, 0, 0};
   }
   if (!along) e.seconds += exchange_seconds(others, static_cast<double>(block * k), m);
+  e += alltoall_on_nodes(block, cut, shape, m);
+  // The first pieces go round in the first step, but not where all meet once more before sizes are compared.
+  if (cut.by_leaders || here == 1 || block == 0) --e.steps;
   e.wire_bytes = letters * (block + kSize);
   e.chunk_bytes = std::min(block, along ? block : exchange_piece_bytes(shape.slot_bytes, shape.ranks));
   return e;

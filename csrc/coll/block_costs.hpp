@@ -13,9 +13,11 @@ Estimate block_pipeline(std::size_t block, const Shape& shape, const Machine& ma
 Estimate gather_by_likes(std::size_t block, const Shape& shape, const Machine& machine);
 /// reduce_scatter, each leader sends each other its part along with its signature.
 Estimate reduce_scatter_along(std::size_t block, const Shape& shape, const Machine& machine);
-/// What an alltoall does between nodes: blocks along with their sizes, or from rank to rank after them.
-Estimate alltoall_over_nodes(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
-                             const Machine& machine);
+/// What an alltoall does on a node, of one or several.
+Estimate alltoall_on_nodes(std::size_t block, const AlltoallCut& cut, const Shape& shape, const Machine& machine);
+/// All of one over several nodes: blocks to other nodes go along with their sizes, or from rank to rank after them.
+Estimate alltoall_estimate(std::size_t block, bool along, const AlltoallCut& cut, const Shape& shape,
+                           const Machine& machine);
 
 /// gather and scatter to and from rank 0: blocks of a node along with its leader's signature, or from rank to rank, and
 /// on rank 0's node by slots meanwhile.

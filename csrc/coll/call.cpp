@@ -40,7 +40,7 @@ std::string difference(const Signature& a, Signature b) {
   b.layout = a.layout;
   if (a != b) return "ranks disagree: ";
   if (a.kind == static_cast<std::uint8_t>(OpKind::kBcastCompressed))
-    return "ranks disagree on the tensors, codec, chunk size, error bound or reference: ";
+    return "ranks disagree on the tensors, codec, chunk size, algorithm, error bound or reference: ";
   if (a.kind == static_cast<std::uint8_t>(OpKind::kAllreduceCompressed))
     return "ranks disagree on the tensors, codec, chunk size or error bound, or on deterministic: ";
   const auto kind = static_cast<OpKind>(a.kind);

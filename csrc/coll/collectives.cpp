@@ -5,7 +5,7 @@ namespace {
 
 class HostCollectives : public Collectives {
  public:
-  MemoryKind memory() const override { return MemoryKind::kHost; }
+  MemoryKind memory(const Asked&) const override { return MemoryKind::kHost; }
   void bcast(Context& c, Bytes data, int root) override { accdp::bcast(c, data, root); }
   void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) override {
     accdp::reduce_to(c, in, out, how, receiver);

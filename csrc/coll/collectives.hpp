@@ -10,7 +10,7 @@ namespace accdp {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual MemoryKind memory() const = 0;  ///< as the other ranks see it
+  virtual MemoryKind memory(const Asked& asked) const = 0;  ///< as the other ranks of such a group see it
 
   virtual void bcast(Context& context, Bytes data, int root) = 0;
   virtual void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver) = 0;

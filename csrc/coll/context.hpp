@@ -37,7 +37,7 @@ class Context : public Lookout {
   int local_size() const { return topology().local_size(); }
   std::size_t slot_bytes() const { return fabric_.board().slot_bytes(); }
   std::size_t flat_bytes() const { return fabric_.flat_bytes; }
-  ReduceAlgorithm allreduce_algorithm() const { return fabric_.allreduce; }
+  const Asked& asked() const { return fabric_.asked; }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
   /// How this operation is done. The first call counts: algorithms use one another.

@@ -75,12 +75,6 @@ Patience patience_in_a_crowd() {
           Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
 }
 
-ReduceAlgorithm reduce_algorithm_named(const std::string& name) {
-  for (const ReduceAlgorithmRow& row : reduce_algorithm_rows())
-    if (name == row.name) return row.id;
-  throw UsageError("ACCDP_ALLREDUCE=" + name + ": expected a row of `accdp info`");
-}
-
 /// Starts what other nodes are told of a failure; the text follows.
 struct NoticeHead {
   FailureKind kind;
@@ -117,8 +111,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
     : timeout_s(timeout),
       flat_bytes(settings().flat_bytes),
       eager_bytes(settings().eager_bytes),
-      allreduce(reduce_algorithm_named(settings().allreduce)),
-      by_mpi(settings().baseline == "mpi"),
+      asked(asked_by_settings()),
       wire_patience(patience_of_settings()),
       name_(std::move(name)),
       peers_(std::move(peers)),
@@ -173,8 +166,7 @@ std::string Fabric::why_no_single_copy() const {
 }
 
 bool Fabric::wire_takes_device_memory() const {
-  const std::string& asked = settings().mpi_cuda;
-  return wire_ && (asked == "on" || (asked == "auto" && wire_->takes_device_memory()));
+  return wire_ && (asked.mpi_takes_device_memory ? *asked.mpi_takes_device_memory : wire_->takes_device_memory());
 }
 
 std::string Fabric::describe(int rank) const {

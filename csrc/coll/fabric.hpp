@@ -11,6 +11,7 @@
 
 #include "base/birthplace.hpp"
 #include "codec/experience.hpp"
+#include "coll/asked.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
 #include "coll/link_meter.hpp"
@@ -55,7 +56,7 @@ class Fabric {
   /// Whether this process was forked from the one that formed the group: then it is no rank of it.
   bool is_inherited() const { return birthplace_.is_elsewhere(); }
   void check_process() const;  ///< throws where it is
-  /// Whether there is a wire that takes device memory: as ACCDP_MPI_CUDA says, or the MPI library.
+  /// Whether there is a wire that takes device memory: as was asked for, else as the MPI library says.
   bool wire_takes_device_memory() const;
   Patience& patience(Channel channel) { return patience_[channel]; }
   /// Whether ranks outnumber the cores that this node has: of its machine's, if other nodes are there, too.
@@ -64,8 +65,7 @@ class Fabric {
   std::atomic<double> timeout_s;  ///< of operations that give none; any thread sets it
   // As set when the group was formed: ranks must not differ in them later.
   const std::size_t flat_bytes, eager_bytes;
-  const ReduceAlgorithm allreduce;  ///< between nodes
-  const bool by_mpi;                ///< the MPI library's own collectives, where it has them
+  const Asked asked;
 
   Machine machine;  ///< by which algorithms are chosen: equal on all ranks
 

@@ -50,11 +50,11 @@ std::size_t total_bytes(const Blocks& blocks) {
 /// Ranks that call with other options are in another operation, even where only the root's would count.
 std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& options) {
   std::uint64_t layout = layout_of(pieces);
-  for (std::uint64_t value :
-       {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
-        options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
-        static_cast<std::uint64_t>(options.algorithm), options.label, std::bit_cast<std::uint64_t>(options.bound.value),
-        std::uint64_t{options.bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
+  for (std::uint64_t value : {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
+                              options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
+                              static_cast<std::uint64_t>(*options.algorithm), options.label,
+                              std::bit_cast<std::uint64_t>(options.bound.value),
+                              std::uint64_t{options.bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
     layout = (layout ^ value) * 1099511628211u;
   return layout;
 }
@@ -65,7 +65,7 @@ Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd
              std::shared_ptr<Wire> wire)
     : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)),
       office_(std::make_unique<PostOffice>(fabric_)),
-      deterministic_(settings().deterministic == "on") {}
+      deterministic_(fabric_.asked.in_rank_order) {}
 
 Group::~Group() {
   close();
@@ -104,6 +104,12 @@ void Group::check_root(int root) const {
     usage("root=" + std::to_string(root) + ": expected 0 to " + std::to_string(size() - 1));
 }
 
+void Group::complete(StreamOptions& options) const {
+  options.lacking = fabric_.lacking_codecs();
+  if (!options.chunk_bytes) options.chunk_bytes = fabric_.asked.stream_chunk_bytes;
+  if (!options.algorithm) options.algorithm = fabric_.asked.bcast;
+}
+
 void Group::check_codec(const StreamOptions& options) const {
   if (!options.codec) return;
   if (const std::string reason = why_not_here(*options.codec); !reason.empty())
@@ -117,10 +123,11 @@ void Group::check_codec(const StreamOptions& options) const {
 }
 
 Collectives& Group::or_baseline(OpKind kind, Collectives& via) {
-  const bool by_mpi = fabric_.by_mpi || (kind == OpKind::kAllreduce && fabric_.allreduce == ReduceAlgorithm::kMpi);
+  const bool by_mpi =
+      fabric_.asked.by_mpi || (kind == OpKind::kAllreduce && fabric_.asked.allreduce == ReduceAlgorithm::kMpi);
   if (!by_mpi || size() == 1 || &via != &host_collectives()) return via;
   if (!fabric_.wire())
-    usage(std::string(name_of(kind)) + (fabric_.by_mpi ? " by ACCDP_BASELINE" : " by ACCDP_ALLREDUCE") +
+    usage(std::string(name_of(kind)) + (fabric_.asked.by_mpi ? " by ACCDP_BASELINE" : " by ACCDP_ALLREDUCE") +
           "=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
   return mpi_collectives();
 }
@@ -188,12 +195,12 @@ void Group::measure(double timeout_s) {
 void Group::bcast(Bytes data, Datatype type, int root, double timeout_s, Collectives& via) {
   check_root(root);
   Collectives& carrier = or_baseline(OpKind::kBcast, via);
-  collective(OpKind::kBcast, {.root = root, .type = type, .memory = via.memory()}, data.size(), timeout_s,
+  collective(OpKind::kBcast, {.root = root, .type = type, .memory = via.memory(fabric_.asked)}, data.size(), timeout_s,
              [&](Context& c) { carrier.bcast(c, data, root); });
 }
 
 StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOptions options, double timeout_s) {
-  options.lacking = fabric_.lacking_codecs();
+  complete(options);
   const ErrorBound& bound = options.bound;
   check_root(root);
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
@@ -229,7 +236,10 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
     usage("out has " + std::to_string(out.size()) + " bytes: expected " + std::to_string(in.size()));
   Collectives& reducing = how(OpKind::kAllreduce, via, type, op);
   collective(OpKind::kAllreduce,
-             {.layout = deterministic_, .type = type, .op = static_cast<std::uint8_t>(op), .memory = via.memory()},
+             {.layout = deterministic_,
+              .type = type,
+              .op = static_cast<std::uint8_t>(op),
+              .memory = via.memory(fabric_.asked)},
              in.size(), timeout_s, [&](Context& c) {
                apart(via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, -1); });
@@ -238,7 +248,7 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
 
 StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, StreamOptions options,
                                      std::span<float> residual, double timeout_s) {
-  options.lacking = fabric_.lacking_codecs();
+  complete(options);
   const Datatype type = pieces.empty() ? Datatype::kF32 : pieces.front().type;
   check_op(type, op);
   check_codec(options);
@@ -280,7 +290,7 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
               .root = root,
               .type = type,
               .op = static_cast<std::uint8_t>(op),
-              .memory = via.memory()},
+              .memory = via.memory(fabric_.asked)},
              in.size(), timeout_s, [&](Context& c) {
                apart(via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, root); });
@@ -292,8 +302,8 @@ void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype ty
   if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
     usage("outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
   Collectives& carrier = or_baseline(OpKind::kAllgather, via);
-  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type, .memory = via.memory()}, total_bytes(outs),
-             timeout_s, [&](Context& c) { carrier.allgather(c, in, outs); });
+  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type, .memory = via.memory(fabric_.asked)},
+             total_bytes(outs), timeout_s, [&](Context& c) { carrier.allgather(c, in, outs); });
 }
 
 void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type, ReduceOp op, double timeout_s,
@@ -306,7 +316,7 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
              {.layout = layout_of(ins) + deterministic_,
               .type = type,
               .op = static_cast<std::uint8_t>(op),
-              .memory = via.memory()},
+              .memory = via.memory(fabric_.asked)},
              total_bytes(ins), timeout_s, [&](Context& c) {
                apart(via, ins, {&out, 1}, own(rank(), 0),
                      [&](const auto& from) { reducing.reduce_scatter(c, from, out, {type, op, size()}); });
@@ -322,7 +332,7 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
       if (block.size() != in.size())
         usage("outs: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(in.size()));
   }
-  collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory()}, in.size(), timeout_s,
+  collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory(fabric_.asked)}, in.size(), timeout_s,
              [&](Context& c) {
                apart(via, in, outs, own(0, root), [&](ConstBytes from) { via.gather(c, from, outs, root); });
              });
@@ -337,7 +347,7 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
       if (block.size() != out.size())
         usage("ins: a block has " + std::to_string(block.size()) + " bytes, expected " + std::to_string(out.size()));
   }
-  collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory()}, out.size(), timeout_s,
+  collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory(fabric_.asked)}, out.size(), timeout_s,
              [&](Context& c) {
                apart(via, ins, {&out, 1}, own(root, 0), [&](const auto& from) { via.scatter(c, from, out, root); });
              });
@@ -351,12 +361,16 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
     usage("the block to itself has " + std::to_string(ins[rank()].size()) + " bytes in, " +
           std::to_string(outs[rank()].size()) + " out");
   Collectives& carrier = or_baseline(OpKind::kAlltoall, via);
-  collective(OpKind::kAlltoall, {.type = type, .memory = via.memory()}, total_bytes(ins), timeout_s, [&](Context& c) {
-    // On the node what is written to a block has been read there before; what goes to other nodes is read when it goes.
-    const bool is_one_node = c.topology().nodes() == 1;
-    const auto may_meet = [=, me = rank()](int in, int out) { return in == out && (is_one_node || in == me); };
-    apart(via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
-  });
+  collective(OpKind::kAlltoall, {.type = type, .memory = via.memory(fabric_.asked)}, total_bytes(ins), timeout_s,
+             [&](Context& c) {
+               // On the node what is written to a block has been read there before; what goes to other nodes is read
+               // when it goes.
+               const bool is_one_node = c.topology().nodes() == 1;
+               const auto may_meet = [=, me = rank()](int in, int out) {
+                 return in == out && (is_one_node || in == me);
+               };
+               apart(via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
+             });
 }
 
 void Group::abort(const std::string& reason) {

@@ -49,7 +49,9 @@ class Group {
   std::uint64_t streams_timed() const { return fabric_.experiences.heard(); }
   /// What a collective of so many bytes would do: plan.hpp.
   Plan plan(OpKind op, const Operand& operand) const {
-    return plan_of(op, operand, shape(), machine(), {fabric_.allreduce, fabric_.by_mpi});
+    Asked asked = fabric_.asked;
+    asked.in_rank_order = deterministic_;
+    return plan_of(op, operand, shape(), machine(), asked);
   }
   const Shape& shape() const { return fabric_.shape(); }
   const Machine& machine() const { return fabric_.machine; }
@@ -121,6 +123,7 @@ class Group {
   void check_root(int root) const;
   void check_message(const char* name, int rank, int least, std::int64_t tag) const;
   void check_codec(const StreamOptions& options) const;
+  void complete(StreamOptions& options) const;  ///< with what the caller left to the group
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.
   Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
   /// The MPI library's own, where the settings ask for them; else `via`.

@@ -87,7 +87,7 @@ void begin(Context& c) {
 
 class MpiCollectives final : public Collectives {
  public:
-  MemoryKind memory() const override { return MemoryKind::kHost; }
+  MemoryKind memory(const Asked&) const override { return MemoryKind::kHost; }
 
   void bcast(Context& c, Bytes data, int root) override {
     begin(c);

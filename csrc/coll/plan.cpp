@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/block_costs.hpp"
+#include "coll/ordered_costs.hpp"
 
 namespace accdp {
 namespace {
@@ -101,11 +102,11 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
   return way;
 }
 
-Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m) {
+Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m, const Asked& asked) {
   if (shape.nodes == 1) return {{shape.ranks == 1 ? "alone" : "chunks", 1, node_bcast(bytes, shape, m), ""}, {}};
-  const StreamOptions options = plain_stream();
+  const StreamOptions options = plain_stream(asked);
   const std::size_t chunk = std::min(options.chunk_bytes, frame_limit(shape.slot_bytes));
-  BcastAlgorithm chosen = options.algorithm;
+  BcastAlgorithm chosen = *options.algorithm;
   if (chosen == BcastAlgorithm::kAuto)
     chosen = choose_bcast(shape.nodes, at_least_one(ceil_div(bytes, chunk)), static_cast<double>(bytes), m.link);
   Plan plan{bcast_by(chosen, bytes, chunk, shape, m), {}};
@@ -186,20 +187,10 @@ Plan reduce_scatter(std::size_t all, const Shape& shape, const Machine& m) {
 
 Plan alltoall(std::size_t all, const Shape& shape, const Machine& m) {
   const std::size_t block = all / shape.ranks;
-  const double bytes = static_cast<double>(block);
   const AlltoallCut cut(shape);
-  const auto among = [&](int k) {
-    const std::size_t steps = k == 1 ? 1 : at_least_one(ceil_div(block, cut.share_bytes(k, shape.slot_bytes)));
-    return rounds(steps, bytes * (k - 1), bytes * (k - 1), m);
-  };
-  Estimate on_node = among(shape.node_ranks());
-  on_node.steps = among(shape.ranks_on_node_0()).steps;
-  if (shape.nodes == 1) return {{"chunks", 1, on_node += {0, 0, 0, block}, ""}, {}};
+  if (shape.nodes == 1) return {{"chunks", 1, alltoall_on_nodes(block, cut, shape, m) += {0, 0, 0, block}, ""}, {}};
   const auto way = [&](const char* name, bool along, const char* remark) -> Alternative {
-    Estimate e = alltoall_over_nodes(block, along, cut, shape, m);
-    e.seconds += on_node.seconds;
-    e.steps += on_node.steps - 1;  // the first step is that of the meeting
-    return {name, 1, e, remark};
+    return {name, 1, alltoall_estimate(block, along, cut, shape, m), remark};
   };
   const bool is_short = cut.by_leaders && block <= cut.limit;
   const char* along = cut.with_signatures ? kWithSignatures : "leaders";
@@ -234,12 +225,12 @@ void go_by_mpi(Plan& plan, const char* why) {
   plan.chosen = {mpi, 1, {.seconds = -1}, ""};
 }
 
-Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, ReduceAlgorithm asked) {
+Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
   const std::size_t bytes = operand.bytes;
   switch (op) {
-    case OpKind::kAllreduce: return reduction(operand, shape, machine, false, asked);
+    case OpKind::kAllreduce: return reduction(operand, shape, machine, false, asked.allreduce);
     case OpKind::kReduce: return reduction(operand, shape, machine, true);
-    case OpKind::kBcast: return bcast(bytes, shape, machine);
+    case OpKind::kBcast: return bcast(bytes, shape, machine, asked);
     case OpKind::kAllgather: return allgather(bytes, shape, machine);
     case OpKind::kReduceScatter: return reduce_scatter(bytes, shape, machine);
     case OpKind::kAlltoall: return alltoall(bytes, shape, machine);
@@ -247,6 +238,21 @@ Plan own_plan(OpKind op, const Operand& operand, const Shape& shape, const Machi
     case OpKind::kScatter: return scatter(bytes, shape, machine);
     default: throw UsageError(std::string("op=") + name_of(op) + ": there is no plan of it");
   }
+}
+
+bool is_reduction(OpKind op) {
+  return op == OpKind::kAllreduce || op == OpKind::kReduce || op == OpKind::kReduceScatter;
+}
+
+/// The one way in which the placement of ranks makes no difference, in place of those that were planned.
+Plan in_rank_order(OpKind op, std::size_t bytes, const Shape& shape, const Machine& m, const Plan& otherwise) {
+  const Estimate estimate = op == OpKind::kReduceScatter
+                                ? ordered_reduce_scatter_estimate(bytes / shape.ranks, shape, m)
+                                : ordered_reduce_estimate(bytes, shape, m, op == OpKind::kReduce);
+  Plan plan{{kRankOrder, 1, estimate, ""}, {otherwise.chosen}};
+  plan.others.insert(plan.others.end(), otherwise.others.begin(), otherwise.others.end());
+  for (Alternative& way : plan.others) way.remark = "sums by node first: not deterministic";
+  return plan;
 }
 
 }  // namespace
@@ -259,9 +265,13 @@ const std::vector<OpKind>& planned_ops() {
 }
 
 Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked) {
-  Plan plan = own_plan(op, operand, shape, machine, asked.allreduce);
+  const bool is_ordered = asked.in_rank_order && is_reduction(op);
+  Asked own = asked;
+  if (is_ordered) own.allreduce = ReduceAlgorithm::kAuto;  // nor is MPI asked
+  Plan plan = own_plan(op, operand, shape, machine, own);
   for (Alternative& way : plan.others)
     if (way.remark == kInDoubt && way.estimate.seconds >= plan.chosen.estimate.seconds) way.remark = "";
+  if (is_ordered) return shape.nodes == 1 ? plan : in_rank_order(op, operand.bytes, shape, machine, plan);
   if (shape.ranks == 1 || op == OpKind::kGather || op == OpKind::kScatter) return plan;  // MPI is not asked for those
   if (asked.by_mpi)
     go_by_mpi(plan, "ACCDP_BASELINE says mpi");

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "coll/asked.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
 
@@ -21,16 +22,10 @@ struct Plan {
   std::vector<Alternative> others;
 };
 
-/// What a group's settings ask for instead of the cheapest.
-struct Asked {
-  ReduceAlgorithm allreduce = ReduceAlgorithm::kAuto;
-  bool by_mpi = false;  ///< all of it, by the MPI library's own
-};
-
 /// bytes: of the array that one rank hands in: for allreduce, reduce, bcast all of it, for allgather and gather its
 /// block, and so for scatter, for reduce_scatter and alltoall all blocks, which are of one size. A root is rank 0.
-/// Throws UsageError for other operations. Reads the settings of bcast; else pure.
-Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked = {});
+/// Throws UsageError for other operations.
+Plan plan_of(OpKind op, const Operand& operand, const Shape& shape, const Machine& machine, const Asked& asked);
 
 /// Operations that plan_of() takes.
 const std::vector<OpKind>& planned_ops();

@@ -145,7 +145,7 @@ namespace {
 /// The way to go between nodes. All ranks must choose alike, so not by what one of them measured.
 Choice choice_for(const Context& c, const Operand& operand, bool receiver_only) {
   return receiver_only ? choose_reduce(operand, c.shape(), c.machine())
-                       : choose_allreduce(operand, c.shape(), c.machine(), c.allreduce_algorithm());
+                       : choose_allreduce(operand, c.shape(), c.machine(), c.asked().allreduce);
 }
 
 /// Piece by piece, so that little memory is needed also for long messages, for which auto goes another way.

@@ -7,19 +7,19 @@
 #include <algorithm>
 
 #include "coll/algorithms.hpp"
+#include "coll/ordered_costs.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kSegment = 4 << 20;
-constexpr std::size_t kLine = 64;
-
-/// Slice `rank` of `ranks` nearly equal ones, of which none is longer than the first: where it begins in `bytes`, and
-/// its end.
+/// Slice `rank` of a segment of so many bytes: where it begins, and its end.
 std::pair<std::size_t, std::size_t> slice(std::size_t bytes, int rank, int ranks) {
-  const std::size_t each = (bytes + ranks * kLine - 1) / (ranks * kLine) * kLine;
+  const std::size_t each = ordered_slice_bytes(bytes, ranks);
   return {std::min(bytes, rank * each), std::min(bytes, (rank + 1) * each)};
 }
+
+/// slice: the longest of what ranks send each other in the first segment.
+void note(Context& c, std::size_t slice) { c.note({kRankOrder, 1, ordered_message_bytes(slice, c.shape())}); }
 
 /// All-to-all of `ins`, whose part for this rank is as long everywhere as `result`, and reduces what came.
 void exchange_and_reduce(Context& c, const std::vector<ConstBytes>& ins, Bytes room, Bytes result,
@@ -40,10 +40,12 @@ void reduce_in_rank_order(Context& c, ConstBytes in, Bytes out, const Reduction&
   const int ranks = c.topology().size(), me = c.topology().rank();
   if (c.topology().nodes() == 1) return reduce_to(c, in, out, how, receiver);
   c.meet();
-  const Bytes room = c.scratch(std::min(in.size(), kSegment) + ranks * kLine);
-  const Bytes sums = receiver < 0 ? Bytes() : c.scratch(std::min(in.size(), kSegment));
-  for (std::size_t at = 0; at < in.size(); at += kSegment) {
-    const std::size_t bytes = std::min(kSegment, in.size() - at);
+  const std::size_t longest = ordered_slice_bytes(std::min(in.size(), kOrderedSegment), ranks);
+  note(c, longest);
+  const Bytes room = c.scratch(ranks * longest);
+  const Bytes sums = receiver < 0 ? Bytes() : c.scratch(longest);
+  for (std::size_t at = 0; at < in.size(); at += kOrderedSegment) {
+    const std::size_t bytes = std::min(kOrderedSegment, in.size() - at);
     std::vector<ConstBytes> ins;
     std::vector<Bytes> results;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -67,10 +69,11 @@ void reduce_in_rank_order(Context& c, ConstBytes in, Bytes out, const Reduction&
 void reduce_scatter_in_rank_order(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) {
   if (c.topology().nodes() == 1) return reduce_scatter(c, ins, out, how);
   c.meet();
-  const std::size_t most = std::max(kSegment / ins.size() / kLine * kLine, kLine);
+  const std::size_t most = ordered_piece_bytes(c.topology().size());
   const Bytes room = c.scratch(ins.size() * std::min(out.size(), most));
   std::size_t longest = 0;
   for (const ConstBytes& block : ins) longest = std::max(longest, block.size());
+  note(c, std::min(longest, most));
   for (std::size_t at = 0; at < longest; at += most) {
     auto piece = [&](auto block) {
       const std::size_t begin = std::min(at, block.size());

@@ -5,7 +5,6 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
-#include "base/settings.hpp"
 #include "codec/delta.hpp"
 
 namespace accdp {
@@ -29,10 +28,10 @@ StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, 
   StreamOptions options;
   options.automatic = codec == "auto";
   if (codec != "auto" && codec != "none") options.codec = &codec_named(codec);
-  options.chunk_bytes = chunk_bytes ? chunk_bytes : static_cast<std::size_t>(settings().codec_chunk_bytes);
-  if (options.chunk_bytes < (4 << 10) || options.chunk_bytes > (16 << 20) || options.chunk_bytes % (4 << 10))
+  options.chunk_bytes = chunk_bytes;
+  if (chunk_bytes && (chunk_bytes < (4 << 10) || chunk_bytes > (16 << 20) || chunk_bytes % (4 << 10)))
     throw UsageError("chunk_bytes=" + std::to_string(chunk_bytes) + ": expected 4096 to 16777216, a multiple of 4096");
-  options.algorithm = bcast_algorithm_named(algorithm.empty() ? settings().bcast_algorithm : algorithm);
+  if (!algorithm.empty()) options.algorithm = bcast_algorithm_named(algorithm);
   return options;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,11 @@ namespace accdp {
 
 /// How a stream is to be encoded: what the caller asked for.
 struct StreamOptions {
-  bool automatic = true;            ///< the root chooses by sampling, the codecs' speeds and the link's
-  const CodecRow* codec = nullptr;  ///< else: this one for all tensors that it takes; null: none
-  std::size_t chunk_bytes = 0;
-  BcastAlgorithm algorithm = BcastAlgorithm::kAuto;
-  ErrorBound bound;
+  bool automatic = true;                    ///< the root chooses by sampling, the codecs' speeds and the link's
+  const CodecRow* codec = nullptr;          ///< else: this one for all tensors that it takes; null: none
+  std::size_t chunk_bytes = 0;              ///< 0: what was asked for when the group was formed; so if the next is none
+  std::optional<BcastAlgorithm> algorithm;  ///< of a broadcast
+  ErrorBound bound = {};
   std::uint64_t label = 0;          ///< hash of the tensors' names; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
@@ -27,7 +28,7 @@ struct StreamOptions {
   bool encodes_far = false, decodes_far = false;
 };
 
-/// From names; chunk_bytes 0 and algorithm "" mean the settings'. Throws UsageError.
+/// From names; chunk_bytes 0 and algorithm "" mean the group's. Throws UsageError.
 StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm);
 
 /// What one broadcast did on this rank.

@@ -7,7 +7,6 @@
 
 #include "base/error.hpp"
 #include "base/keep.hpp"
-#include "base/settings.hpp"
 #include "device/cuda_reduce.hpp"
 #include "gpu/device_messages.hpp"
 #include "gpu/gpu_pipeline.hpp"
@@ -58,21 +57,25 @@ std::size_t total_bytes(const std::vector<Block>& blocks) {
   return bytes;
 }
 
-bool goes_through_host() { return settings().gpu_path == "staged"; }
+/// Of what is staged. Other ranks may hand in host memory where this rank's looks like it, and then know nothing of
+/// chunks.
+std::size_t chunk_bytes(const Asked& asked) {
+  return asked.stages_devices ? std::numeric_limits<std::size_t>::max() / 4 : asked.device_slot_bytes;
+}
 
 }  // namespace
 
 void DevicePath::State::make_pool(Context& c) {
   is_pool_made = true;
   nodes = c.topology().nodes();
-  if (goes_through_host())
+  if (c.asked().stages_devices)
     why_not = "ACCDP_GPU_PATH=staged";
   else if (c.shape().node_ranks() > static_cast<int>(kMostSources))
     why_not = "more than " + std::to_string(kMostSources) + " ranks on a node";
   else
     why_not.clear();
   if (!why_not.empty()) return;
-  pool = std::make_unique<Pool>(c, device, static_cast<std::size_t>(settings().gpu_slot_bytes));
+  pool = std::make_unique<Pool>(c, device, c.asked().device_slot_bytes);
   why_not = pool->why_not();
   if (pool->is_usable()) load_reductions();
 }
@@ -208,12 +211,8 @@ DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int devic
   path_->admit(device, stream);
 }
 
-MemoryKind DeviceCollectives::memory() const { return goes_through_host() ? MemoryKind::kHost : MemoryKind::kDevice; }
-
-/// Other ranks may hand in host memory where this rank's looks like it, and then know nothing of chunks.
-std::size_t DeviceCollectives::chunk_bytes() const {
-  return goes_through_host() ? std::numeric_limits<std::size_t>::max() / 4
-                             : static_cast<std::size_t>(settings().gpu_slot_bytes);
+MemoryKind DeviceCollectives::memory(const Asked& asked) const {
+  return asked.stages_devices ? MemoryKind::kHost : MemoryKind::kDevice;
 }
 
 Collectives& DeviceCollectives::in_rank_order() {
@@ -258,8 +257,8 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
       [&](Staging& staging, cudaStream_t stream) {
         DevicePath::State& state = *path_->state_;
         if (state.goes_over_gpus(c, data.size())) return bcast_over_gpus(c, *state.pool, *state.hierarchy, data, root);
-        staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(), stream,
-                          [&](ConstBytes in, Bytes out) {
+        staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(c.asked()),
+                          stream, [&](ConstBytes in, Bytes out) {
                             // A root's chunk is only read.
                             on_host().bcast(c, is_root ? Bytes(const_cast<std::byte*>(in.data()), in.size()) : out,
                                             root);
@@ -276,7 +275,7 @@ void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Re
           return (in_rank_order_ ? reduce_in_rank_order_over_gpus : reduce_over_gpus)(c, *state.pool, *state.hierarchy,
                                                                                       in, out, how, receiver);
         const bool wanted = receiver < 0 || receiver == c.topology().rank();
-        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(), stream,
+        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(c.asked()), stream,
                           [&](ConstBytes part, Bytes result) { on_host().reduce_to(c, part, result, how, receiver); });
       });
 }

@@ -39,7 +39,7 @@ class DeviceCollectives final : public Collectives {
   /// `stream`: a cudaStream_t. Throws as admit() does.
   DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream);
 
-  MemoryKind memory() const override;
+  MemoryKind memory(const Asked& asked) const override;
   void bcast(Context& context, Bytes data, int root) override;
   void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver) override;
   void allgather(Context& context, ConstBytes in, const std::vector<Bytes>& outs) override;
@@ -55,7 +55,6 @@ class DeviceCollectives final : public Collectives {
   void run(Context& context, Shared shared, Staged staged);
   template <class Algorithm>
   void whole(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Algorithm algorithm);
-  std::size_t chunk_bytes() const;
   /// For what is staged.
   Collectives& on_host() const { return in_rank_order_ ? ordered_collectives() : host_collectives(); }
 

@@ -76,9 +76,9 @@ void plans_of_any_size() {
   const Shape shape = shape_of(4096, 8);
   for (OpKind op : planned_ops()) {
     // Of 16 GiB the way through 4096 nodes is a small part.
-    const double shorter = plan_of(op, std::size_t{16} << 30, shape, {}).chosen.estimate.seconds;
+    const double shorter = plan_of(op, std::size_t{16} << 30, shape, {}, {}).chosen.estimate.seconds;
     const auto began = Clock::now();
-    const double longer = plan_of(op, std::size_t{16} << 40, shape, {}).chosen.estimate.seconds;
+    const double longer = plan_of(op, std::size_t{16} << 40, shape, {}, {}).chosen.estimate.seconds;
     CHECK(Clock::now() - began < std::chrono::milliseconds(500));
     CHECK(longer > 900 * shorter && longer < 1100 * shorter);
   }
@@ -102,10 +102,24 @@ class AsPlanned {
   explicit AsPlanned(const std::vector<int>& nodes, double cores = kOwnCores)
       : nodes_(nodes), cores_(cores), all_here_(std::ssize(nodes)), sent_(nodes.size()) {}
 
-  void run(const std::vector<std::size_t>& counts) {
+  void run(const std::vector<std::size_t>& counts, const std::vector<OpKind>& ops = planned_ops()) {
     const auto body = [&](Group& group) {
       for (std::size_t count : counts)
-        for (OpKind op : planned_ops()) check(group, op, count);
+        for (OpKind op : ops) check(group, op, count);
+    };
+    run_nodes(nodes_, body, cores_);
+  }
+
+  /// As many bytes for each rank: the plan does not know which ranks have a line less.
+  void run_in_rank_order(const std::vector<std::size_t>& lines) {
+    const auto body = [&](Group& group) {
+      group.set_deterministic(true);
+      const std::size_t each = 64 / sizeof(float);
+      for (std::size_t count : lines) {
+        check(group, OpKind::kAllreduce, count * each * group.size());
+        check(group, OpKind::kReduce, count * each * group.size());
+        check(group, OpKind::kReduceScatter, count * each);
+      }
     };
     run_nodes(nodes_, body, cores_);
   }
@@ -187,8 +201,19 @@ void any_ranks_anywhere() {
         }
         AsPlanned(nodes, below(2) ? kSharedCores : kOwnCores)
             .run({0, 1, below(64), below(floats / 4), below(floats), below(4 * floats)});
+        AsPlanned(nodes).run_in_rank_order({0, 1, below(8), below(floats / 16), below(floats / 4)});
       }
     }
+}
+
+/// So many ranks that a slot has no room for the sizes of what an alltoall sends.
+void many_ranks() {
+  set_setting("ACCDP_CHUNK_BYTES", "4k");
+  std::vector<int> nodes(46);
+  std::fill(nodes.begin() + 23, nodes.end(), 1);
+  CHECK(!AlltoallCut(Shape::even(2, 23, 4096)).by_leaders);
+  AsPlanned(nodes).run({0, 1, 100}, {OpKind::kAlltoall});
+  AsPlanned(nodes).run_in_rank_order({1, 2});
 }
 
 /// Messages that leaders hold piece by piece.
@@ -219,4 +244,5 @@ int main() {
     for (double cores : {kOwnCores, kSharedCores}) AsPlanned(nodes, cores).run({0, 16, 250, 3000, 20'000, 100'000});
   any_ranks_anywhere();
   pieces();
+  many_ranks();
 }

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from accdp_comm import UsageError, _core, cli, plan
+from accdp_comm import UsageError, _core, cli, plan, settings
 
 SIZES = [0, 8, 4 << 10, 64 << 10, 1 << 20, 64 << 20, 1 << 30]
 SHAPES = ["1x1", "1x4", "2x1", "2x2", "4x1", "3x5", "64x8", "4096x4"]
 
 
-def found(op: str, nbytes: int, shape: str, link: float = 1.25e8) -> plan.Plan:
+def found(op: str, nbytes: int, shape: str, link: float = 1.25e8, deterministic: bool | None = None) -> plan.Plan:
     machine = _core.Machine()
     machine.link_bytes_per_s = link
-    return plan.plan_of(op, nbytes, plan.declared_shape(shape), machine, "given")
+    return plan.plan_of(op, nbytes, plan.declared_shape(shape), machine, "given", deterministic)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -29,10 +29,23 @@ def test_the_choice_is_the_cheapest(op, shape):
 
 
 def test_docs_tell_every_way():
-    """Steps and bytes on the wire of each, in a table."""
+    """Steps and bytes on the wire of each, in a table; and of no other."""
     page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
-    for name, _ in [*_core.reduce_algorithms(), *_core.bcast_algorithms()]:
+    named = {name for name, _ in [*_core.reduce_algorithms(), *_core.bcast_algorithms()]}
+    for name in named:
         assert name == "auto" or f"\n| {name} | " in page, name
+    table = page.partition("\n### What plan() calls them\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| ")]
+    told = {(op, name) for ops, name in rows[1:] for op in ops.split(", ")}
+    planned = set()
+    for op in _core.planned_ops():
+        for shape in [*SHAPES, "300x40"]:
+            for nbytes in SIZES:
+                for deterministic in (False, True):
+                    it = found(op, nbytes, shape, deterministic=deterministic)
+                    planned |= {(op, way.algorithm) for way in (it.chosen, *it.others)}
+    elsewhere = {(op, name) for op in ("allreduce", "reduce", "bcast") for name in named}
+    assert planned - elsewhere <= told and told <= planned, (planned - elsewhere) ^ told
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "1x1"])
@@ -40,6 +53,33 @@ def test_docs_tell_every_way():
 def test_more_bytes_never_take_less_time(op, shape):
     seconds = [found(op, nbytes, shape).seconds for nbytes in SIZES]
     assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "1x1"])
+@pytest.mark.parametrize("op", ["allreduce", "reduce", "reduce_scatter"])
+def test_reductions_in_rank_order(op, shape):
+    """Time grows with bytes, and no less is sent than without: every rank's contribution, not its node's."""
+    plans = [found(op, nbytes, shape, deterministic=True) for nbytes in SIZES]
+    seconds = [it.seconds for it in plans]
+    assert seconds == sorted(seconds)
+    if plans[0].shape.nodes == 1:
+        assert [it.chosen for it in plans] == [found(op, nbytes, shape).chosen for nbytes in SIZES]
+        return
+    assert {it.algorithm for it in plans} == {"rank_order"}
+    nodes, local = plans[0].shape.nodes, plans[0].shape.local_size
+    nbytes, sent = SIZES[-1], plans[-1].chosen.wire_bytes
+    least = (local + (op == "allreduce")) * nbytes * (nodes - 1) // nodes
+    # Sizes, 8 bytes from each rank to each other, for each 4 MiB.
+    assert 0.999 * least <= sent < 1.1 * least and plans[-1].seconds >= least / 1.25e8
+    usual = found(op, nbytes, shape)
+    assert usual.seconds <= plans[-1].seconds and usual.algorithm in {way.algorithm for way in plans[-1].others}
+
+
+def test_the_setting_asks_for_rank_order():
+    with settings.override(deterministic="on", allreduce="ring", baseline="mpi"):
+        assert found("allreduce", 4096, "2x2").algorithm == "rank_order"
+        assert found("allreduce", 4096, "1x2").algorithm == "flat"  # nor does MPI do it on one node
+        assert found("bcast", 4096, "2x2").algorithm == "mpi"
 
 
 @pytest.mark.parametrize("shape", ["2x1", "2x2", "4x1", "4x2", "16x2"])
@@ -101,6 +141,8 @@ def test_command(capsys):
     assert "allreduce of 64 MiB by 4 ranks on 2 nodes of 2" in text and "* pipeline" in text and "0.125 GB/s" in text
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["algorithm"] == "pipeline"
+    assert cli.main([*words, "--deterministic"]) == 0
+    assert "* rank_order" in capsys.readouterr().out
     assert cli.main(["info", "--plan", "alltoall", "4G", "--topology", "999999x2000"]) == 0
     assert " 36.38 TiB " in capsys.readouterr().out  # 3.725e+04 GiB would touch the column before
     assert cli.main(["info", "--plan", "allreduce", "1k"]) == 0
@@ -127,6 +169,7 @@ def test_slots_grow_with_the_ranks_of_a_node(capsys, op):
         (["--plan", "bcast", "64", "--topology", "2"], "topology: expected NODESxRANKS, such as 2x4, got '2'"),
         (["--plan", "bcast", "64", "--link", "1"], "link: expected a rate"),
         (["--link", "1Gbit"], "--link: expected --plan too"),
+        (["--deterministic"], "--deterministic: expected --plan too"),
     ],
 )
 def test_mistakes_are_one_line(capsys, words, said):

@@ -67,7 +67,14 @@ Journey allreduce_journey(const Journey& message, int nodes, int lanes) noexcept
   return journey;
 }
 
-double plain_seconds(const Journey& j) noexcept {
+double plain_seconds(const Journey& encoded) noexcept {
+  Journey j = encoded;
+  if (j.plain_threads != 1) {
+    j.bytes /= j.plain_threads;
+    j.link_bytes_per_s /= j.plain_threads;
+    j.cores /= j.plain_threads;
+    j.own_work_s_per_byte = j.plain_work_s_per_byte;
+  }
   const double fill = (j.links - 1) * std::min(j.chunk_bytes, j.bytes) / j.link_bytes_per_s;
   return j.bytes * pace(j, 1, {}) + fill + j.links * j.link_latency_s;
 }

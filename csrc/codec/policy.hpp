@@ -33,6 +33,8 @@ struct Journey {
   double own_encodes = 0, own_decodes = 0;
   /// Of an allreduce: what its thread does besides for each byte that it sends, encoded or not: copies and sums.
   double own_work_s_per_byte = 0;
+  /// Of an allreduce that as it is goes by so many times as many threads: what each of these does besides.
+  double plain_threads = 1, plain_work_s_per_byte = 0;
 };
 
 /// What one of `lanes` threads of each of `nodes` nodes does in an allreduce. `message` is the whole of it, with a

@@ -21,11 +21,13 @@
 #include "codec/residual.hpp"
 #include "codec/spread.hpp"
 #include "coll/measure.hpp"
+#include "coll/ordered_costs.hpp"
+#include "coll/sum_journey.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kLeastChunk = 16 << 10, kChunkStep = 4 << 10, kLeastFrame = 1 << 10;
+constexpr std::size_t kChunkStep = 4 << 10, kLeastFrame = 1 << 10;
 constexpr std::size_t kWorthMeasuring = 1 << 20;  // bytes: what measuring the link costs is soon made up for
 constexpr int kFramesPerLane = 4;                 // at least, where the message is long enough: so that stages overlap
 
@@ -174,13 +176,6 @@ double share_of_sum(Datatype type, double bound, int contributions, double divis
   return best;
 }
 
-/// Who speaks: not all ranks where that made frames so short that their heads, and tables of codes, were much of them.
-int lanes_of_frames(const Context& c, std::size_t bytes) {
-  const int lanes = lanes_for(bytes, c.shape(), c.machine());
-  const std::size_t share = c.shape().slot_bytes / (std::size_t(c.topology().nodes()) * lanes);
-  return share >= std::min(kLeastChunk, c.shape().slot_bytes / 4) ? lanes : 1;
-}
-
 /// Short enough that every lane has several frames, long enough to be worth a message. Where there are lanes a segment,
 /// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
@@ -188,7 +183,7 @@ std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, in
   const std::size_t even = bytes / (shares * kFramesPerLane) / kChunkStep * kChunkStep;
   const std::size_t slot_share = c.shape().slot_bytes / shares / 16 * 16;
   const std::size_t fits = lanes > 1 ? slot_share : std::max(slot_share, kLeastFrame);
-  return std::min({asked, std::max(even, kLeastChunk), fits});
+  return std::min({asked, std::max(even, kLeastEncodedFrame), fits});
 }
 
 /// What one thread sends of a message.
@@ -214,7 +209,7 @@ class OverNodes {
         contributions_(lossy_where(std::move(pieces), options.bound)),
         sums_(contributions_),
         data_(whole(contributions_)),
-        lanes_(lanes_of_frames(c, data_.size())),
+        lanes_(encoding_lanes(data_.size(), c.shape(), c.machine())),
         plan_(contributions_, chunk_for(c, data_.size(), options.chunk_bytes, lanes_)),
         grid_(frames_of(plan_), nodes_, lanes_),
         codec_(c, contributions_, sums_, plan_, options_, divisor_, residual, report),
@@ -351,12 +346,10 @@ class OverNodes {
   }
 
   Journey journey() {
-    Journey journey = allreduce_journey(
+    Journey journey = sum_journey(
         {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
          c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},
-        nodes_, lanes_);
-    journey.own_work_s_per_byte =
-        pipeline_work_seconds(data_.size(), c_.shape(), c_.machine(), lanes_) / std::max(journey.bytes, 1.0);
+        c_.shape(), c_.machine());
     // Who owns a sum rounds it to what the others decode, which costs about as much as decoding it.
     if (is_lossy(options_.bound)) journey.own_decodes += 0.5 / (nodes_ - 1);
     return journey;
@@ -417,7 +410,7 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
   if (c.topology().nodes() == 1 || bytes == 0 || in_rank_order) {
     if (options.far) fetch_all(*options.far, pieces);
     const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
-    if (in_rank_order) report.algorithm = "rank_order";
+    if (in_rank_order) report.algorithm = kRankOrder;
     (in_rank_order ? reduce_in_rank_order : reduce_to)(c, data, data, how, -1);
   } else {
     c.meet();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "coll/sum_journey.hpp"
 #include "coll/wire_reduction.hpp"
 #include "group_checks.hpp"
 
@@ -110,8 +111,32 @@ void changing_data(Group& group) {
   }
 }
 
+/// Where ranks of a node are so many that their frames were too short to be encoded, leaders alone encode; but what is
+/// not encoded goes by all, and a codec has to be better than that.
+void lanes_of_what_is_not_encoded() {
+  Machine machine;
+  machine.link = {12.5e9, 5e-6};
+  constexpr double kBytes = 64 << 20, kCores = 8;
+  const Journey message{kBytes, 16 << 10, 1, machine.link.bytes_per_s, machine.link.latency_s, 0.4e-9, kCores};
+  const auto by = [&](int lanes, const Shape& shape) {
+    Journey journey = allreduce_journey(message, shape.nodes, lanes);
+    journey.own_work_s_per_byte = pipeline_work_seconds(std::size_t(kBytes), shape, machine, lanes) / journey.bytes;
+    return journey;
+  };
+  const Shape few = Shape::even(4, 4), many = Shape::even(16, 8);
+  CHECK(encoding_lanes(std::size_t(kBytes), few, machine) == 4 && lanes_for(std::size_t(kBytes), few, machine) == 4);
+  CHECK(encoding_lanes(std::size_t(kBytes), many, machine) == 1 && lanes_for(std::size_t(kBytes), many, machine) == 8);
+  CHECK(plain_seconds(sum_journey(message, few, machine)) == plain_seconds(by(4, few)));
+  const Journey journey = sum_journey(message, many, machine);
+  const CodecCost codec{8, 100e9, 100e9};
+  CHECK(std::abs(plain_seconds(journey) / plain_seconds(by(8, many)) - 1) < 1e-9);
+  CHECK(encoded_seconds(journey, codec) == encoded_seconds(by(1, many), codec));
+  CHECK(choose_codec(by(1, many), {{codec}}) == 0 && choose_codec(journey, {{codec}}) == -1);
+}
+
 int main() {
   grids();
+  lanes_of_what_is_not_encoded();
   set_setting("ACCDP_CACHE_DIR", "-");
   for (const char* chunk : {"4k", "64k"}) {
     set_setting("ACCDP_FLAT_BYTES", "1k");

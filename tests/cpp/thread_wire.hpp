@@ -33,7 +33,8 @@ class Mail {
   std::mutex mutex;
   std::map<Route, std::deque<std::shared_ptr<Letter>>> letters;
   int slow = -1;  ///< a rank that seldom looks at what has come
-  /// Where set: what a message of a collective becomes on its way, in the receiver's room; returns its length then.
+  /// Where set: what a message of a collective becomes on its way, a result too, in the receiver's room; returns its
+  /// length then.
   std::function<std::size_t(accdp::Bytes room, std::size_t bytes)> arrives;
   std::size_t most_kept = 0;  ///< of collectives: letters of one route that lay there at once
 };
@@ -147,7 +148,9 @@ class ThreadWire : public accdp::Wire {
       const std::size_t fits = std::min(letter.data.size(), posted.front().data.size());
       if (fits) std::memcpy(posted.front().data.data(), letter.data.data(), fits);
       std::size_t& received = received_[posted.front().id] = letter.data.size();
-      if (mail_->arrives && std::get<2>(route) == kCollective && received <= posted.front().data.size())
+      const int tag = std::get<2>(route);
+      const bool is_of_collective = tag == kCollective || tag == kResult;
+      if (mail_->arrives && is_of_collective && received <= posted.front().data.size())
         received = mail_->arrives(posted.front().data, received);
       letter.taken = true;
     }

@@ -61,6 +61,45 @@ def test_missing_rows_fail_and_new_ones_do_not(tmp_path, capsys):
     assert "missing  bcast accdp 4 B" in out and "1 missing, 1 new" in out
 
 
+@pytest.mark.parametrize(
+    ("op", "peer", "nbytes", "ranks", "wanted"),
+    [
+        ("gather", "gloo", 64, 2, 2.0),
+        ("bcast", "gloo", 1024, 2, 15.0),
+        ("bcast", "gloo", 4096, 2, None),
+        ("allreduce", "gloo", 1 << 20, 2, 4.0),
+        ("allreduce", "gloo", 64, 1024, 4.0),  # more ranks than cores
+        ("allreduce", "mpich", 16 << 20, 2, 1.8),
+        ("allreduce", "openmpi", 64, 2, 0.9),
+        ("bcast", "mpich", 16 << 20, 2, 0.9),
+        ("gather", "mpich", 64, 2, None),
+    ],
+)
+def test_marks_that_are_missed_are_counted(monkeypatch, op, peer, nbytes, ranks, wanted):
+    """The best peer counts; just reached is reached."""
+    monkeypatch.setattr(compare.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert compare.mark(op, ranks, nbytes, peer) == wanted
+    backend = "accdp-torch" if peer == "gloo" else "accdp"
+    for factor, reached in ((1.0, 1), (0.99, 0)):
+        ours = row(op, backend, nbytes, us=1.0, ranks=ranks)
+        lines = compare.table([ours, row(op, peer, nbytes, us=factor * (wanted or 1), ranks=ranks)])
+        assert len(lines) == 3
+        if wanted is None:
+            assert lines[-1] == "0 of 0 marks reached"
+            continue
+        assert lines[-1] == f"{reached} of 1 marks reached" and lines[1].endswith(
+            f"{wanted:g} {'yes' if reached else 'NO'}"
+        )
+
+
+def test_all_marks_are_in_the_sum():
+    rows = [row("gather", "accdp-torch", nbytes, us=10.0) for nbytes in (4, 64, 1024)]
+    rows += [row("gather", "gloo", nbytes, us=us) for nbytes, us in ((4, 21.0), (64, 19.0), (1024, 40.0))]
+    lines = compare.table(rows)
+    assert [line.split()[-1] for line in lines[1:-1]] == ["yes", "NO", "yes"]
+    assert lines[-1] == "2 of 3 marks reached"
+
+
 def compare_command(*words: str) -> jobs.Result:
     return jobs.run([sys.executable, str(BENCH / "compare.py"), *words])
 

@@ -16,10 +16,10 @@
 #include "base/error.hpp"
 #include "check.hpp"
 #include "codec/codec.hpp"
-#include "codec/crc32c.hpp"
 #include "codec/delta.hpp"
 #include "codec/frame.hpp"
 #include "codec/nvcomp_api.hpp"
+#include "frame_sums.hpp"
 
 using namespace accdp;
 
@@ -71,26 +71,12 @@ void read_message(const Shape& shape, ConstBytes message) {
 /// The bytes as head and records of a frame whose sums are made to fit.
 void read_repaired(const Shape& shape, ConstBytes data) {
   std::vector<std::byte> message(data.begin(), data.end());
-  const std::size_t first = sizeof(FrameHead) + shape.chunks.size() * sizeof(ChunkRecord);
-  if (message.size() < first) return;
-  std::size_t at = first;
+  if (message.size() < sizeof(FrameHead) + shape.chunks.size() * sizeof(ChunkRecord)) return;
   for (std::size_t i = 0; i < shape.chunks.size(); ++i) {
-    std::byte* place = message.data() + sizeof(FrameHead) + i * sizeof(ChunkRecord);
-    ChunkRecord record;
-    std::memcpy(&record, place, sizeof record);
-    const CodecRow* codec = find_codec(record.codec);
+    const CodecRow* codec = find_codec(record_of(message, i).codec);
     if (codec && codec->trusts_input) return;
-    at = (at + 15) / 16 * 16;
-    if (at <= message.size() && record.stored <= message.size() - at)
-      record.crc = crc32c(ConstBytes(message).subspan(at, record.stored));
-    at += record.stored;
-    std::memcpy(place, &record, sizeof record);
   }
-  FrameHead head;
-  std::memcpy(&head, message.data(), sizeof head);
-  const std::uint32_t partial = crc32c(ConstBytes(message).first(offsetof(FrameHead, crc)));
-  head.crc = crc32c(ConstBytes(message).subspan(sizeof head, first - sizeof head), partial);
-  std::memcpy(message.data(), &head, sizeof head);
+  repair_sums(message, shape.chunks.size());
   read_message(shape, message);
 }
 

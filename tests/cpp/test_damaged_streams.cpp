@@ -1,6 +1,10 @@
-// What a node gets of a compressed broadcast is damaged on the way: flipped, cut or followed by more. All ranks fail
-// with CodecError, in this call or the next, or what arrived is right all the same (between chunks lies padding).
+// What a node gets of a compressed broadcast or allreduce, contributions and sums, is damaged on the way: flipped, cut,
+// followed by more or something else. All ranks fail with CodecError, in this call or the next, or what arrived is
+// right all the same (between chunks lies padding).
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <functional>
 #include <random>
 
 #include "group_checks.hpp"
@@ -8,12 +12,24 @@
 constexpr std::size_t kValues = 100'000;
 enum Damage { kFlip, kCut, kEnlarge, kOther, kKinds };
 
-std::vector<float> weights() {
-  std::mt19937 random(3);
+using Floats = std::vector<float>;
+
+/// What one rank has; sums of it are exact.
+Floats weights(int rank) {
+  std::mt19937 random(3 + rank);
   std::normal_distribution<float> normal(0, 0.02F);
-  std::vector<float> values(kValues);
-  for (float& value : values) value = normal(random);
+  Floats values(kValues);
+  for (float& value : values) value = std::round(normal(random) * 65536) / 65536;
   return values;
+}
+
+Floats sum_of_weights(int ranks) {
+  Floats sum = weights(0);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const Floats more = weights(rank);
+    std::transform(sum.begin(), sum.end(), more.begin(), sum.begin(), std::plus<>());
+  }
+  return sum;
 }
 
 /// Counts the frames, and damages one of them.
@@ -37,17 +53,22 @@ struct Fault {
   }
 };
 
-/// How many ranks failed.
+/// How many ranks failed. algorithm: of a broadcast, or "allreduce".
 int run(const std::vector<int>& nodes, const std::string& algorithm, Fault& fault) {
-  const std::vector<float> wanted = weights();
+  const int ranks = static_cast<int>(nodes.size());
+  const bool sums = algorithm == "allreduce";
+  const Floats wanted = sums ? sum_of_weights(ranks) : weights(0);
   std::atomic<int> failed{0};
   const auto mail = std::make_shared<Mail>();
   mail->arrives = [&](Bytes room, std::size_t bytes) { return fault(room, bytes); };
   const Body body = [&](Group& group) {
-    std::vector<float> values = group.rank() == 0 ? wanted : std::vector<float>(kValues);
-    const Bytes memory = std::as_writable_bytes(std::span(values));
+    Floats values = sums || group.rank() == 0 ? weights(group.rank()) : Floats(kValues);
+    const std::vector<Piece> pieces{{std::as_writable_bytes(std::span(values)), Datatype::kF32}};
     try {
-      group.bcast_stream({{memory, Datatype::kF32}}, 0, stream_options("fpk", 8192, algorithm));
+      if (sums)
+        group.allreduce_stream(pieces, ReduceOp::kSum, stream_options("fpk", 8192, ""), {});
+      else
+        group.bcast_stream(pieces, 0, stream_options("fpk", 8192, algorithm));
       group.barrier();
       CHECK(values == wanted);
     } catch (const CodecError&) {
@@ -59,19 +80,20 @@ int run(const std::vector<int>& nodes, const std::string& algorithm, Fault& faul
 }
 
 int main() {
-  int detected = 0, damaged = 0;
-  for (const auto& nodes : std::vector<std::vector<int>>{{0, 1, 2}, {0, 0, 1, 1}})
-    for (const char* algorithm : {"chain", "binomial"}) {
+  for (const char* algorithm : {"chain", "binomial", "allreduce"}) {
+    int detected = 0, damaged = 0;
+    for (const auto& nodes : std::vector<std::vector<int>>{{0, 1, 2}, {0, 0, 1, 1}}) {
       Fault none;
       CHECK(run(nodes, algorithm, none) == 0 && none.seen > 3);
       for (int kind = 0; kind < kKinds; ++kind)
-        for (unsigned seed = 0; seed < 3; ++seed) {
-          Fault fault{static_cast<int>(seed * 7 + kind) % none.seen, static_cast<Damage>(kind), std::mt19937(seed)};
+        for (int seed = 0; seed < 3; ++seed) {
+          Fault fault{(seed * 7 + kind) % none.seen, static_cast<Damage>(kind), std::mt19937(seed)};
           const int failed = run(nodes, algorithm, fault);
           CHECK(failed == 0 || failed == static_cast<int>(nodes.size()));
           ++damaged;
           detected += failed > 0;
         }
     }
-  CHECK(detected > damaged * 9 / 10);
+    CHECK(detected > damaged * 9 / 10);
+  }
 }

@@ -33,8 +33,13 @@ class Mail {
   std::mutex mutex;
   std::map<Route, std::deque<std::shared_ptr<Letter>>> letters;
   int slow = -1;  ///< a rank that seldom looks at what has come
-  /// Where set: what a message of a collective becomes on its way, in the receiver's room; returns its length then.
+  /// Where set: what a message of a collective becomes on its way, a result too, in the receiver's room; returns its
+  /// length then.
   std::function<std::size_t(accdp::Bytes room, std::size_t bytes)> arrives;
+  /// Where set: called with each message of a collective before it is on its way, by the thread that sends it.
+  std::function<void(int from, int to, accdp::ConstBytes message)> leaves;
+  /// Where set: whether a message of a collective has come as far as its receiver; asked until it has, under the mutex.
+  std::function<bool(int from, int to, accdp::ConstBytes message)> has_come;
   std::size_t most_kept = 0;  ///< of collectives: letters of one route that lay there at once
 };
 
@@ -44,6 +49,7 @@ class ThreadWire : public accdp::Wire {
   ThreadWire(std::shared_ptr<Mail> mail, int rank, int size) : mail_(std::move(mail)), rank_(rank), size_(size) {}
 
   Request isend(accdp::ConstBytes data, int to, Tag tag, Form form = Form::kWhole) override {
+    if (mail_->leaves && is_of_collective(tag)) mail_->leaves(rank_, to, data);
     std::lock_guard lock(mail_->mutex);
     auto letter = std::make_shared<Mail::Letter>();
     letter->data = data;
@@ -139,15 +145,19 @@ class ThreadWire : public accdp::Wire {
     accdp::Bytes data;
   };
 
+  static bool is_of_collective(int tag) { return tag == kCollective || tag == kResult; }
+
   void match(const Mail::Route& route) {
+    const auto [from, to, tag] = route;
     auto& posted = receives_[route];
     auto& waiting = mail_->letters[route];
     for (; !posted.empty() && !waiting.empty(); posted.pop_front(), waiting.pop_front()) {
       Mail::Letter& letter = *waiting.front();
+      if (mail_->has_come && is_of_collective(tag) && !mail_->has_come(from, to, letter.data)) break;
       const std::size_t fits = std::min(letter.data.size(), posted.front().data.size());
       if (fits) std::memcpy(posted.front().data.data(), letter.data.data(), fits);
       std::size_t& received = received_[posted.front().id] = letter.data.size();
-      if (mail_->arrives && std::get<2>(route) == kCollective && received <= posted.front().data.size())
+      if (mail_->arrives && is_of_collective(tag) && received <= posted.front().data.size())
         received = mail_->arrives(posted.front().data, received);
       letter.taken = true;
     }

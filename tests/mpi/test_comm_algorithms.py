@@ -13,7 +13,7 @@ import pytest
 from cases import Case, plain_of
 from reference import assert_same, combined
 
-from accdp_comm import Communicator, MismatchError, UsageError, _core, settings
+from accdp_comm import Communicator, MismatchError, UsageError, _core, bcast_compressed, settings
 
 ROWS = [name for name, _ in _core.reduce_algorithms()]
 # One of each kind of arithmetic; what differs between ways is how bytes are cut and in which order they meet.
@@ -74,6 +74,23 @@ def test_same_bits_everywhere(comm, topology, algorithm):
             np.testing.assert_allclose(total, world.allreduce(x.astype(np.float64), "avg"), atol=1e-5)
             again = world.allreduce(x, "avg", out=np.empty_like(x))
             assert (again.view(np.uint32) == total.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("algorithm", [name for name, _ in _core.bcast_algorithms()])
+def test_bcast(comm, topology, algorithm):
+    """As it is and compressed, a frame or many; test_comm_compress.py has every root of up to 4 ranks."""
+    skip_on_one_node(topology, algorithm)
+    with settings.override(bcast_algorithm=algorithm), formed(comm, topology) as world:  # read at each call
+        for count, root in itertools.product((1, 12_001), {0, world.size // 2}):
+            case = Case(world.size, "float32", count, "sum")
+            for codec in ("as it is", "fpk"):
+                x = case.given(root) if world.rank == root else case.blank(count)
+                if codec == "as it is":
+                    world.bcast(x, root)
+                else:
+                    way = bcast_compressed(x, root, group=world, codec=codec).algorithm
+                    assert way == algorithm or algorithm == "auto" or not topology, (way, algorithm)
+                assert_same(plain_of(x), case.plain(root), f"{algorithm}, {codec}, {count} from {root}")
 
 
 @pytest.mark.mpi(min_size=2)

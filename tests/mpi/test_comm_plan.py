@@ -15,16 +15,24 @@ def signature_bytes(op: str, nodes: int, plan) -> int:
 
 
 def run(world, op: str, nbytes: int, dtype: type = np.float32) -> dict:
-    """Do an operation on so many bytes per rank; return what it says of itself."""
-    x = np.zeros(nbytes // np.dtype(dtype).itemsize, dtype)
+    """Do an operation on so many bytes per rank, check its result; return what it says of itself."""
+    count, rank, size = nbytes // np.dtype(dtype).itemsize, world.rank, world.size
+    every = (np.arange(count) + 3 * np.arange(size)[:, None]) % 8  # rank by rank: small integers, each rank's its own
+    x = every[rank].astype(dtype)
     if op == "bcast":
-        world.bcast(x)
+        got, wanted = world.bcast(x), every[0]
     elif op == "allgather":
-        world.allgather(x, np.empty(world.size * x.size, np.float32))
+        got, wanted = world.allgather(x, np.empty(size * count, dtype)), every
     elif op == "scatter":
-        world.scatter(np.zeros((world.size, x.size), dtype), x)
+        got, wanted = world.scatter(every.astype(dtype) if rank == 0 else None, np.empty_like(x)), every[rank]
     else:
-        getattr(world, op)(x)
+        got = getattr(world, op)(x)
+        wanted = every if op == "gather" else every.sum(0)
+        if op in ("reduce_scatter", "alltoall"):
+            blocks = every.reshape(size, size, -1)  # what each rank has for each
+            wanted = blocks.sum(0)[rank] if op == "reduce_scatter" else blocks[:, rank]
+    if rank == 0 or op not in ("gather", "reduce"):
+        assert np.array_equal(np.ravel(got), np.ravel(wanted)), f"{op} of {nbytes} bytes"
     return world._core.last_run
 
 

@@ -4,6 +4,7 @@ Rank 0 prints one JSON line: by placement, a checksum over the results of all ra
 """
 
 import json
+import math
 import sys
 import zlib
 
@@ -25,12 +26,19 @@ WAYS = (
 )
 
 
-def contribution(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Values whose sum depends on the order."""
+def contribution(rank: int, count: int, dtype: torch.dtype, op: str = "sum") -> torch.Tensor:
+    """Values whose sum and product depend on the order, or, for min and max, which zero or NaN is the result."""
     values = torch.randn(count, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+    if op in ("min", "max"):  # ranks after the first have zeros and NaNs of either sign
+        values[::2] = math.copysign(0.0, rank % 2 - 0.5) if rank else 1.0 if op == "min" else -1.0
+        values[2::64] = math.copysign(math.nan, rank % 2 - 0.5) if rank else 0.0
     if dtype.itemsize == 1:
         return values.to(dtype)  # few sums of larger ones would be finite
     return (values * 10.0 ** (rank % 4)).to(dtype)
+
+
+def ops_of(dtype: torch.dtype) -> tuple[str, ...]:
+    return ("sum", "avg", "prod") if dtype.is_complex else ("sum", "avg", "prod", "min", "max")
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -42,12 +50,12 @@ def results(comm: Communicator) -> int:
     check = 0
     for dtype in DTYPES:
         for count in (*COUNTS, LARGE) if dtype is torch.float32 else COUNTS:
-            for op in ("sum", "avg"):
-                x = contribution(comm.rank, count, dtype)
+            for op in ops_of(dtype) if count == COUNTS[1] else ("sum", "avg"):
+                x = contribution(comm.rank, count, dtype, op)
                 comm.allreduce(x, op)
-                mine = contribution(comm.rank, count, dtype)
+                mine = contribution(comm.rank, count, dtype, op)
                 root = comm.reduce(mine, op, root=comm.size - 1, out=torch.empty_like(mine))
-                whole = contribution(comm.rank, (count // comm.size + 1) * comm.size, dtype)
+                whole = contribution(comm.rank, (count // comm.size + 1) * comm.size, dtype, op)
                 part = comm.reduce_scatter(whole, op)
                 for tensor in (x, part, *([root] if comm.rank == comm.size - 1 else [])):
                     check = zlib.crc32(bytes_of(tensor), check)

@@ -17,6 +17,7 @@ from accdp_comm import _core
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
+import gpu_table  # noqa: E402
 
 
 def test_a_machine_without_gpu_is_told(tmp_path):
@@ -189,7 +190,7 @@ def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
     with pytest.raises(SystemExit, match="2 of 12 rows failed"):
         gpu_codecs.main()
-    assert gpu_check.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
+    assert gpu_table.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
 
 
 def test_a_program_that_is_not_there():
@@ -229,12 +230,12 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
 def test_failures(part):
-    assert gpu_check.has_failed({"runs": [], "nodes": part}) and gpu_check.has_failed({"runs": [part]})
+    assert gpu_table.has_failed({"runs": [], "nodes": part}) and gpu_table.has_failed({"runs": [part]})
 
 
 def test_what_is_no_failure():
     parts = {"sanitizer": {"clean": True}, "nodes": {"not_done": "why", "rows": []}, "hosts": {"skipped": "why"}}
-    assert not gpu_check.has_failed({"runs": [{"not_done": "why"}], "mps": "works", "nccl": {"failed": "why"}, **parts})
+    assert not gpu_table.has_failed({"runs": [{"not_done": "why"}], "mps": "works", "nccl": {"failed": "why"}, **parts})
 
 
 def test_limits():
@@ -307,7 +308,7 @@ def test_table():
     broken = {"codec": "qpk", "dtype": "float16", "data": "zeros", "failed": "why"}
     skipped = [{"codec": "lz4", "dtype": dtype, "data": "zeros", "skipped": "why"} for dtype in ("float16", "float32")]
     found["codecs"] = {"rows": [codec, broken, *skipped], "not_done": "x; ended after 9 s: no time left"}
-    lines = gpu_check.table(found).splitlines()
+    lines = gpu_table.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].split() == ["yes", "8", "failed:", "last", "line"]

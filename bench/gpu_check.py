@@ -3,8 +3,9 @@
 Steps in this order, what matters most first. One that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
   runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
-             torch backend against torch, float8 too, and deterministic reductions against those of host memory; then
-             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
+             torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
+             those of host memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of
+             IPC events found
   sanitizer  the checks on 1 rank under compute-sanitizer
   nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
@@ -176,7 +177,7 @@ def ranks_on_one_gpu(
     """
     from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
 
-    limit_s = 60 + 5 * ranks
+    limit_s = 80 + 5 * ranks  # of which gpu_ops.WITHIN_S twice
     takes_turns = not mps and ranks > 2  # slow, how slow depends on the machine: so with less to do, and more time
     if takes_turns:
         options = ["--most-bytes", str(TURNS_MOST_BYTES), *options]

@@ -8,18 +8,18 @@ such a rank ends with status 1. ``--device cpu`` runs the same on host memory, w
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import gpu_ops
 import torch
 import torch.distributed as dist
+from gpu_checks import Checks, Expect, inputs, seconds
 from torch.nn.parallel import DistributedDataParallel
 
 from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, relative
@@ -31,44 +31,6 @@ GLOO_MOST_BYTES = 64 << 20  # through the host, of ranks that share a GPU: above
 MEETING_S = 45.0  # that ranks wait for each other between checks: longer than inside them
 CALL_S = 30.0
 TYPES = (torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-Expect = Callable[[bool, str], None]  # Checks.expect
-
-
-class Checks:
-    """Checks that all ranks go through together; what fails is written down, and all go on to the next.
-
-    A comparison that fails on one rank raises nothing, because the others wait for that rank in the next collective.
-    After each check the ranks meet in a barrier. Those that all raised the same go on from there. Where some still wait
-    inside the check, their call is not the barrier, or its deadline is the earlier one: either way they raise, too.
-    """
-
-    def __init__(self, comm: Communicator, log: Path):
-        self._comm, self._log, self._name = comm, log, ""
-        self.failures: list[str] = []
-
-    @contextlib.contextmanager
-    def one(self, name: str) -> Iterator[None]:
-        """One check. Raises where the ranks cannot meet any more, which ends the job."""
-        self._name = name
-        try:
-            yield
-        except Exception as error:
-            self.expect(False, f"{type(error).__name__}: {error}".splitlines()[0])
-        self._comm.barrier()
-
-    def expect(self, holds: bool, what: str) -> None:
-        """Write down what was asked if it does not hold."""
-        if not holds:
-            self.failures.append(f"rank {self._comm.rank}: {self._name}: {what}")
-            with self._log.open("a") as log:  # one for all ranks of this machine: a line is one write
-                log.write(f"{self.failures[-1]}\n")
-
-
-def inputs(rank: int, count: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Small integers, so that sums are exact in every type; made on the device, by work on the current stream."""
-    return ((torch.arange(count, device=device) * 7 + rank) % 13).to(dtype)
 
 
 def check(comm: Communicator, expect: Expect, count: int, dtype: torch.dtype, device: str) -> None:
@@ -213,23 +175,6 @@ def check_beside_capture(comm: Communicator, expect: Expect, device: str) -> Non
     dist.destroy_process_group(group)
 
 
-def seconds(run, comm: Communicator, device: str, repeats: int) -> float:
-    """Median of the slowest rank's time of one call, the device's work included."""
-    slowest = torch.empty(1, dtype=torch.float64)
-    times = []
-    for turn in range(repeats + 3):
-        comm.barrier()
-        start = time.perf_counter()
-        run()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        slowest[0] = time.perf_counter() - start
-        comm.allreduce(slowest, "max")
-        if turn >= 3:
-            times.append(float(slowest[0]))
-    return statistics.median(times)
-
-
 def gradients(count: int, device: str) -> torch.Tensor:
     """Bell-shaped values of a gradient's size, each rank its own."""
     draw = torch.Generator(device).manual_seed(dist.get_rank())
@@ -287,16 +232,22 @@ def main() -> None:
         checks = Checks(comm, options.out.with_suffix(".failures"))
         expect, counts = checks.expect, [count for count in CHECKED if count <= options.most_elements]
 
-        def write(rows: list[dict]) -> None:
+        rows: list[dict] = []
+        found: dict = {"gloo_most_bytes": GLOO_MOST_BYTES, "reductions": {}, "rows": rows}
+
+        def write() -> None:
             if comm.rank == 0:  # whole at any time, for runs that are ended before they are done
                 part = options.out.with_suffix(".part")
-                found = {"device_path": comm.device_path, "gloo_most_bytes": GLOO_MOST_BYTES, "rows": rows}
-                part.write_text(json.dumps(found))
+                part.write_text(json.dumps({"device_path": comm.device_path, **found}))
                 part.replace(options.out)
+
+        def check_reductions(who: str, calls: dict[str, gpu_ops.Reduce]) -> None:
+            found["reductions"][who] = gpu_ops.check_all(comm, checks, device, calls, who)
+            write()
 
         with checks.one("the first call"):
             comm.allreduce(torch.zeros(1, device=device))
-        write([])
+        write()
         for count in counts:
             for dtype in TYPES:
                 with checks.one(f"{count} of {dtype}"):
@@ -305,12 +256,16 @@ def main() -> None:
                 check_float8(comm, expect, count, device)
         with checks.one("deterministic"):
             check_rank_order(expect, counts, device)
+        check_reductions("Communicator", gpu_ops.of_communicator(comm))
+        with checks.one("reductions that there are not"):
+            gpu_ops.check_refusals(comm, expect, device)
         store = f"file://{options.out.with_suffix('.store')}"
         limit = datetime.timedelta(seconds=CALL_S)
         dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)
         for count in counts:
             with checks.one(f"torch backend, {count} of torch.float32"):
                 check_torch(comm, expect, count, device)
+        check_reductions("torch backend", gpu_ops.of_torch())
         with checks.one("DistributedDataParallel"):
             check_training(comm, expect, device)
         if device != "cpu":
@@ -323,10 +278,9 @@ def main() -> None:
         measured = [measure(comm, device, options.most_bytes, peers)]
         if options.compressed:  # first: plain allreduces are measured in other runs, too
             measured.insert(0, measure_compressed(comm, device, options.most_bytes))
-        rows: list[dict] = []
         for row in itertools.chain(*measured):
             rows.append(row)
-            write(rows)
+            write()
         dist.destroy_process_group()
     if checks.failures:  # only now, when no other rank waits for this one
         sys.exit(f"gpu_rank.py: {len(checks.failures)} checks failed, first {checks.failures[0]}")

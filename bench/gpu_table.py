@@ -15,6 +15,11 @@ def last_line(said: str) -> str:
 def what_is_missing(part: dict) -> list[str]:
     """Say in a line each what a step or row has not, and why."""
     found = [f"{word.replace('_', ' ')}: {last_line(str(part[word]))}" for word in MISSING if word in part]
+    found += [
+        f"reductions by {who}: {what}"
+        for who, one in part.get("reductions", {}).items()
+        for what in what_is_missing(one)
+    ]
     if failures := part.get("failures"):
         found.append(f"{len(failures)} checks failed, first {failures[0]}")
     found += [f"{name} of MPS ends: {last_line(log)}" for name, log in sorted(part.get("mps_logs", {}).items())]

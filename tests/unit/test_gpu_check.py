@@ -42,7 +42,11 @@ def test_ranks_check_and_measure(tmp_path):
     ended = gpu_check.run([*command, "--out", str(out)], 110)
     assert ended.status == 0, ended.said
     assert not out.with_suffix(".failures").exists()
-    rows = json.loads(out.read_text())["rows"]
+    found = json.loads(out.read_text())
+    rows, reductions = found["rows"], found["reductions"]
+    # 107 reductions that there are, of 5 calls each; torch refuses products of complex numbers.
+    assert {who: one["calls"] for who, one in reductions.items()} == {"Communicator": 535, "torch backend": 525}
+    assert all(one["datatypes"] == 17 and "not_done" not in one for one in reductions.values())
     ways = [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
@@ -293,6 +297,7 @@ def test_table():
     ]
     runs[0]["gloo_most_bytes"] = 64 << 20
     runs[1]["failures"] = ["rank 1: 8 of 8 bits: a sum", "another"]
+    runs[1]["reductions"] = {"Communicator": {"calls": 5}, "torch backend": {"not_done": "2 of 17 datatypes"}}
     nccl = {"mps": True, "ranks": 2, "device_path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
     nodes = {"mps": False, "ranks": 4, "topology": "2x2", "device_path": "shared GPU on each of 2 nodes"}
@@ -312,6 +317,7 @@ def test_table():
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].split() == ["yes", "8", "failed:", "last", "line"]
+    assert lines.pop(4).split() == "yes 8 reductions by torch backend: not done: 2 of 17 datatypes".split()
     assert lines[4].split() == "yes 8 2 checks failed, first rank 1: 8 of 8 bits: a sum".split()
     assert lines[5].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
     assert lines[6].strip() == "shared GPU on each of 2 nodes"

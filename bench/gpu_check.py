@@ -4,8 +4,8 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   machine    the GPU, driver, versions
   runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
-             those of host memory; then allreduce and bcast beside Gloo; which way the data went tells what the probe of
-             IPC events found
+             those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
+             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   sanitizer  the checks on 1 rank under compute-sanitizer
   nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios

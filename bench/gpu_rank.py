@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gpu_ops
+import gpu_overlap
 import torch
 import torch.distributed as dist
 from gpu_checks import Checks, Expect, inputs, seconds
@@ -233,7 +234,7 @@ def main() -> None:
         expect, counts = checks.expect, [count for count in CHECKED if count <= options.most_elements]
 
         rows: list[dict] = []
-        found: dict = {"gloo_most_bytes": GLOO_MOST_BYTES, "reductions": {}, "rows": rows}
+        found: dict = {"gloo_most_bytes": GLOO_MOST_BYTES, "reductions": {}, "overlap": {}, "rows": rows}
 
         def write() -> None:
             if comm.rank == 0:  # whole at any time, for runs that are ended before they are done
@@ -268,6 +269,12 @@ def main() -> None:
         check_reductions("torch backend", gpu_ops.of_torch())
         with checks.one("DistributedDataParallel"):
             check_training(comm, expect, device)
+        if comm.size > 1 and options.most_bytes >= gpu_overlap.MOST_BYTES:
+            with checks.one("gradients during backward"):
+                found["overlap"].update(gpu_overlap.check(comm, expect, device))
+            with checks.one("backward and gradients at once"):
+                found["overlap"].update(gpu_overlap.measure(comm, device))
+            write()
         if device != "cpu":
             with checks.one("capture"):
                 check_capture(expect, device)

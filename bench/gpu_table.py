@@ -50,11 +50,27 @@ def table(found: dict) -> str:
             if note := notes.get((what, nbytes)):
                 line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
             lines.append(line.rstrip())
+        lines += [f"{'':<12}{line}" for line in table_of_overlap(run_.get("overlap", {}))]
         if run_["rows"]:
             lines.append(f"{'':<12}{run_['device_path']}")
     if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
         lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
+
+
+def table_of_overlap(overlap: dict) -> list[str]:
+    """Say whether gradients travelled while backward went on, and what that saved."""
+    lines = []
+    if "during_backward" in overlap:
+        spare, held = (f"{overlap[name] * 1e3:.0f} ms" for name in ("spare_s", "stood_still_s"))
+        when = f"during backward, {spare} of {held} left" if overlap["during_backward"] else "after backward only"
+        lines.append(f"gradients travel {when}")
+    if "hidden" in overlap:
+        alone, travel, both = (overlap[f"{name}_s"] * 1e3 for name in ("step_alone", "allreduces", "together"))
+        lines.append(
+            f"step {alone:.1f} ms, allreduces {travel:.1f} ms, both {both:.1f} ms: {overlap['hidden']:.0%} hidden"
+        )
+    return lines
 
 
 def table_of_hosts(hosts: dict) -> list[str]:

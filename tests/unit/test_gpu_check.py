@@ -296,6 +296,9 @@ def test_table():
         {"mps": True, "ranks": 8, "rows": [], "device_path": "unknown", "failed": "one\nlast line"},
     ]
     runs[0]["gloo_most_bytes"] = 64 << 20
+    runs[0]["overlap"] = {"during_backward": True, "spare_s": 0.24, "stood_still_s": 0.25}
+    runs[0]["overlap"] |= {"step_alone_s": 0.01, "allreduces_s": 0.004, "together_s": 0.011, "hidden": 0.75}
+    runs[1]["overlap"] = {"during_backward": False, "spare_s": -0.01, "stood_still_s": 0.25}
     runs[1]["failures"] = ["rank 1: 8 of 8 bits: a sum", "another"]
     runs[1]["reductions"] = {"Communicator": {"calls": 5}, "torch backend": {"not_done": "2 of 17 datatypes"}}
     nccl = {"mps": True, "ranks": 2, "device_path": "shared GPU, ordered by events"}
@@ -315,10 +318,13 @@ def test_table():
     found["codecs"] = {"rows": [codec, broken, *skipped], "not_done": "x; ended after 9 s: no time left"}
     lines = gpu_table.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
+    assert lines.pop(2).split() == "gradients travel during backward, 240 ms of 250 ms left".split()
+    assert lines.pop(2).split() == "step 10.0 ms, allreduces 4.0 ms, both 11.0 ms: 75% hidden".split()
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].split() == ["yes", "8", "failed:", "last", "line"]
     assert lines.pop(4).split() == "yes 8 reductions by torch backend: not done: 2 of 17 datatypes".split()
     assert lines[4].split() == "yes 8 2 checks failed, first rank 1: 8 of 8 bits: a sum".split()
+    assert lines.pop(5).strip() == "gradients travel after backward only"
     assert lines[5].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
     assert lines[6].strip() == "shared GPU on each of 2 nodes"
     assert lines[7].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()

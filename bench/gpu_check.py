@@ -11,7 +11,8 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
-  runs       with 4 ranks both ways, and 8 with MPS; without it only where it does not work: taking turns is slow
+  runs       with 4 ranks both ways, and 8 with MPS; without it only where it does not work: taking turns is slow.
+             Then 16, of which allreduce and bcast are checked and timed with short messages
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer_nodes  the checks of nodes under compute-sanitizer
@@ -55,6 +56,7 @@ MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
+FEW = ["--few", "--most-bytes", "4096", "--most-elements", "65537"]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
 
@@ -181,7 +183,7 @@ def ranks_on_one_gpu(
     takes_turns = not mps and ranks > 2  # slow, how slow depends on the machine: so with less to do, and more time
     if takes_turns:
         options = ["--most-bytes", str(TURNS_MOST_BYTES), *options]
-        limit_s *= 2
+        limit_s = min(2 * limit_s, 200)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what is left over may write there
         out = Path(folder, "ranks.json")
         command = [*ACCDP, "run", *place(ranks, mps), str(RANK), "--out", str(out), "--peers", peers, *options]
@@ -218,9 +220,10 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> None:
-    """Run 4 and 8 ranks."""
+    """Run 4 and 8 ranks, and 16, of which less is asked."""
     for ranks, with_mps in [(4, True), (8, True), (4, False)] if mps else [(4, False), (8, False)]:
         keep(ranks_on_one_gpu(ranks, with_mps))
+    keep(ranks_on_one_gpu(16, mps, "", FEW))
 
 
 def beside_nccl(version: str, mps: bool) -> dict:

@@ -86,6 +86,22 @@ def test_apart(without_gpu):
     assert all(row["ratio"] >= 1 and row["codec_place"] == "host" for row in rows)
 
 
+def test_many_ranks(without_gpu):
+    """Fewer than on a GPU, in case there are not that many cores; a wrong result is told."""
+    change_rank(
+        "equal, torch = gpu_rank.torch.equal, gpu_rank.torch",
+        "torch.equal = lambda a, b: equal(a, b) and (a.numel(), a.dtype) != (1000, torch.int32)",
+    )
+    found = gpu_check.ranks_on_one_gpu(3, True, "", gpu_check.FEW[:1])
+    assert sorted(found["failures"]) == sorted(
+        f"rank {rank}: 1000 of torch.int32, of many ranks: {name}"
+        for rank in range(3)
+        for name in ("allreduce", "all_reduce", "bcast", "broadcast")
+    )
+    ways = ["allreduce", "bcast", "allreduce torch", "bcast torch"]
+    assert [row["what"] for row in found["rows"]] == ways and found["reductions"] == {}
+
+
 def test_sanitizer(without_gpu):
     found = gpu_check.sanitizer()
     assert found["clean"] is True, found
@@ -209,7 +225,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "_end", gpu_check._end)  # main() sets it
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
     run_ = {"mps": False, "ranks": 2, "rows": [{"what": "bcast", "bytes": 8, "s": 1.0}], "device_path": "unknown"}
-    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps: run_ | {"ranks": ranks, "mps": mps})
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
@@ -223,7 +239,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
     assert list(found) == "machine runs mps sanitizer nvcomp codecs apart nodes nccl hosts sanitizer_nodes".split()
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
-    assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False)]
+    assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False), (16, True)]
     said = capsys.readouterr().out.splitlines()
     assert "nodes: failed: ZeroDivisionError: division by zero" in said and "nvcomp: ['fpk']" in said
     assert "sanitizer: skipped: here" in said and "sanitizer_nodes: not done: no time left" in said

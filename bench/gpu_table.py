@@ -56,7 +56,7 @@ def table(found: dict) -> str:
             lines.append(f"{'':<12}{run_['device_path']}")
     if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
         lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
-    lines += table_of_probe(found.get("probe", {}))
+    lines += [*table_of_probe(found.get("probe", {})), *table_of_memory(found.get("memory", {}))]
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
@@ -82,6 +82,15 @@ def table_of_probe(probe: dict) -> list[str]:
         how = f"2 processes {'with' if row['mps'] else 'without'} MPS"
         lines += [f"{how}: {line}" for line in what_is_missing(row)]
         lines += [f"{how}: {text} {row[name]}" for name, text in PROBED.items() if name in row]
+    return lines
+
+
+def table_of_memory(memory: dict) -> list[str]:
+    """Say on memory of which allocators the operations were checked."""
+    lines = [f"memory: {line}" for line in what_is_missing(memory)]
+    for row in memory.get("rows", []):
+        text = "; ".join(what_is_missing(row)) or f"checked: {row.get('memory', 'not all of it')}"
+        lines.append(f"memory of {row['scene']}: {text}")
     return lines
 
 

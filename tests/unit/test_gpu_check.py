@@ -231,6 +231,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     mpi = {"library": "MPICH Version: 5.0.2", "wheels": ["mpich 5.0.2"], "cuda_aware": "no"}
     monkeypatch.setattr(gpu_check, "mpi", lambda: mpi)
     monkeypatch.setattr(gpu_check, "probe", lambda: {"rows": [{"mps": True, "ipc_events": "works"}]})
+    monkeypatch.setattr(gpu_check, "memory", lambda mps: {"rows": [{"scene": "MemPool", "skipped": "here"}]})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
@@ -240,14 +241,14 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps sanitizer codecs apart nodes nccl hosts sanitizer_nodes"
+    steps = "mpi nvcomp probe mps memory sanitizer codecs apart nodes nccl hosts sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False), (16, True)]
     said = capsys.readouterr().out.splitlines()
     assert "nodes: failed: ZeroDivisionError: division by zero" in said and "nvcomp: ['fpk']" in said
     assert "mpi: MPICH Version: 5.0.2 (mpich 5.0.2), takes device memory: no" in said
-    assert "2 processes with MPS: IPC events works" in said
+    assert "2 processes with MPS: IPC events works" in said and "memory of MemPool: skipped: here" in said
     assert "sanitizer: skipped: here" in said and "sanitizer_nodes: not done: no time left" in said
     assert said[-1] == f"a GPU, MPS works; {out}"
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})

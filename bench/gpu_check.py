@@ -14,8 +14,8 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
-  runs       with 4 ranks both ways, and 8 with MPS; without it only where it does not work: taking turns is slow.
-             Then 16, of which allreduce and bcast are checked and timed with short messages
+  runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
+             without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer_nodes  the checks of nodes under compute-sanitizer
@@ -263,10 +263,12 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> None:
-    """Run 4 and 8 ranks, and 16, of which less is asked."""
-    for ranks, with_mps in [(4, True), (8, True), (4, False)] if mps else [(4, False), (8, False)]:
-        keep(ranks_on_one_gpu(ranks, with_mps))
+    """Run 4 and 8 ranks, and 16, of which less is asked; what takes longest and shows least comes last."""
+    keep(ranks_on_one_gpu(4, mps))
+    if mps:
+        keep(ranks_on_one_gpu(8, mps))
     keep(ranks_on_one_gpu(16, mps, "", FEW))
+    keep(ranks_on_one_gpu(4 if mps else 8, False))
 
 
 def beside_nccl(version: str, mps: bool) -> dict:

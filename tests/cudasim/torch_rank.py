@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from torch.distributed import distributed_c10d as c10d
 from accdp_comm import backend
 
 sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import gpu_ops
 import sim_torch
 
 SIDE = 1  # a stream besides the default one
@@ -94,6 +97,36 @@ def every_collective(group, rank, size):
             out = far(torch.zeros(size * count))
             group.alltoall_base(out, x, [], [], options).wait()
             assert is_same(out, torch.cat([numbers(r + 3 * rank, count) for r in range(size)]))
+
+
+def every_reduction(group, rank, size):
+    """What the GPU check asks of a GPU."""
+
+    def allreduce(x, op):
+        options = c10d.AllreduceOptions()
+        options.reduceOp = gpu_ops.OPS[op][1]
+        group.allreduce([x], options).wait()
+        return x
+
+    def reduce(x, op):
+        options = c10d.ReduceOptions()
+        options.reduceOp, options.rootRank = gpu_ops.OPS[op][1], size - 1
+        group.reduce([x], options).wait()
+        return x if rank == size - 1 else None
+
+    def reduce_scatter(x, op):
+        options = c10d.ReduceScatterOptions()
+        options.reduceOp = gpu_ops.OPS[op][1]
+        out = far(torch.zeros_like(near(x)))
+        group.reduce_scatter([out], [[x] * size], options).wait()
+        return out
+
+    def expect(holds, what):
+        assert holds, what
+
+    calls = {"allreduce": allreduce, "reduce": reduce, "reduce_scatter": reduce_scatter}
+    made = sum(gpu_ops.check_type(calls, expect, (rank, size), dtype, far, near) for dtype in gpu_ops.TYPES)
+    assert made == 5 * sum(gpu_ops.has(dtype, op) for dtype in gpu_ops.TYPES for op in gpu_ops.OPS)
 
 
 def tensors_that_are_not_contiguous(group, rank, size):
@@ -322,6 +355,7 @@ def errors_surface(group, rank, size):
 
 SCENES = [
     every_collective,
+    every_reduction,
     tensors_that_are_not_contiguous,
     wait_holds_the_stream_back_and_not_the_host,
     memory_stays_until_the_device_is_done,

@@ -17,6 +17,7 @@ from accdp_comm import _core
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
+import gpu_table  # noqa: E402
 
 
 def test_a_machine_without_gpu_is_told(tmp_path):
@@ -41,7 +42,11 @@ def test_ranks_check_and_measure(tmp_path):
     ended = gpu_check.run([*command, "--out", str(out)], 110)
     assert ended.status == 0, ended.said
     assert not out.with_suffix(".failures").exists()
-    rows = json.loads(out.read_text())["rows"]
+    found = json.loads(out.read_text())
+    rows, reductions = found["rows"], found["reductions"]
+    # 107 reductions that there are, of 5 calls each; torch refuses products of complex numbers.
+    assert {who: one["calls"] for who, one in reductions.items()} == {"Communicator": 535, "torch backend": 525}
+    assert all(one["datatypes"] == 17 and "not_done" not in one for one in reductions.values())
     ways = [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
@@ -79,6 +84,22 @@ def test_apart(without_gpu):
     rows = [row for row in found["rows"] if row["what"].startswith("compressed ")]
     assert [row["what"] for row in rows] == ["compressed none", "compressed fpk", "compressed qpk"]
     assert all(row["ratio"] >= 1 and row["codec_place"] == "host" for row in rows)
+
+
+def test_many_ranks(without_gpu):
+    """Fewer than on a GPU, in case there are not that many cores; a wrong result is told."""
+    change_rank(
+        "equal, torch = gpu_rank.torch.equal, gpu_rank.torch",
+        "torch.equal = lambda a, b: equal(a, b) and (a.numel(), a.dtype) != (1000, torch.int32)",
+    )
+    found = gpu_check.ranks_on_one_gpu(3, True, "", gpu_check.FEW[:1])
+    assert sorted(found["failures"]) == sorted(
+        f"rank {rank}: 1000 of torch.int32, of many ranks: {name}"
+        for rank in range(3)
+        for name in ("allreduce", "all_reduce", "bcast", "broadcast")
+    )
+    ways = ["allreduce", "bcast", "allreduce torch", "bcast torch"]
+    assert [row["what"] for row in found["rows"]] == ways and found["reductions"] == {}
 
 
 def test_sanitizer(without_gpu):
@@ -189,7 +210,7 @@ def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
     with pytest.raises(SystemExit, match="2 of 12 rows failed"):
         gpu_codecs.main()
-    assert gpu_check.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
+    assert gpu_table.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
 
 
 def test_a_program_that_is_not_there():
@@ -204,9 +225,13 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "_end", gpu_check._end)  # main() sets it
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
     run_ = {"mps": False, "ranks": 2, "rows": [{"what": "bcast", "bytes": 8, "s": 1.0}], "device_path": "unknown"}
-    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps: run_ | {"ranks": ranks, "mps": mps})
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
+    mpi = {"library": "MPICH Version: 5.0.2", "wheels": ["mpich 5.0.2"], "cuda_aware": "no"}
+    monkeypatch.setattr(gpu_check, "mpi", lambda: mpi)
+    monkeypatch.setattr(gpu_check, "probe", lambda: {"rows": [{"mps": True, "ipc_events": "works"}]})
+    monkeypatch.setattr(gpu_check, "memory", lambda mps: {"rows": [{"scene": "MemPool", "skipped": "here"}]})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
@@ -216,11 +241,14 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    assert list(found) == "machine runs mps sanitizer nvcomp codecs apart nodes nccl hosts sanitizer_nodes".split()
+    steps = "mpi nvcomp probe mps memory sanitizer codecs apart nodes nccl hosts sanitizer_nodes"
+    assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
-    assert ways == [(2, False), (2, True), (4, True), (8, True), (4, False)]
+    assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]
     said = capsys.readouterr().out.splitlines()
     assert "nodes: failed: ZeroDivisionError: division by zero" in said and "nvcomp: ['fpk']" in said
+    assert "mpi: MPICH Version: 5.0.2 (mpich 5.0.2), takes device memory: no" in said
+    assert "2 processes with MPS: IPC events works" in said and "memory of MemPool: skipped: here" in said
     assert "sanitizer: skipped: here" in said and "sanitizer_nodes: not done: no time left" in said
     assert said[-1] == f"a GPU, MPS works; {out}"
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
@@ -229,12 +257,12 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
 def test_failures(part):
-    assert gpu_check.has_failed({"runs": [], "nodes": part}) and gpu_check.has_failed({"runs": [part]})
+    assert gpu_table.has_failed({"runs": [], "nodes": part}) and gpu_table.has_failed({"runs": [part]})
 
 
 def test_what_is_no_failure():
     parts = {"sanitizer": {"clean": True}, "nodes": {"not_done": "why", "rows": []}, "hosts": {"skipped": "why"}}
-    assert not gpu_check.has_failed({"runs": [{"not_done": "why"}], "mps": "works", "nccl": {"failed": "why"}, **parts})
+    assert not gpu_table.has_failed({"runs": [{"not_done": "why"}], "mps": "works", "nccl": {"failed": "why"}, **parts})
 
 
 def test_limits():
@@ -291,7 +319,11 @@ def test_table():
         {"mps": True, "ranks": 8, "rows": [], "device_path": "unknown", "failed": "one\nlast line"},
     ]
     runs[0]["gloo_most_bytes"] = 64 << 20
+    runs[0]["overlap"] = {"during_backward": True, "spare_s": 0.24, "stood_still_s": 0.25}
+    runs[0]["overlap"] |= {"step_alone_s": 0.01, "allreduces_s": 0.004, "together_s": 0.011, "hidden": 0.75}
+    runs[1]["overlap"] = {"during_backward": False, "spare_s": -0.01, "stood_still_s": 0.25}
     runs[1]["failures"] = ["rank 1: 8 of 8 bits: a sum", "another"]
+    runs[1]["reductions"] = {"Communicator": {"calls": 5}, "torch backend": {"not_done": "2 of 17 datatypes"}}
     nccl = {"mps": True, "ranks": 2, "device_path": "shared GPU, ordered by events"}
     nccl["rows"] = [{**rows[0], "what": "allreduce torch"}, {**rows[0], "what": "allreduce nccl", "s": 4e-6}]
     nodes = {"mps": False, "ranks": 4, "topology": "2x2", "device_path": "shared GPU on each of 2 nodes"}
@@ -307,11 +339,15 @@ def test_table():
     broken = {"codec": "qpk", "dtype": "float16", "data": "zeros", "failed": "why"}
     skipped = [{"codec": "lz4", "dtype": dtype, "data": "zeros", "skipped": "why"} for dtype in ("float16", "float32")]
     found["codecs"] = {"rows": [codec, broken, *skipped], "not_done": "x; ended after 9 s: no time left"}
-    lines = gpu_check.table(found).splitlines()
+    lines = gpu_table.table(found).splitlines()
     assert lines[1].split() == ["no", "2", "allreduce", "1048576", "2.0", "0.50", "25.0"]
+    assert lines.pop(2).split() == "gradients travel during backward, 240 ms of 250 ms left".split()
+    assert lines.pop(2).split() == "step 10.0 ms, allreduces 4.0 ms, both 11.0 ms: 75% hidden".split()
     assert lines[2].strip() == "shared GPU, ordered by events"
     assert lines[3].split() == ["yes", "8", "failed:", "last", "line"]
+    assert lines.pop(4).split() == "yes 8 reductions by torch backend: not done: 2 of 17 datatypes".split()
     assert lines[4].split() == "yes 8 2 checks failed, first rank 1: 8 of 8 bits: a sum".split()
+    assert lines.pop(5).strip() == "gradients travel after backward only"
     assert lines[5].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
     assert lines[6].strip() == "shared GPU on each of 2 nodes"
     assert lines[7].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()

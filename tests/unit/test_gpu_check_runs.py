@@ -8,6 +8,7 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
+import gpu_table  # noqa: E402
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
@@ -15,7 +16,7 @@ def test_runs_with_mps_end_where_it_is_refused(monkeypatch, tmp_path, is_install
     kept = []
     refused = {"failed": "accdp run: --mps on: why\nmore"}
 
-    def refuse(ranks, mps):
+    def refuse(ranks, mps, peers="gloo", options=()):
         return {"ranks": ranks, "mps": mps} | (refused if mps else {})
 
     monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", refuse)
@@ -26,10 +27,10 @@ def test_runs_with_mps_end_where_it_is_refused(monkeypatch, tmp_path, is_install
     verdict = "does not work" if is_installed else "not available"
     assert gpu_check.two_ranks(kept.append) == f"{verdict}: accdp run: --mps on: why"
     gpu_check.more_ranks(False, kept.append)
-    without = [{"ranks": ranks, "mps": False} for ranks in (2, 4, 8)]
+    without = [{"ranks": ranks, "mps": False} for ranks in (2, 4, 16, 8)]
     with_mps = [{"ranks": 2, "mps": True} | refused] if is_installed else []
     assert kept == [without[0], *with_mps, *without[1:]]
-    assert gpu_check.has_failed({"runs": kept}) is is_installed
+    assert gpu_table.has_failed({"runs": kept}) is is_installed
 
 
 def ended_with(monkeypatch, status, **logs):
@@ -54,7 +55,7 @@ def test_logs_of_mps_are_kept_where_a_run_fails(monkeypatch):
     assert found["mps_logs"]["control.log"] == "begun\nended"
     assert len(found["mps_logs"]["server.log"]) == gpu_check.LOG_TAIL
     ends = ["control.log of MPS ends: ended", "server.log of MPS ends: no memory"]
-    assert gpu_check.what_is_missing(found) == ["failed: why", *ends]
+    assert gpu_table.what_is_missing(found) == ["failed: why", *ends]
     ended_with(monkeypatch, 0, control="begun")
     assert "mps_logs" not in gpu_check.ranks_on_one_gpu(2, mps=True)
 
@@ -62,7 +63,8 @@ def test_logs_of_mps_are_kept_where_a_run_fails(monkeypatch):
 def test_ranks_that_take_turns_have_less_to_do_and_more_time(monkeypatch):
     commands = ended_with(monkeypatch, gpu_check.LATE)
     assert gpu_check.ranks_on_one_gpu(4, mps=False)["not_done"] == "why"
+    assert gpu_check.ranks_on_one_gpu(16, mps=False)["not_done"] == "why"
     assert gpu_check.ranks_on_one_gpu(4, mps=True)["failed"] == "why"
     assert gpu_check.ranks_on_one_gpu(2, mps=False)["failed"] == "why"
-    assert [limit_s for _, limit_s in commands] == [160, 80, 70]
-    assert ["--most-bytes" in command for command, _ in commands] == [True, False, False]
+    assert [limit_s for _, limit_s in commands] == [200, 200, 100, 90]
+    assert ["--most-bytes" in command for command, _ in commands] == [True, True, False, False]

@@ -82,7 +82,7 @@ struct Places {
 
 /// What is chosen for a tensor; far: null where it is in the host.
 const CodecRow* choice(Bytes data, FarMemory* far, Places places, double link_bytes_per_s, Experiences& known) {
-  StreamOptions options = stream_options("auto", 0, "");
+  StreamOptions options = stream_options("auto", Settings().codec_chunk_bytes, "");
   options.far = far;
   options.encodes_far = places.encodes_far;
   options.decodes_far = places.decodes_far;

@@ -85,10 +85,10 @@ void dispatch(CodecId codec, Datatype type, With&& with) {
 }
 
 void find_largest_of(Datatype type, const Batch& batch, const Scratch& scratch, cudaStream_t stream) {
-  launch(set_zero, batch.count, stream, scratch.largest, batch.count);
+  launch<set_zero>(batch.count, stream, scratch.largest, batch.count);
   const std::size_t threads = std::size_t{batch.count} * batch.segments;
-  if (type == Datatype::kBF16) launch(find_largest<NumberBF16>, threads, stream, batch, scratch);
-  if (type == Datatype::kF16) launch(find_largest<NumberF16>, threads, stream, batch, scratch);
+  if (type == Datatype::kBF16) launch<find_largest<NumberBF16>>(threads, stream, batch, scratch);
+  if (type == Datatype::kF16) launch<find_largest<NumberF16>>(threads, stream, batch, scratch);
 }
 
 /// Chunks, and the memory for what is found out about them, which begins at `memory`.
@@ -152,6 +152,10 @@ std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes) {
   return aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
 }
 
+void load_codecs() noexcept {
+  for (const void* kernel : device_codec::listed_kernels()) load_kernel(kernel);
+}
+
 DeviceCodec::DeviceCodec(std::size_t chunks, std::size_t chunk_bytes)
     : scratch_(Layout(std::min(chunks, kMostDeviceChunks), chunk_bytes, nullptr).bytes) {}
 
@@ -188,13 +192,13 @@ void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
       find_largest_of(how.type, batch, scratch, stream);
     }
     const std::size_t count_ = chunks.size(), segments = count_ * batch.segments, blocks = count_ * batch.blocks;
-    launch(survey<Format>, segments, stream, batch, scratch, parameters);
-    if constexpr (Format::kCounts > 0) launch(count<Format>, segments, stream, batch, scratch);
-    launch(plan<Format>, blocks, stream, batch, scratch);
-    launch(add_up<Format, true>, count_ * batch.groups, stream, batch, scratch);
-    launch(place<Format>, blocks + count_, stream, batch, scratch, parameters, sizes);
-    launch(write<Format>, segments, stream, batch, scratch, parameters);
-    launch(tail<Format, true>, count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+    launch<survey<Format>>(segments, stream, batch, scratch, parameters);
+    if constexpr (Format::kCounts > 0) launch<count<Format>>(segments, stream, batch, scratch);
+    launch<plan<Format>>(blocks, stream, batch, scratch);
+    launch<add_up<Format, true>>(count_ * batch.groups, stream, batch, scratch);
+    launch<place<Format>>(blocks + count_, stream, batch, scratch, parameters, sizes);
+    launch<write<Format>>(segments, stream, batch, scratch, parameters);
+    launch<tail<Format, true>>(count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
   });
 }
 
@@ -210,11 +214,11 @@ void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
     const Scratch& scratch = layout.scratch;
     std::copy(chunks.begin(), chunks.end(), batch.chunks);
     const std::size_t count_ = chunks.size(), segments = count_ * batch.segments, blocks = count_ * batch.blocks;
-    launch(device_codec::open<Format>, blocks, stream, batch, scratch, damaged);
-    launch(add_up<Format, false>, count_ * batch.groups, stream, batch, scratch);
-    launch(place_again<Format>, blocks + count_, stream, batch, scratch, damaged);
-    launch(device_codec::read<Format>, segments, stream, batch, scratch, damaged);
-    launch(tail<Format, false>, count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+    launch<device_codec::open<Format>>(blocks, stream, batch, scratch, damaged);
+    launch<add_up<Format, false>>(count_ * batch.groups, stream, batch, scratch);
+    launch<place_again<Format>>(blocks + count_, stream, batch, scratch, damaged);
+    launch<device_codec::read<Format>>(segments, stream, batch, scratch, damaged);
+    launch<tail<Format, false>>(count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
   });
 }
 

@@ -25,6 +25,9 @@ double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t c
 /// What encoding a chunk may write before it is known that it did not become smaller.
 std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes);
 
+/// load_kernel() of all kernels of the codecs and of what surrounds them (cuda_transforms.hpp).
+void load_codecs() noexcept;
+
 /// The codecs on a device, in the order of a stream: fpk and qpk, the bytes of fpk_encode() and qpk_encode(), and back;
 /// lz4 and bitcomp by nvCOMP. Its intermediate results live in memory of its own, so all calls are to be made on one
 /// stream. Tensors begin at multiples of their elements' size, which are read and written 16 bytes at a time where they

@@ -2,6 +2,7 @@
 // How kernels over elements are written and started.
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "device/cuda.hpp"
 
@@ -13,8 +14,22 @@ __device__ void each_index(std::size_t count, Each each) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count; i += stride) each(i);
 }
 
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), std::size_t threads, cudaStream_t stream, const Arguments&... arguments) {
+/// All that launch() can start: who calls it for a kernel puts that on the list, so that none is forgotten.
+inline std::vector<const void*>& listed_kernels() {
+  static std::vector<const void*> all;
+  return all;
+}
+template <auto kKernel>
+struct Listed {
+  static inline const bool is_listed = [] {
+    listed_kernels().push_back(reinterpret_cast<const void*>(kKernel));
+    return true;
+  }();
+};
+
+template <auto kKernel, class... Arguments>
+void launch(std::size_t threads, cudaStream_t stream, const Arguments&... arguments) {
+  static_cast<void>(Listed<kKernel>::is_listed);
   constexpr unsigned kThreads = 128;
   // Enough blocks to fill any GPU of today several times; the loops in the kernels do the rest.
   constexpr std::size_t kMostBlocks = 4096;
@@ -23,7 +38,7 @@ void launch(void (*kernel)(Parameters...), std::size_t threads, cudaStream_t str
       dim3(static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks)));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  ACCDP_CUDA(cudaLaunchKernelEx(&config, kernel, arguments...));
+  ACCDP_CUDA(cudaLaunchKernelEx(&config, kKernel, arguments...));
 }
 
 }  // namespace accdp::device_codec

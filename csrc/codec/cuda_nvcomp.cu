@@ -137,7 +137,7 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
   make_room(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::in_bytes);
-  launch(set_tables, chunks.count, stream, chunks, tables);
+  launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, how.type, [&](const char* name, const auto& api, const auto& options, const auto&) {
       std::size_t bytes = 0;
@@ -148,7 +148,7 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
                                    tables->out_bytes, options, tables->statuses, stream),
                       name, "CompressAsync");
     });
-  launch(take_sizes, chunks.all, stream, chunks, tables, sizes);
+  launch<take_sizes>(chunks.all, stream, chunks, tables, sizes);
 }
 
 void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const DeviceChunk> given, std::uint32_t* damaged,
@@ -170,7 +170,7 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
     make_room(aligned_, chunks.all * slot, stream);
     out = aligned_.data() + i * slot;
   }
-  launch(set_tables, chunks.count, stream, chunks, tables);
+  launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, type, [&](const char* name, const auto& api, const auto&, const auto& options) {
       std::size_t bytes = 0;
@@ -181,7 +181,7 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
                                      room_.data(), bytes, tables->out, options, tables->statuses, stream),
                       name, "DecompressAsync");
     });
-  launch(note_damage, chunks.all, stream, chunks, tables, damaged);
+  launch<note_damage>(chunks.all, stream, chunks, tables, damaged);
   for (std::uint32_t i = 0; i < chunks.all; ++i)
     copy_async(places[i], chunks.chunk[i].out, chunks.chunk[i].out_bytes, stream);  // nothing where both are the same
 }

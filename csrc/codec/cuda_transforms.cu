@@ -56,8 +56,9 @@ void delta_async(Datatype type, const std::byte* in, const std::byte* reference,
     using T = decltype(word);
     const std::size_t count = bytes / sizeof(T), packs = is_wide(in, reference, out) ? bytes / kWide : 0;
     if (count == 0) return;
-    launch(delta<kEncodes, decltype(is_float)::value, T>, packs ? packs : count, stream, reinterpret_cast<const T*>(in),
-           reinterpret_cast<const T*>(reference), reinterpret_cast<T*>(out), packs, count);
+    launch<delta<kEncodes, decltype(is_float)::value, T>>(packs ? packs : count, stream, reinterpret_cast<const T*>(in),
+                                                          reinterpret_cast<const T*>(reference),
+                                                          reinterpret_cast<T*>(out), packs, count);
   });
 }
 
@@ -158,8 +159,9 @@ void residual_async(Datatype type, const std::byte* exact, const std::byte* kept
     using Float = decltype(kind);
     const std::size_t count = bytes / sizeof(typename Float::T);
     if (count > 0)
-      launch(subtract<Float>, count, stream, reinterpret_cast<const typename Float::T*>(exact),
-             reinterpret_cast<const typename Float::T*>(kept), static_cast<typename Float::Wide>(factor), out, count);
+      launch<subtract<Float>>(count, stream, reinterpret_cast<const typename Float::T*>(exact),
+                              reinterpret_cast<const typename Float::T*>(kept),
+                              static_cast<typename Float::Wide>(factor), out, count);
   });
 }
 
@@ -168,13 +170,13 @@ void crc32c_async(const std::byte* data, std::size_t bytes, std::uint32_t* runs,
   Nibbles nibbles{};
   const auto table = crc32c_nibbles();
   std::copy(table.begin(), table.end(), nibbles.of);
-  launch(check_runs, (bytes + kCrcRun - 1) / kCrcRun, stream, data, bytes, nibbles, runs);
+  launch<check_runs>((bytes + kCrcRun - 1) / kCrcRun, stream, data, bytes, nibbles, runs);
 }
 
 void fetch_async(std::span<const Transfer> transfers, cudaStream_t stream) {
   ShortTransfers together;
   const auto flush = [&] {
-    if (together.count > 0) launch(fetch_short, together.count, stream, together);
+    if (together.count > 0) launch<fetch_short>(together.count, stream, together);
     together.count = 0;
   };
   for (const Transfer& one : transfers) {
@@ -198,7 +200,7 @@ void spread_async(Datatype type, const std::byte* data, std::size_t bytes, Sprea
   with_float(type, "a standard deviation", [&](auto kind) {
     using Float = decltype(kind);
     const std::size_t count = bytes / sizeof(typename Float::T), parts = spread_parts(type, bytes);
-    launch(add_up_spread<Float>, parts, stream, reinterpret_cast<const typename Float::T*>(data), count, parts, sums);
+    launch<add_up_spread<Float>>(parts, stream, reinterpret_cast<const typename Float::T*>(data), count, parts, sums);
   });
 }
 

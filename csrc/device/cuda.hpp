@@ -140,6 +140,10 @@ void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument
 /// Throws UsageError where the stream is being captured into a graph: the work of other ranks cannot be replayed.
 void refuse_capture(cudaStream_t stream);
 
+/// Loads a kernel onto the current device: its first launch would, and may wait for all that the device does. What
+/// cannot be loaded fails when it is launched.
+void load_kernel(const void* kernel) noexcept;
+
 /// What names a GPU whatever its index in this process.
 struct GpuId {
   char uuid[16];

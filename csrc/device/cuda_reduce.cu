@@ -242,11 +242,8 @@ void reduce_async(void* dst, void* also, std::span<const void* const> srcs, std:
 }
 
 void load_reductions() noexcept {
-  for (int type = 0; type < static_cast<int>(Datatype::kBytes); ++type) {
-    cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, kernel_of(static_cast<Datatype>(type))) != cudaSuccess)
-      static_cast<void>(cudaGetLastError());
-  }
+  for (int type = 0; type < static_cast<int>(Datatype::kBytes); ++type)
+    load_kernel(reinterpret_cast<const void*>(kernel_of(static_cast<Datatype>(type))));
 }
 
 }  // namespace accdp

@@ -15,8 +15,7 @@ constexpr std::size_t kMostSources = 32;
 void reduce_async(void* dst, void* also, std::span<const void* const> srcs, std::size_t count, const Reduction& how,
                   cudaStream_t stream);
 
-/// Loads the kernels of reduce_async() onto the current device: the first launch of each would, and may wait for all
-/// that the device does. What cannot be loaded fails when it is launched.
+/// load_kernel() of all that reduce_async() launches.
 void load_reductions() noexcept;
 
 }  // namespace accdp

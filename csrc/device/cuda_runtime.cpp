@@ -186,6 +186,11 @@ void refuse_capture(cudaStream_t stream) {
     throw UsageError("the current stream is being captured into a CUDA graph: collectives cannot be part of a graph");
 }
 
+void load_kernel(const void* kernel) noexcept {
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
 GpuId gpu_id(int device) {
   cudaDeviceProp properties;
   ACCDP_CUDA(cudaGetDeviceProperties(&properties, device));

@@ -328,6 +328,13 @@ void CodecWorkshop::fetch(std::span<const Transfer> transfers) {
   synchronize(kernels_.get());
 }
 
+void SpareWorkshop::load_kernels() noexcept {
+  std::call_once(loaded_, [] {
+    load_codecs();
+    load_reductions();
+  });
+}
+
 std::unique_ptr<CodecWorkshop> SpareWorkshop::take() {
   {
     std::lock_guard lock(mutex_);

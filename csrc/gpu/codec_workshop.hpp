@@ -130,12 +130,16 @@ class CodecWorkshop {
 /// A workshop that one operation leaves for the next.
 class SpareWorkshop {
  public:
+  /// Loads what workshops launch onto the current device, once: before an operation, whose kernels would else wait for
+  /// those of a training step when they are first launched.
+  void load_kernels() noexcept;
   std::unique_ptr<CodecWorkshop> take();
   void put(std::unique_ptr<CodecWorkshop> workshop);
 
  private:
   std::mutex mutex_;
   std::unique_ptr<CodecWorkshop> spare_;
+  std::once_flag loaded_;
 };
 
 }  // namespace accdp

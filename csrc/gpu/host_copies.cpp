@@ -37,7 +37,11 @@ void PinnedSpare::put(PinnedBuffer memory, Event used_until) {
 PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop,
                            FarCopies::NodePool node_pool, int device, cudaStream_t stream,
                            std::vector<DeviceBlock> blocks)
-    : spare_(std::move(spare)), device_(device), stream_(stream), blocks_(std::move(blocks)) {
+    : spare_(std::move(spare)),
+      workshop_(std::move(workshop)),
+      device_(device),
+      stream_(stream),
+      blocks_(std::move(blocks)) {
   const DeviceGuard guard(device_);
   std::size_t bytes = 0;
   for (const DeviceBlock& block : blocks_) bytes += room_for(block.data.size());
@@ -52,7 +56,7 @@ PinnedCopies::PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<S
     waits = true;
   }
   if (waits) synchronize(stream_);
-  far_ = std::make_unique<FarCopies>(std::move(workshop), std::move(node_pool), device_, stream_, blocks_, copies_);
+  far_ = std::make_unique<FarCopies>(workshop_, std::move(node_pool), device_, stream_, blocks_, copies_);
 }
 
 PinnedCopies::~PinnedCopies() {
@@ -60,6 +64,12 @@ PinnedCopies::~PinnedCopies() {
   far_.reset();
   spare_->put(std::move(memory_), std::move(delivered_));
   spare_.reset();  // may be the last owner of what CUDA made
+}
+
+FarMemory& PinnedCopies::far() {
+  const DeviceGuard guard(device_);
+  workshop_->load_kernels();
+  return *far_;
 }
 
 void PinnedCopies::deliver() {

@@ -30,10 +30,11 @@ class PinnedCopies final : public HostCopies {
 
   const std::vector<Bytes>& blocks() const override { return copies_; }
   void deliver() override;
-  FarMemory& far() override { return *far_; }
+  FarMemory& far() override;
 
  private:
   std::shared_ptr<PinnedSpare> spare_;
+  std::shared_ptr<SpareWorkshop> workshop_;
   int device_;
   cudaStream_t stream_;
   std::vector<DeviceBlock> blocks_;

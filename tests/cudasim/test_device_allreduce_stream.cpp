@@ -204,6 +204,7 @@ void everything_reduced(Group& group) {
     relative(gpu, which);
     automatic(gpu, which);
   }
+  CHECK(cudasim::late_loads() == 0);
 }
 
 /// A call of rank `failing` fails in the middle: all ranks hear of it, by name.

@@ -207,6 +207,7 @@ void everything_encoded(Group& group) {
     for (const char* codec : {"fpk", "zhuff", "auto"}) differences(gpu, codec, which, 16384);
   }
   same_wire(gpu);
+  CHECK(cudasim::late_loads() == 0);
 }
 
 /// A call of rank `failing` fails in the middle of a broadcast: all ranks hear of it, by name.

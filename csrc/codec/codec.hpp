@@ -58,14 +58,14 @@ struct CodecRow {
   /// Lossy codecs, or null: makes of a chunk in place what its receiver would get, for less than decode() costs. Where
   /// encode() returns 0, the receiver gets the chunk itself.
   void (*round)(const Encoding& how, Bytes chunk) = nullptr;
-  /// Its decoder may crash on a chunk that somebody made wrong on purpose, with right checksums: such a codec is encoded
-  /// and decoded only where the caller names it.
+  /// Its decoder may crash on a chunk that somebody made wrong on purpose, with right checksums: such a codec is
+  /// encoded and decoded only where the caller names it.
   bool trusts_input = false;
 };
 
 /// All rows but kNone, in the order of their numbers.
 std::span<const CodecRow* const> codec_rows() noexcept;
-std::uint32_t codecs_of_auto() noexcept;              ///< that nobody has to name (bit_of)
+std::uint32_t codecs_of_auto() noexcept;          ///< that nobody has to name (bit_of)
 const CodecRow* find_codec(CodecId id) noexcept;  ///< nullptr: no such row in this build
 /// As the row's own, and what ACCDP_CODECS_OFF says. Throws UsageError where that has a name of no codec.
 std::string why_not_here(const CodecRow& codec);

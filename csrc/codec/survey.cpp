@@ -28,7 +28,9 @@ double adjusted_speed(double usual, std::vector<double>& slowness) {
 std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace, const Placement& placed) {
   std::vector<Candidate> found;
   for (const CodecRow* codec : codec_rows()) {
-    if (codec->trusts_input || !codec->takes(how.type) || (codec->lossy && !(how.bound > 0)) || is_in(lacking, codec->id)) continue;
+    if (codec->trusts_input || !codec->takes(how.type) || (codec->lossy && !(how.bound > 0)) ||
+        is_in(lacking, codec->id))
+      continue;
     if (!why_not_here(*codec).empty()) continue;
     const CodecCost in_host = codec_speed(*codec, how.type), cost = placed(*codec, in_host);
     if (kFasterOnSomeData * std::min(cost.encode_bytes_per_s, cost.decode_bytes_per_s) < pace) continue;

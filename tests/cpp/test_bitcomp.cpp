@@ -1,6 +1,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/settings.hpp"
+#include "codec/survey.hpp"
 #include "codec_cases.hpp"
 #include "coll/stream_codec.hpp"
 #include "nvcomp_or_skip.hpp"
@@ -144,11 +146,16 @@ void check_that_it_must_be_named() {
   root.decode(0, frame);
   StreamCodec other(OpKind::kBcastCompressed, pieces, plan, automatic, 1, 0, report);
   CHECK_THROWS(other.decode(0, frame), CodecError, "a chunk of codec bitcomp, which the call did not ask for");
+  const auto in_host = [](const CodecRow&, const CodecCost& cost) { return cost; };
+  const std::vector<Candidate> tried = codecs_to_try({Datatype::kF64, 0.1}, 0, 0, in_host);
+  CHECK(!tried.empty());
+  for (const Candidate& one : tried) CHECK(one.codec != &kBitcompRow && one.codec != &kBitcompLossyRow);
 }
 
 }  // namespace
 
 int main() {
+  set_setting("ACCDP_CACHE_DIR", "-");
   if (!has_nvcomp(kBitcompRow, 0) || !has_nvcomp(kBitcompLossyRow, 1)) return 0;
   CHECK(kBitcompRow.library_major() == 6 && kBitcompLossyRow.library_major() == 6);
   check_exact_everywhere(kBitcompRow);

@@ -40,7 +40,8 @@ class Communicator(Messages):
     an operation costs, in steps and bytes: docs/algorithms.md; one call: plan().
 
     Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
-    and refuses all others without a word; what follows there knows the others, and says what is wrong.
+    and refuses all others without a word; what follows there knows the others, and says what is wrong. Where
+    asynchronous operations are under way it waits for them instead, so that collectives keep their order.
 
     Arrays and tensors are in host memory, or all on one CUDA device. There an operation begins after what the array's
     stream holds when it is called, and later work of that stream begins after the operation (docs/gpu.md).
@@ -57,6 +58,7 @@ class Communicator(Messages):
     def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
         self._world, self._name, self._splits = world, name, 0
         self._core = form_group(exchange, name, world=world)
+        self._rank = self._core.rank
         self._exchange = exchange  # parts take their notices from it
         self._is_measured = False
         self._worker: ThreadPoolExecutor | None = None
@@ -100,7 +102,7 @@ class Communicator(Messages):
     @property
     def rank(self) -> int:
         """Rank of this process, 0..size-1."""
-        return self._core.rank
+        return self._rank
 
     @property
     def size(self) -> int:
@@ -136,7 +138,7 @@ class Communicator(Messages):
             MismatchError: Ranks disagree on count, datatype or root.
             PeerTimeout, PeerDied: A rank did not come, or is gone.
         """
-        if self._group.try_bcast(x, root):
+        if self._last is None and self._core.try_bcast(x, root):
             return x
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=self.rank != root)
@@ -157,7 +159,7 @@ class Communicator(Messages):
             UsageError: Not such an array, unknown op, or an op the datatype does not have. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
-        if self._group.try_allreduce(x, op, out):
+        if self._last is None and self._core.try_allreduce(x, op, out):
             return x if out is None else out
         data, result = self._args.in_and_out(x, out)
         self._group.allreduce(
@@ -177,8 +179,8 @@ class Communicator(Messages):
         Raises:
             As allreduce().
         """
-        if self._group.try_reduce(x, op, root, out):
-            return None if self.rank != root else x if out is None else out
+        if self._last is None and self._core.try_reduce(x, op, root, out):
+            return None if self._rank != root else x if out is None else out
         self._args.rank_of("root", root)
         if self.rank != root:
             data = self._args.buffer("x", x, writable=False)
@@ -205,7 +207,7 @@ class Communicator(Messages):
             UsageError: Not such arrays, or counts that do not fit. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
-        if self._group.try_allgather(x, out):
+        if self._last is None and self._core.try_allgather(x, out):
             return out
         data = self._args.buffer("x", x, writable=False)
         out = self._args.room(out, data)
@@ -228,8 +230,8 @@ class Communicator(Messages):
         Raises:
             As allgather().
         """
-        if self._group.try_gather(x, root, out):
-            return out if self.rank == root else None
+        if self._last is None and self._core.try_gather(x, root, out):
+            return out if self._rank == root else None
         self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=False)
         if self.rank != root:
@@ -253,7 +255,7 @@ class Communicator(Messages):
         Raises:
             As allgather().
         """
-        if self._group.try_scatter(x, out, root):
+        if self._last is None and self._core.try_scatter(x, out, root):
             return out
         self._args.rank_of("root", root)
         result = self._args.buffer("out", out, writable=True)
@@ -277,7 +279,7 @@ class Communicator(Messages):
         Raises:
             As allreduce().
         """
-        if self._group.try_reduce_scatter(x, op, out):
+        if self._last is None and self._core.try_reduce_scatter(x, op, out):
             return out
         if isinstance(x, (list, tuple)):
             self._args.one_per_rank("x", x)
@@ -317,7 +319,7 @@ class Communicator(Messages):
             MismatchError: What a rank sends is not what the other expects.
             PeerTimeout, PeerDied: As in bcast().
         """
-        if send_counts is None and recv_counts is None and self._group.try_alltoall(x, out):
+        if self._last is None and send_counts is None and recv_counts is None and self._core.try_alltoall(x, out):
             return out
         data = self._args.buffer("x", x, writable=False)
         sent = self._args.counts("send_counts", send_counts, data)

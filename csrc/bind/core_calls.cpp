@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "bind/core_arrays.hpp"
 #include "bind/core_numbers.hpp"
+#include "bind/fast_method.hpp"
 
 namespace py = pybind11;
 
@@ -207,16 +208,16 @@ void bind_calls(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& group
       "plain_array", &address_of_plain, py::arg("x"), py::arg("writable"),
       "Address, elements, datatype and bytes per element of an array that needs no explaining (core_arrays.hpp); None "
       "for any other.");
-  group.def("try_bcast", &bcast)
-      .def("try_allreduce", &allreduce)
-      .def("try_reduce", &reduce)
-      .def("try_allgather", &allgather)
-      .def("try_gather", &gather)
-      .def("try_scatter", &scatter)
-      .def("try_reduce_scatter", &reduce_scatter)
-      .def("try_alltoall", &alltoall)
-      .def("try_send", &send)
-      .def("try_recv", &recv);
+  define_fast<&bcast>(group, "try_bcast");
+  define_fast<&allreduce>(group, "try_allreduce");
+  define_fast<&reduce>(group, "try_reduce");
+  define_fast<&allgather>(group, "try_allgather");
+  define_fast<&gather>(group, "try_gather");
+  define_fast<&scatter>(group, "try_scatter");
+  define_fast<&reduce_scatter>(group, "try_reduce_scatter");
+  define_fast<&alltoall>(group, "try_alltoall");
+  define_fast<&send>(group, "try_send");
+  define_fast<&recv>(group, "try_recv");
 }
 
 }  // namespace accdp::bind

@@ -1,5 +1,6 @@
 #include "bind/core_errors.hpp"
 
+#include <new>
 #include <vector>
 
 #include "base/error.hpp"
@@ -45,6 +46,18 @@ void set_python_error(std::exception_ptr error) {
 }
 
 }  // namespace
+
+void raise_in_python(const std::exception_ptr& error) noexcept {
+  try {
+    set_python_error(error);
+  } catch (py::error_already_set& e) {
+    e.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+}
 
 void bind_errors(py::module_& m) {
   auto builtin = [](PyObject* type) { return py::reinterpret_borrow<py::object>(type); };

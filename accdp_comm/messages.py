@@ -62,8 +62,6 @@ class Messages:
 
     if TYPE_CHECKING:
 
-        @property
-        def _group(self) -> Group: ...
         def _path(self) -> DevicePath: ...
 
     def _path_of(self, data: Buffer) -> DevicePath | None:
@@ -87,15 +85,15 @@ class Messages:
             UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
             MismatchError, PeerTimeout, PeerDied: As in bcast().
         """
-        if self._group.try_send(x, dst, tag):
+        if self._core.try_send(x, dst, tag):
             return
         self._args.rank_of("dst", dst)
         data = self._args.buffer("x", x, writable=False)
         what = (data.pointer, data.count, data.datatype, dst, self._args.tag(tag))
         if data.device is None:
-            self._group.send(*what)
+            self._core.send(*what)
         else:
-            _core.send_from_device(self._group, data.device, data.stream, *what)
+            _core.send_from_device(self._core, data.device, data.stream, *what)
 
     def recv(self, x: Any, src: int = -1, tag: int = 0) -> int:
         """Receive into ``x``.
@@ -109,14 +107,14 @@ class Messages:
         Raises:
             As send().
         """
-        if (sender := self._group.try_recv(x, src, tag)) >= 0:
+        if (sender := self._core.try_recv(x, src, tag)) >= 0:
             return sender
         self._args.source(src)
         data = self._args.buffer("x", x, writable=True)
         what = (data.pointer, data.count, data.datatype, src, self._args.tag(tag))
         if data.device is None:
-            return self._group.recv(*what)
-        return _core.recv_to_device(self._group, data.device, data.stream, *what)
+            return self._core.recv(*what)
+        return _core.recv_to_device(self._core, data.device, data.stream, *what)
 
     def isend(self, x: Any, dst: int, tag: int = 0) -> MessageWork:
         """Begin to send ``x`` to rank ``dst``; returns at once.

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator, MismatchError, settings, waitall
+from accdp_comm import Communicator, MismatchError, bcast_compressed, settings, waitall
 
 # Bytes. On a node 1024 is the longest that is sent before it is asked for, between nodes that travels with its head is
 # 61392.
@@ -27,6 +27,26 @@ def test_ring(world, length):
     world.send(letter(world.rank, after, length), after, 3)
     receiver.join()
     assert (got == letter(before, world.rank, length)).all()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("length", [8, 200_000])
+def test_beside_an_asynchronous_collective(comm, length):
+    """Messages do not wait for collectives that are under way: the others may come to those only after them."""
+    with Communicator(comm, timeout_s=20.0) as world:
+        x, got = np.full(50_000, float(world.rank == 0)), np.empty(length, np.uint8)
+        if world.rank == 0:
+            work = bcast_compressed(x, group=world, async_op=True)
+            for other in range(1, world.size):
+                world.send(letter(0, other, length), other)
+                world.recv(got, other)
+                assert (got == letter(other, 0, length)).all()
+        else:
+            world.recv(got, 0)
+            world.send(letter(world.rank, 0, length), 0)
+            work = bcast_compressed(x, group=world, async_op=True)
+        work.wait()
+        assert (x == 1).all()
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -1,15 +1,16 @@
 """Compare two sets of results, or accdp with its peers now.
 
     python bench/compare.py OLD.jsonl NEW.jsonl       fails on what became slower than the spread, and on missing rows
-    python bench/compare.py --peers gloo,mpich,openmpi --openmpi-env ENV      measures, prints and draws the table
+    python bench/compare.py --peers gloo,mpich,openmpi      measures, prints and draws the table
 
 Peers: gloo stands beside accdp-torch (the same process group calls), mpich and openmpi (mpi4py) beside accdp
 (Communicator), all on the same kind of buffers. The MPI that accdp was built with takes turns with accdp in one job,
 gloo with accdp-torch in another: ranks sleep in gloo's calls for milliseconds, and where they outnumber cores whoever
-comes next begins with several of them on one core. The other MPI cannot be in our jobs: it runs in the virtual
-environment that --openmpi-env (--mpich-env) or ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names. All jobs
-take turns. Beside an MPI short operations are measured twice: alone behind a barrier, and many in a row ("x16"):
-where ranks share cores, much of the first is in which order a library's ranks leave its barrier.
+comes next begins with several of them on one core. The other MPI cannot be in our jobs: it runs in a virtual
+environment of its own, which --openmpi-env (--mpich-env) or ACCDP_BENCH_OPENMPI_ENV (ACCDP_BENCH_MPICH_ENV) names; else
+the first run makes one under build/. All jobs take turns. Beside an MPI short operations are measured twice: alone
+behind a barrier, and many in a row ("x16"): where ranks share cores, much of the first is in which order a library's
+ranks leave its barrier.
 """
 
 from __future__ import annotations
@@ -119,11 +120,12 @@ def measure_peers(args: argparse.Namespace) -> list[Row]:
     for family in ("mpich", "openmpi"):
         if family in args.peers and family != ours.family:
             environment = getattr(args, f"{family}_env")
-            if environment is None:
-                said = f"--{family}-env or ACCDP_BENCH_{family.upper()}_ENV names no virtual environment with it"
-                print(f"compare.py: {family} is left out: accdp was built with {ours.family}, and {said}")
-            else:
-                others.append(Mpi(environment, family))
+            try:
+                others.append(Mpi(environment, family) if environment else Mpi.made(family))
+            except JobFailed as error:
+                if environment:
+                    raise
+                print(f"compare.py: {family} is left out: accdp was built with {ours.family}; {error}")
     beside = [["accdp", "mpi"] if ours.family in args.peers else ["accdp"]]
     beside += [["accdp-torch", "gloo"]] if "gloo" in args.peers else []
     rows: list[Row] = []

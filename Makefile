@@ -28,7 +28,7 @@ NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(sh
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
 .PHONY: all build demo test test-unit test-cudasim test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
-	lint format sanitize fuzz clean distclean
+	lint format sanitize emulate fuzz clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -127,6 +127,15 @@ sanitize: build
 	cmake --build build/sanitize --parallel $(shell nproc)
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 	  $(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+
+# The C++ tests for a processor that this machine has not, by an emulator: Debian's g++-aarch64-linux-gnu and qemu-user.
+# Processes that wait for each other take long there.
+emulate: build
+	cmake -G Ninja -S . -B build/aarch64 -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=undefined --log-level=WARNING \
+	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+	  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu"
+	cmake --build build/aarch64 --parallel $(shell nproc)
+	$(LIMIT) 1800 ctest --test-dir build/aarch64 --output-on-failure --no-tests=error --timeout 600 -R '^cpp/'
 
 # For as long as you like: libFuzzer where there is clang, else the mutations of the test above.
 FUZZ_S ?= 600

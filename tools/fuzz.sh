@@ -23,13 +23,10 @@ fi
 mkdir -p build/fuzz/corpus build/fuzz/seeds
 objects=()
 for source in csrc/base/*.cpp csrc/codec/*.cpp tests/cpp/fuzz_frames.cpp; do
-  flags=()
-  # clang does not read the GCC pragma by which this file asks for its instructions.
-  [[ $source != *_avx2.cpp || $(uname -m) != x86_64 ]] || flags=(-mavx2 -mf16c -mbmi -mpopcnt)
   object=build/fuzz/$(basename "$source" .cpp).o
   objects+=("$object")
   "$clang" -std=c++20 -O1 -g -DACCDP_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-    -Wno-unknown-pragmas -Icsrc -Itests/cpp "${flags[@]}" -c "$source" -o "$object"
+    -Wno-unknown-pragmas -Icsrc -Itests/cpp -c "$source" -o "$object"
 done
 "$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" -ldl -o build/fuzz/fuzz_frames
 ACCDP_FUZZ_SEEDS=build/fuzz/seeds exec build/fuzz/fuzz_frames -max_total_time="$seconds" -max_len=20000 \

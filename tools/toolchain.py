@@ -74,7 +74,8 @@ def find_compiler() -> str:
         stop(f"CXX={named} is no program; let it name a C++20 compiler, or unset it.")
     if not found:
         stop("no C++ compiler was found (c++, g++, clang++); install g++ 11 or newer, or set CXX.")
-    source = "#include <bit>\n#include <concepts>\n#include <span>\nauto probe(std::span<int> s) { return s.size(); }\n"
+    headers = "".join(f"#include <{name}>\n" for name in ("bit", "concepts", "span"))
+    source = headers + "int probe(std::span<float> s) { return std::bit_cast<int>(s[0]); }\n"
     for path in found:
         why = compiles(path, source, [])
         if why is None:

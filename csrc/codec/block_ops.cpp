@@ -7,6 +7,8 @@
 static_assert(std::endian::native == std::endian::little, "streams and byte rows are little endian");
 
 #define ACCDP_ISA portable
+#include "base/float16.hpp"
+#include "base/processor.hpp"
 #include "codec/block_loops.hpp"
 
 namespace accdp {
@@ -67,7 +69,7 @@ float load(const std::byte* in, std::size_t i) {
     std::uint16_t bits;
     std::memcpy(&bits, in + 2 * i, 2);
     if constexpr (type == Datatype::kBF16) return std::bit_cast<float>(std::uint32_t{bits} << 16);
-    return static_cast<float>(std::bit_cast<_Float16>(bits));
+    return static_cast<float>(std::bit_cast<Float16>(bits));
   }
 }
 
@@ -82,7 +84,7 @@ void store(float value, std::byte* out, std::size_t i) {
     const std::uint32_t wide = std::bit_cast<std::uint32_t>(value);
     bits = static_cast<std::uint16_t>((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
   } else {
-    bits = std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+    bits = std::bit_cast<std::uint16_t>(static_cast<Float16>(value));
   }
   std::memcpy(out + 2 * i, &bits, 2);
 }
@@ -165,8 +167,7 @@ const BlockOps& portable_block_ops() noexcept {
 #if defined(__x86_64__)
 extern const BlockOps kBlockOpsAvx2;
 namespace {
-const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
-                      __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
+const bool kHasAvx2 = has_avx2();
 }  // namespace
 const BlockOps& block_ops() noexcept { return kHasAvx2 ? kBlockOpsAvx2 : portable_block_ops(); }
 #else

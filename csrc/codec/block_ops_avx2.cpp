@@ -6,8 +6,12 @@
 
 #include "codec/block_ops.hpp"
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c,bmi,popcnt"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,f16c,bmi,popcnt")
+#endif
 #define ACCDP_ISA avx2
 #include "codec/block_loops.hpp"
 
@@ -297,5 +301,9 @@ constexpr BlockOps kBlockOpsAvx2 = {
 };
 
 }  // namespace accdp
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/float16.hpp"
+
 namespace accdp {
 namespace {
 
@@ -27,7 +29,7 @@ void subtract(ConstBytes exact, ConstBytes kept, Wide factor, float* out) {
 
 void residual(Datatype type, ConstBytes exact, ConstBytes kept, double factor, float* out) noexcept {
   switch (type) {
-    case Datatype::kF16: return subtract<_Float16, float>(exact, kept, static_cast<float>(factor), out);
+    case Datatype::kF16: return subtract<Float16, float>(exact, kept, static_cast<float>(factor), out);
     case Datatype::kBF16: return subtract<BF16, float>(exact, kept, static_cast<float>(factor), out);
     case Datatype::kF32: return subtract<float, float>(exact, kept, static_cast<float>(factor), out);
     case Datatype::kF64: return subtract<double, double>(exact, kept, factor, out);

@@ -7,6 +7,8 @@
 #include <type_traits>
 
 #include "base/error.hpp"
+#include "base/float16.hpp"
+#include "base/processor.hpp"
 
 #define ACCDP_ISA portable
 #include "device/reduce_kernels.hpp"
@@ -18,7 +20,7 @@ using portable::Kernel;
 #if defined(__x86_64__)
 Kernel kernel_avx2(Datatype type, ReduceOp op);
 namespace {
-const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+const bool kHasAvx2 = has_avx2();
 Kernel choose(Datatype type, ReduceOp op) { return kHasAvx2 ? kernel_avx2(type, op) : portable::kernel(type, op); }
 }  // namespace
 const char* reduce_isa() { return kHasAvx2 ? "avx2" : "x86-64"; }
@@ -26,7 +28,11 @@ const char* reduce_isa() { return kHasAvx2 ? "avx2" : "x86-64"; }
 namespace {
 Kernel choose(Datatype type, ReduceOp op) { return portable::kernel(type, op); }
 }  // namespace
+#if defined(__aarch64__)
+const char* reduce_isa() { return "neon"; }  // every one has it, so the compiler uses it in all loops
+#else
 const char* reduce_isa() { return "portable"; }
+#endif
 #endif
 
 void check_reducible(Datatype type, ReduceOp op) {

@@ -33,10 +33,10 @@ struct Plain {
   static T store(Acc x) { return x; }
 };
 struct Half {
-  using T = _Float16;
+  using T = Float16;
   using Acc = float;
   static Acc load(T x) { return static_cast<float>(x); }
-  static T store(Acc x) { return static_cast<_Float16>(x); }
+  static T store(Acc x) { return static_cast<Float16>(x); }
 };
 struct BFloat16 {
   using T = std::uint16_t;

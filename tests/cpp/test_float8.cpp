@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/float16.hpp"
 #include "check.hpp"
 #include "device/reduce.hpp"
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/float16.hpp"
 #include "check.hpp"
 #include "device/reduce.hpp"
 

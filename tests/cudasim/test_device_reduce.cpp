@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/float16.hpp"
 #include "check.hpp"
 #include "cudasim.hpp"
 #include "device/cuda.hpp"

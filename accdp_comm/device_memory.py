@@ -1,4 +1,4 @@
-"""Device memory that is worked on in the host: pinned copies that come from a CUDA device and go back."""
+"""Device memory that is worked on in the host: copies that come from a CUDA device and go back."""
 
 from __future__ import annotations
 

@@ -82,6 +82,10 @@ constexpr Setting kRows[] = {
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
      "chunk on its way through host memory.",
      true},
+    {&Settings::gpu_pinned_bytes, "ACCDP_GPU_PINNED_BYTES", "bytes, k/M/G suffix; 0 = none",
+     "How much pinned host memory a process keeps, and at most uses, for what goes between devices and the host; the "
+     "rest goes through pageable memory (docs/gpu.md).",
+     false},
     {&Settings::mpi_cuda, "ACCDP_MPI_CUDA", "auto, on or off",
      "Whether device memory is handed to MPI for other nodes, instead of pinned host memory. auto: where the MPI "
      "library says that it takes it (MPIX_Query_cuda_support).",

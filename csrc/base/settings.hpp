@@ -31,6 +31,7 @@ struct Settings {
   std::string step_log = "";
   std::string gpu_path = "auto";
   std::int64_t gpu_slot_bytes = 16 << 20;
+  std::int64_t gpu_pinned_bytes = 64 << 20;
   std::string mpi_cuda = "auto";
 };
 

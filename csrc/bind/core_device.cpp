@@ -81,8 +81,7 @@ void bind_device(py::module_& m) {
             return path.fetch(device, stream, taken);
           },
           "device"_a, "stream"_a, "blocks"_a, py::call_guard<py::gil_scoped_release>(),
-          "Pinned host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) "
-          "each.")
+          "Host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) each.")
       .def("capsule", [](std::shared_ptr<DevicePath> path) {
         return make_capsule<DeviceRoute>(std::move(path), kDeviceRouteCapsule);
       });

@@ -18,7 +18,7 @@ struct DeviceBlock {
   bool is_read_later = false;  ///< instead of is_read: only what FarMemory::fetch() asks for
 };
 
-/// Pinned host copies of blocks of device memory, for what only works there.
+/// Host copies of blocks of device memory, for what only works there.
 class HostCopies {
  public:
   virtual ~HostCopies() = default;

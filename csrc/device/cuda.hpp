@@ -83,6 +83,8 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   explicit PinnedBuffer(std::size_t bytes);
+  /// Without memory where the system has no more that can be page-locked.
+  static PinnedBuffer if_any(std::size_t bytes);
   std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
   Bytes span() const { return {data(), bytes_}; }
 
@@ -91,6 +93,7 @@ class PinnedBuffer {
   std::size_t bytes_ = 0;
 };
 
+int current_device();
 /// Makes a device current for all that this thread does, which leaves alone what others capture (RelaxedCapture).
 void use_device(int device);
 

@@ -83,11 +83,32 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes) : bytes_(bytes) {
   memory_ = Handle<PinnedMemoryTraits>(memory);
 }
 
+PinnedBuffer PinnedBuffer::if_any(std::size_t bytes) {
+  PinnedBuffer found;
+  void* memory;
+  const cudaError_t code = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
+  if (code == cudaSuccess) {
+    found.memory_ = Handle<PinnedMemoryTraits>(memory);
+    found.bytes_ = bytes;
+    return found;
+  }
+  static_cast<void>(cudaGetLastError());
+  if (code != cudaErrorMemoryAllocation)
+    throw_cuda("cudaHostAlloc(&memory, bytes, cudaHostAllocDefault)", code, __FILE__, __LINE__);
+  return found;
+}
+
 namespace {
 void exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
   report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
 }
 }  // namespace
+
+int current_device() {
+  int device;
+  ACCDP_CUDA(cudaGetDevice(&device));
+  return device;
+}
 
 void use_device(int device) {
   ACCDP_CUDA(cudaSetDevice(device));
@@ -124,8 +145,7 @@ bool has_context(int device) noexcept {
 }  // namespace
 
 DeviceGuard::DeviceGuard(int device) {
-  int before;
-  ACCDP_CUDA(cudaGetDevice(&before));
+  const int before = current_device();
   if (before == device) return;
   ACCDP_CUDA(cudaSetDevice(device));
   before_ = before;

@@ -12,17 +12,18 @@ namespace accdp {
 static_assert(FarMemory::kMostChunks <= kMostDeviceChunks && FarMemory::kMostSources <= kMostSources);
 
 FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
-                     const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies)
+                     const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room)
     : spare_(std::move(spare)),
       node_pool_(std::move(node_pool)),
       device_(device),
       stream_(stream),
       blocks_(blocks),
-      copies_(copies) {}
+      copies_(copies),
+      room_(room) {}
 
 FarCopies::~FarCopies() {
   if (!workshop_) return;
-  workshop_->drain();  // tensors and pinned copies go next
+  workshop_->drain();  // tensors and host copies go next
   spare_->put(std::move(workshop_));
 }
 
@@ -79,11 +80,8 @@ void FarCopies::fetch(const std::vector<ConstBytes>& host) {
     });
     fetched_.add(span);
   }
-  if (!unchanged.empty()) {
-    fetch_async(unchanged, stream_);
-    synchronize(stream_);
-  }
-  if (!written.empty()) workshop().fetch(written);
+  if (!unchanged.empty()) room_.fetch(unchanged, stream_, fetch_async);
+  if (!written.empty()) workshop().fetch(written, room_);
 }
 
 std::size_t FarCopies::begin_encode(const std::vector<Chunk>& chunks) {
@@ -185,15 +183,17 @@ void FarCopies::share_on_node(Context& c, Bytes data, const std::vector<Lot>& lo
 void FarCopies::deliver() {
   const DeviceGuard guard(device_);
   if (workshop_) workshop_->end_before(stream_);
+  std::vector<Transfer> transfers;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i].is_written) continue;
     written_.gaps(copies_[i], [&](ConstBytes part) {
       // Of what is read only where it is asked for, the host has no more than that.
       Ranges missing;
       if (blocks_[i].is_read_later) fetched_.gaps(part, [&](ConstBytes gap) { missing.add(gap); });
-      missing.gaps(part, [&](ConstBytes here) { copy_async(far(here), here.data(), here.size(), stream_); });
+      missing.gaps(part, [&](ConstBytes here) { transfers.push_back({far(here), here.data(), here.size()}); });
     });
   }
+  room_.deliver(transfers, stream_);
 }
 
 }  // namespace accdp

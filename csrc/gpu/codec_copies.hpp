@@ -7,20 +7,21 @@
 #include "coll/device_route.hpp"
 #include "coll/far_memory.hpp"
 #include "gpu/codec_workshop.hpp"
+#include "gpu/host_room.hpp"
 #include "gpu/pool.hpp"
 
 namespace accdp {
 
-/// Blocks of device memory and their pinned copies, as memory that is far.
+/// Blocks of device memory and their host copies, as memory that is far.
 class FarCopies final : public FarMemory {
  public:
   /// Collective over the ranks of a node: the pool that all of them share, or null on all.
   using NodePool = std::function<Pool*(Context&)>;
 
-  /// blocks, copies: refer to the same memory, one by one, and copies lie apart, in the order of addresses; both
-  /// outlive this.
+  /// blocks, copies: refer to the same memory, one by one, and copies lie apart in the room, in the order of addresses;
+  /// all outlive this.
   FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
-            const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies);
+            const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room);
   FarCopies(const FarCopies&) = delete;
   ~FarCopies() override;
 
@@ -61,6 +62,7 @@ class FarCopies final : public FarMemory {
   cudaStream_t stream_;
   const std::vector<DeviceBlock>& blocks_;
   const std::vector<Bytes>& copies_;
+  HostRoom& room_;
   std::unique_ptr<CodecWorkshop> workshop_;
   std::vector<Bytes> scratch_;
   // Of the host memory: what is as on the device, and what the device has a newer version of.

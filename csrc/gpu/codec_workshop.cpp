@@ -322,10 +322,9 @@ std::uint32_t CodecWorkshop::crc32c(ConstBytes data, std::uint32_t seed) {
   return crc32c_joined({words(near_results_), runs}, data.size(), seed);
 }
 
-void CodecWorkshop::fetch(std::span<const Transfer> transfers) {
+void CodecWorkshop::fetch(std::span<const Transfer> transfers, HostRoom& room) {
   decode_batch();
-  fetch_async(transfers, kernels_.get());
-  synchronize(kernels_.get());
+  room.fetch(transfers, kernels_.get(), fetch_async);
 }
 
 void SpareWorkshop::load_kernels() noexcept {

@@ -9,6 +9,7 @@
 #include "codec/cuda_transforms.hpp"
 #include "device/cuda.hpp"
 #include "device/reduce.hpp"
+#include "gpu/host_room.hpp"
 
 namespace accdp {
 
@@ -69,8 +70,8 @@ class CodecWorkshop {
   };
   std::vector<double> deviations(const std::vector<Tensor>& tensors);
   std::uint32_t crc32c(ConstBytes data, std::uint32_t seed);
-  /// After all work so far; waits.
-  void fetch(std::span<const Transfer> transfers);
+  /// To a room, after all work so far; waits.
+  void fetch(std::span<const Transfer> transfers, HostRoom& room);
 
  private:
   /// Chunks that are encoded together.

@@ -22,7 +22,6 @@ struct DevicePath::State {
   Stream own_stream;                     // of the staged path, where there is no pool
   Event before, after;
   Staging staging;
-  std::shared_ptr<PinnedSpare> spare = std::make_shared<PinnedSpare>();
   std::shared_ptr<SpareWorkshop> workshop = std::make_shared<SpareWorkshop>();
   int nodes = 1;
   bool is_pool_made = false;
@@ -197,8 +196,8 @@ std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t 
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                               const std::vector<DeviceBlock>& blocks) {
   const auto node_pool = [self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); };
-  return std::make_unique<PinnedCopies>(state_->spare, state_->workshop, node_pool, device,
-                                        reinterpret_cast<cudaStream_t>(stream), blocks);
+  return std::make_unique<RoomCopies>(state_->workshop, node_pool, device, reinterpret_cast<cudaStream_t>(stream),
+                                      blocks);
 }
 
 void DevicePath::await(PostOffice& office, int device, std::uintptr_t stream) {

@@ -1,8 +1,16 @@
 #include "gpu/device_messages.hpp"
 
 #include "device/cuda.hpp"
+#include "gpu/host_room.hpp"
 
 namespace accdp {
+namespace {
+
+/// The wire wants a message in one piece. What is longer than a window is not pinned: it may be under way for long, and
+/// would take the pool's memory from all others.
+HostRoom room_for(ConstBytes data) { return HostRoom(data.size(), most_window_bytes()); }
+
+}  // namespace
 
 /// Callers have a device of their own that is current; the background thread, which may have to go on, has none.
 void await_for_wire(PostOffice& office, int device, std::uintptr_t stream) {
@@ -21,9 +29,9 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
     await_for_wire(office, device, stream);  // what writes the data
     return office.wait(group.send(data, to, tag, timeout_s));
   }
-  const PinnedBuffer host(data.size());
-  copy_async(host.data(), data.data(), data.size(), callers);
-  synchronize(callers);
+  HostRoom host = room_for(data);
+  const Transfer down{host.data(), data.data(), data.size()};
+  host.fetch({&down, 1}, callers);
   office.wait(group.send(host.span(), to, tag, timeout_s));
 }
 
@@ -38,11 +46,11 @@ int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes dat
     office.wait(group.receive(data, from, tag, timeout_s));
     return from;
   }
-  const PinnedBuffer host(data.size());
+  HostRoom host = room_for(data);
   const MessageHandle message = group.receive(host.span(), from, tag, timeout_s);
   office.wait(message);
-  copy_async(data.data(), host.data(), data.size(), callers);
-  synchronize(callers);
+  const Transfer up{data.data(), host.data(), data.size()};
+  host.deliver({&up, 1}, callers);
   return message->peer;
 }
 

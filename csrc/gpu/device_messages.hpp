@@ -6,7 +6,7 @@
 namespace accdp {
 
 /// Send and receive for memory of a device. The MPI library gets it as it is where PostOffice::takes_device_memory says
-/// so; all else goes through pinned host memory of the message's own, because messages go on beside collectives. What
+/// so; all else goes through host memory of the message's own, because messages go on beside collectives. What
 /// the other rank does, and where its memory is, is its own affair. Both return when the message has been handed over,
 /// as their counterparts on host memory do. The work begins after what `stream` holds now. Throw UsageError while the
 /// stream is captured into a graph.

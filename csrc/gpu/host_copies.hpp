@@ -1,46 +1,32 @@
 #pragma once
 #include <memory>
-#include <mutex>
 
 #include "coll/device_route.hpp"
-#include "device/cuda.hpp"
 #include "gpu/codec_copies.hpp"
+#include "gpu/host_room.hpp"
 
 namespace accdp {
 
-/// Pinned memory that one use leaves for the next, because to pin memory takes longer than to fill it.
-class PinnedSpare {
+/// All copies lie in one room. Of copies that are not pinned nothing is taken from the system but what is fetched or
+/// written in the host: what only the device encodes and decodes has no more than addresses there.
+class RoomCopies final : public HostCopies {
  public:
-  PinnedBuffer take(std::size_t bytes);
-  /// used_until: of the work that still uses it, or none.
-  void put(PinnedBuffer memory, Event used_until);
-
- private:
-  std::mutex mutex_;
-  PinnedBuffer memory_;
-  Event used_until_;
-};
-
-class PinnedCopies final : public HostCopies {
- public:
-  PinnedCopies(std::shared_ptr<PinnedSpare> spare, std::shared_ptr<SpareWorkshop> workshop,
-               FarCopies::NodePool node_pool, int device, cudaStream_t stream, std::vector<DeviceBlock> blocks);
-  PinnedCopies(const PinnedCopies&) = delete;
-  ~PinnedCopies() override;
+  RoomCopies(std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool, int device, cudaStream_t stream,
+             std::vector<DeviceBlock> blocks);
+  RoomCopies(const RoomCopies&) = delete;
+  ~RoomCopies() override;
 
   const std::vector<Bytes>& blocks() const override { return copies_; }
   void deliver() override;
   FarMemory& far() override;
 
  private:
-  std::shared_ptr<PinnedSpare> spare_;
   std::shared_ptr<SpareWorkshop> workshop_;
   int device_;
   cudaStream_t stream_;
   std::vector<DeviceBlock> blocks_;
   std::vector<Bytes> copies_;
-  PinnedBuffer memory_;
-  Event delivered_;
+  HostRoom room_;
   std::unique_ptr<FarCopies> far_;  // last: its end waits for work on the memory above
 };
 

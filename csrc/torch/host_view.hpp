@@ -16,7 +16,7 @@ struct Way {
   std::uintptr_t stream = 0;
 };
 
-/// Operands for what works in the host only: host memory as it is, memory of a device as pinned copies.
+/// Operands for what works in the host only: host memory as it is, memory of a device as copies.
 class HostView {
  public:
   /// later: what is read is not fetched now, but where far() is asked for it.

@@ -243,7 +243,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<Me
   return work;
 }
 
-// Messages of a device go through pinned host memory of their own, because they go on beside collectives. A send waits
+// Messages of a device go through host memory of their own, because they go on beside collectives. A send waits
 // for its data to be there; a receive copies what came on a stream that the device's current one may be made to wait
 // for. Where MPI gets the device's memory itself, either waits for what the current stream holds.
 

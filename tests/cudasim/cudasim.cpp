@@ -96,6 +96,7 @@ cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
     return answer(cudaErrorMemoryAllocation);
   std::memset(*memory, 0xa5, mapped);  // nobody may count on zeros
   state().blocks[static_cast<std::byte*>(*memory)] = {fd, mapped, type, g_device};
+  if (type == cudaMemoryTypeHost) state().most_pinned = std::max(state().most_pinned, state().pinned += mapped);
   begin_object();
   return cudaSuccess;
 }
@@ -107,6 +108,7 @@ cudaError_t release(void* memory) {
   if (found == state().blocks.end()) return answer(cudaErrorInvalidValue);
   munmap(memory, found->second.bytes);
   if (found->second.fd >= 0) close(found->second.fd);
+  if (found->second.type == cudaMemoryTypeHost) state().pinned -= found->second.bytes;
   state().blocks.erase(found);
   end_object();
   return cudaSuccess;
@@ -173,6 +175,18 @@ int late_loads() {
 int calls(const char* call) {
   std::lock_guard lock(state().mutex);
   return state().calls[call];
+}
+std::size_t pinned_bytes() {
+  std::lock_guard lock(state().mutex);
+  return state().pinned;
+}
+std::size_t most_pinned_bytes() {
+  std::lock_guard lock(state().mutex);
+  return state().most_pinned;
+}
+void forget_most_pinned() {
+  std::lock_guard lock(state().mutex);
+  state().most_pinned = state().pinned;
 }
 int live_objects() {
   std::lock_guard lock(state().mutex);

@@ -48,6 +48,11 @@ int late_loads();
 /// How often this process has called what the name says, whether it failed or not.
 int calls(const char* call);
 
+/// Host memory that this process has pinned, in bytes: now, and at most since the process began or forgot.
+std::size_t pinned_bytes();
+std::size_t most_pinned_bytes();
+void forget_most_pinned();
+
 /// Owners that this process has not let go yet: allocations, mappings, streams, events.
 int live_objects();
 

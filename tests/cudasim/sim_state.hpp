@@ -33,6 +33,7 @@ struct State {
   std::set<int> contexts;        // by device
   std::set<const void*> loaded;  // kernels
   int late_loads = 0;
+  std::size_t pinned = 0, most_pinned = 0;  // bytes
 };
 State& state();
 

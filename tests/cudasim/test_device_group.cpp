@@ -71,12 +71,15 @@ int main() {
     if (rank == 1) cudasim::set_largest_allocation((2 << 20) - 1);  // a pool is two slots
   });
 
-  // Over nodes (threads of this process), and where ranks without a GPU take part with host memory.
-  run_nodes({0, 0, 1}, [](Group& group) {
-    Gpu gpu(group);
-    everything_on_device(gpu);
-    CHECK(gpu.path->describe().find("staged: ") == 0);  // memory of the own process cannot be opened
-  });
+  // Over nodes (threads of a process of their own: processes that are forked later must not have what that keeps
+  // pinned), and where ranks without a GPU take part with host memory.
+  CHECK(fork_ranks(1, [](int) {
+    run_nodes({0, 0, 1}, [](Group& group) {
+      Gpu gpu(group);
+      everything_on_device(gpu);
+      CHECK(gpu.path->describe().find("staged: ") == 0);  // memory of the own process cannot be opened
+    });
+  }));
   set_setting("ACCDP_GPU_PATH", "staged");
   CHECK(run_ranks(3, [](Group& group) {
     Gpu gpu(group);

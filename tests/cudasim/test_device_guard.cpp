@@ -2,6 +2,7 @@
 // end. Nor do they disturb what another thread captures into a graph.
 #include "device_checks.hpp"
 #include "gpu/device_messages.hpp"
+#include "gpu/pinned_pool.hpp"
 
 namespace {
 
@@ -45,11 +46,18 @@ int main() {
   stays([&] { send(group, data, 1); });
   stays([&] { receive(group, data, 1, 5); });
   stays([&] { CHECK_THROWS(receive(group, data, 2, 0.02), PeerTimeout, "Timed out"); });
-  for (const char* call : {"cudaHostAlloc", "cudaMemcpyAsync", "cudaStreamSynchronize"})
+  for (const char* call : {"cudaMemcpyAsync", "cudaEventRecord", "cudaEventSynchronize"})
     stays([&] {
       cudasim::fail(call, cudaErrorLaunchFailure);
       CHECK_THROWS(send(group, data, 3), CudaError, call);
     });
+  stays([&] {
+    set_setting("ACCDP_GPU_PINNED_BYTES", "0");  // to go through memory that is not pinned is no way out of this error
+    CHECK(!hold_pinned(kBytes));                 // what the messages before left is freed
+    set_setting("ACCDP_GPU_PINNED_BYTES", "64M");
+    cudasim::fail("cudaHostAlloc", cudaErrorLaunchFailure);
+    CHECK_THROWS(send(group, data, 3), CudaError, "cudaHostAlloc");
+  });
   cudasim::set_capturing(true);
   stays([&] { CHECK_THROWS(send(group, data, 3), UsageError, "captured"); });
   cudasim::set_capturing(false);

@@ -228,6 +228,13 @@ int main() {
   for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
   run_nodes({0, 1, 2}, everything_encoded);
   run_nodes({0, 0, 1, 1}, everything_encoded);
+  // Where the copies of tensors in the host are not pinned. With 0, what the calls before have left is freed, which the
+  // processes that are forked next must not have.
+  for (const char* limit : {"128k", "0"}) {
+    set_setting("ACCDP_GPU_PINNED_BYTES", limit);
+    run_nodes({0, 0, 1}, everything_encoded);
+  }
+  set_setting("ACCDP_GPU_PINNED_BYTES", "64M");
   CHECK(run_ranks(3, wrong_reference));
   for (int rank : {0, 1}) {
     failure(rank, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure");

@@ -41,6 +41,7 @@ GOOD = {
     "ACCDP_STEP_LOG": {"": "", "/tmp": "/tmp"},
     "ACCDP_GPU_PATH": {"auto": "auto", "staged": "staged"},
     "ACCDP_GPU_SLOT_BYTES": {"64k": "64k", "16M": "16M", "256M": "256M"},
+    "ACCDP_GPU_PINNED_BYTES": {**BYTES, "0": "0", "1000": "1000", "2G": "2G"},
     "ACCDP_MPI_CUDA": {"auto": "auto", "on": "on", "off": "off"},
 }
 # Variable -> texts it refuses.
@@ -64,6 +65,7 @@ BAD = {
     "ACCDP_DETERMINISTIC": ["", "yes", "1"],
     "ACCDP_GPU_PATH": ["", "off", "shared"],
     "ACCDP_GPU_SLOT_BYTES": [*NOT_BYTES, "0", "32k", "65537", "257M"],
+    "ACCDP_GPU_PINNED_BYTES": NOT_BYTES,
     "ACCDP_MPI_CUDA": ["", "yes", "1", "ON"],
 }
 BAD_TOPOLOGIES = ["x", "2x", "0x2", "2x0", "-1", "0,,1", "0,1,", "2 x 2", "a,b", "2X2"]

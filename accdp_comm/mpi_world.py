@@ -24,6 +24,7 @@ from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 
 _FINALIZE_SECONDS = 5.0
+_READERS_SECONDS = 10.0  # that others may take to read the memory of devices that goes with this process
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
 _JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
 _LOOK_SECONDS = 0.5  # between looks at the other ranks of this host, while waiting for them
@@ -348,6 +349,8 @@ def _leave() -> None:
         if ends_by_exception():
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
         _attempt(group.close)
+    if not ends_by_exception():
+        _attempt(lambda: _core.await_readers(_READERS_SECONDS))
     if ends_by_exception() and (_world.group_pid == os.getpid() or _world.is_joining):
         _abort_mpi4py()
     if _world.is_joining and _world.is_ours and _world.has_launcher:

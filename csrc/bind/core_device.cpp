@@ -3,11 +3,14 @@
 
 #include <pybind11/stl.h>
 
+#include <chrono>
+
 #include "bind/capsule.hpp"
 #include "coll/device_route.hpp"
 #include "coll/far_memory.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
+#include "gpu/await_readers.hpp"
 #include "gpu/device_collectives.hpp"
 #include "gpu/device_messages.hpp"
 #include "gpu/lone_codec.hpp"
@@ -25,10 +28,12 @@ using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
 std::vector<std::string> codecs_there() { return LoneCodec::names(); }
+bool wait_for_readers(double seconds) { return await_readers(std::chrono::duration<double>(seconds)); }
 #else
 constexpr bool kIsBuilt = false;
 CudaReport report() { return {.why_not = "accdp was built without CUDA"}; }
 std::vector<std::string> codecs_there() { return {}; }
+bool wait_for_readers(double) { return true; }
 #endif
 
 py::dict report_as_dict() {
@@ -56,6 +61,9 @@ void bind_device(py::module_& m) {
       "device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
       "Names of the codecs that encode and decode on the current device. nvCOMP's library is opened: its folder counts "
       "if it was told before.");
+  m.def("await_readers", &wait_for_readers, "timeout_s"_a, py::call_guard<py::gil_scoped_release>(),
+        "Before the process ends: wait until no other process will read its device memory any more. Returns whether it "
+        "came to that, and says on standard error that it did not.");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
   py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA

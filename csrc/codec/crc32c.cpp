@@ -1,8 +1,9 @@
 #include "codec/crc32c.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
+
+#include "codec/crc32c_algebra.hpp"
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #endif
@@ -10,15 +11,9 @@
 namespace accdp {
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0x82f63b78;  // bits reversed: the lowest bit is the oldest
-
 constexpr std::array<std::uint32_t, 256> make_table() {
   std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? kPolynomial : 0);
-    table[i] = value;
-  }
+  for (std::uint32_t i = 0; i < 256; ++i) table[i] = crc::followed_by(0, static_cast<std::byte>(i));
   return table;
 }
 constexpr auto kTable = make_table();
@@ -81,44 +76,10 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(ConstBytes data, st
 }
 #endif
 
-/// What a checksum becomes once zero bytes have followed it.
-std::uint32_t followed_by_zeros(std::uint32_t crc, std::size_t bytes) {
-  for (; bytes > 0; --bytes) crc = kTable[crc & 255] ^ (crc >> 8);
-  return crc;
-}
-/// The same for a run of them; a checksum is linear.
-struct RunShift {
-  std::uint32_t table[4][256]{};
-  RunShift() {
-    for (int bit = 0; bit < 32; ++bit) {
-      const std::uint32_t of_bit = followed_by_zeros(std::uint32_t{1} << bit, kCrcRun);
-      for (std::uint32_t b = 0; b < 256; ++b)
-        if (b >> bit % 8 & 1) table[bit / 8][b] ^= of_bit;
-    }
-  }
-  std::uint32_t operator()(std::uint32_t crc) const {
-    return table[0][crc & 255] ^ table[1][crc >> 8 & 255] ^ table[2][crc >> 16 & 255] ^ table[3][crc >> 24];
-  }
-};
-
 }  // namespace
 
-std::uint32_t crc32c_joined(std::span<const std::uint32_t> runs, std::size_t bytes, std::uint32_t seed) noexcept {
-  static const RunShift shift;
-  for (std::uint32_t run : runs) {
-    seed = (bytes >= kCrcRun ? shift(seed) : followed_by_zeros(seed, bytes)) ^ run;
-    bytes -= std::min(bytes, kCrcRun);
-  }
-  return seed;
-}
-
-std::array<std::uint32_t, 16> crc32c_nibbles() noexcept {
-  std::array<std::uint32_t, 16> table;
-  for (std::uint32_t i = 0; i < 16; ++i) {
-    table[i] = i;
-    for (int bit = 0; bit < 4; ++bit) table[i] = (table[i] >> 1) ^ (table[i] & 1 ? kPolynomial : 0);
-  }
-  return table;
+std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) noexcept {
+  return crc::times(first, crc::power_of_bytes(second_bytes)) ^ second;
 }
 
 std::uint32_t detail::crc32c_table(ConstBytes data, std::uint32_t seed) noexcept {

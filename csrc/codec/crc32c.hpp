@@ -1,7 +1,6 @@
 #pragma once
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "base/types.hpp"
 
@@ -9,11 +8,8 @@ namespace accdp {
 
 /// CRC-32C (Castagnoli, as iSCSI and ext4 use it). `seed`: the value of the bytes before, 0 at the start.
 std::uint32_t crc32c(ConstBytes data, std::uint32_t seed = 0) noexcept;
-/// The same of data whose runs of kCrcRun bytes, the last one shorter or not, have these checksums.
-inline constexpr std::size_t kCrcRun = 1024;
-std::uint32_t crc32c_joined(std::span<const std::uint32_t> runs, std::size_t bytes, std::uint32_t seed) noexcept;
-/// Its remainders of four bits, for loops that have no table.
-std::array<std::uint32_t, 16> crc32c_nibbles() noexcept;
+/// The same of data in two parts, of the checksums of each.
+std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::size_t second_bytes) noexcept;
 
 namespace detail {
 std::uint32_t crc32c_table(ConstBytes data,

@@ -36,6 +36,9 @@ class Context : public Lookout {
   int local_rank() const { return topology().local_rank(); }
   int local_size() const { return topology().local_size(); }
   std::size_t slot_bytes() const { return fabric_.board().slot_bytes(); }
+  /// For what is said to the node's ranks, and heard of them, when the group has ended.
+  std::shared_ptr<Board> board() const { return fabric_.shared_board(); }
+  std::uint64_t step() const { return steps_.number(); }  ///< equal on the node's ranks, after each operation
   std::size_t flat_bytes() const { return fabric_.flat_bytes; }
   const Asked& asked() const { return fabric_.asked; }
   const Shape& shape() const { return fabric_.shape(); }

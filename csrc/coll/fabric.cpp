@@ -116,7 +116,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),
-      board_(segment_fd, topology_.local_size(), topology_.local_rank()),
+      board_(std::make_shared<Board>(segment_fd, topology_.local_size(), topology_.local_rank())),
       shape_(shape_of(topology_, flat_bytes, cores_per_node())),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
@@ -130,15 +130,15 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   receivers_decode_far = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)
     for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
-  board_.ring_others(kCollective);
+  board_->ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
-  wait_until(board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
+  wait_until(*board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
   if (is_crowded()) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd();
   probe_neighbours();
 }
 
 bool Fabric::is_crowded() const {
-  return std::min<double>(board_.usable_cores(), peers_[topology_.rank()].cores) < board_.local_size();
+  return std::min<double>(board_->usable_cores(), peers_[topology_.rank()].cores) < board_->local_size();
 }
 
 /// What one rank finds need not hold for another, nor has it to: the receiver of a message decides.
@@ -149,7 +149,7 @@ void Fabric::probe_neighbours() {
     int error = 0;
     if (settings().cma == "off")
       why_not = "ACCDP_CMA=off";
-    else if ((error = board_.probe_memory_of(topology_.local_of(rank), peers_[rank].pid)))
+    else if ((error = board_->probe_memory_of(topology_.local_of(rank), peers_[rank].pid)))
       why_not = why_not_read(error);
     // One that has made this group and ended since sends nothing that could be read.
     if (settings().cma != "on" || why_not.empty() || error == ESRCH) continue;
@@ -190,8 +190,8 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
       notice_of(kind, disputed, kind == FailureKind::kTimeout ? text + ", says " + describe(topology_.rank()) : text);
   {
     std::lock_guard lock(failure_mutex_);
-    if (board_.has_failed()) return;  // whoever failed first tells the others
-    board_.fail(kind, text, disputed);
+    if (board_->has_failed()) return;  // whoever failed first tells the others
+    board_->fail(kind, text, disputed);
     if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
       wire_->worsen(health_after(kind, *wire_));
       tell_other_nodes(Wire::kFailure, notice);
@@ -205,8 +205,8 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
 /// but perhaps later than this rank's caller has its memory back.
 void Fabric::withdraw(const std::set<int>& receivers) noexcept {
   if (receivers.empty() || is_inherited()) return;
-  const auto [kind, text] = board_.failure();
-  const std::string notice = notice_of(kind, board_.failed_call(), text);
+  const auto [kind, text] = board_->failure();
+  const std::string notice = notice_of(kind, board_->failed_call(), text);
   {
     std::lock_guard lock(failure_mutex_);
     if (std::exchange(told_others_, true)) return;
@@ -252,7 +252,7 @@ bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
 /// Who has left a group that then fails need not know of it, and may have ended, which MPI minds where nobody else
 /// does.
 bool Fabric::may_have_ended(int rank) const {
-  return board_.has_failed() && said_farewell_[rank] && !wire_->late_ranks_live();
+  return board_->has_failed() && said_farewell_[rank] && !wire_->late_ranks_live();
 }
 
 void Fabric::expect_silence_of(int rank) {
@@ -272,7 +272,7 @@ void Fabric::enter(double timeout_s) {
 
 bool Fabric::has_failed() {
   const Clock::rep now = wire_ ? Clock::now().time_since_epoch().count() : 0;
-  if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_.has_failed()) {
+  if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_->has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
     int from;
     std::vector<std::byte> ignored;
@@ -284,7 +284,7 @@ bool Fabric::has_failed() {
       fail(FailureKind::kMismatch, error.what());
     }
   }
-  return board_.has_failed();
+  return board_->has_failed();
 }
 
 void Fabric::take_notice() {
@@ -301,7 +301,7 @@ void Fabric::throw_if_withdrawn() {
 }
 
 void Fabric::look_for_notices() {
-  if (!notices_ || board_.has_failed()) return;
+  if (!notices_ || board_->has_failed()) return;
   const std::string notice = notices_.find();
   take_up(notice.data(), notice.size());
 }
@@ -310,8 +310,8 @@ void Fabric::take_up(const void* notice, std::size_t bytes) {
   NoticeHead head;
   if (bytes < sizeof head) return;
   std::memcpy(&head, notice, sizeof head);
-  board_.fail(head.kind, std::string(static_cast<const char*>(notice) + sizeof head, bytes - sizeof head),
-              head.disputed);
+  board_->fail(head.kind, std::string(static_cast<const char*>(notice) + sizeof head, bytes - sizeof head),
+               head.disputed);
 }
 
 void Fabric::check_process() const {
@@ -325,8 +325,8 @@ void Fabric::check_process() const {
 void Fabric::throw_if_failed() {
   check_process();
   if (!has_failed()) return;
-  auto [kind, text] = board_.failure();
-  if (const std::uint64_t disputed = board_.failed_call(), now = call; disputed && disputed < now)
+  auto [kind, text] = board_->failure();
+  if (const std::uint64_t disputed = board_->failed_call(), now = call; disputed && disputed < now)
     text += " (#" + std::to_string(disputed) + " is an earlier call; this is #" + std::to_string(now) + ")";
   if (wire_) wire_->worsen(health_after(kind, *wire_));
   throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
@@ -335,9 +335,9 @@ void Fabric::throw_if_failed() {
 
 void Fabric::leave() noexcept {
   if (is_inherited()) return;
-  board_.mine().left.store(1, std::memory_order_release);
-  board_.ring_others(kCollective);
-  board_.ring_others(kPointToPoint);
+  board_->mine().left.store(1, std::memory_order_release);
+  board_->ring_others(kCollective);
+  board_->ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
   if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
   tell_other_nodes(Wire::kFarewell, "");
@@ -347,7 +347,7 @@ void Fabric::leave() noexcept {
 
 bool Fabric::has_left(int rank) const {
   if (!topology_.is_near(rank)) return said_farewell_[rank];
-  return board_.line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
+  return board_->line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
 }
 
 bool Fabric::has_gone(int rank) const {
@@ -361,7 +361,7 @@ std::string Fabric::how_it_went(int rank) const {
 
 /// What MPI may still read or write of a group that has failed is nobody else's any more.
 Fabric::~Fabric() {
-  if (!wire_ || !board_.has_failed()) return;
+  if (!wire_ || !board_->has_failed()) return;
   keep_for_ever(std::move(scratch_));
   keep_for_ever(std::move(meeting_places_));
   keep_for_ever(std::move(told_));
@@ -381,7 +381,7 @@ Bytes Fabric::meeting_place(int number) {
 }
 
 void Fabric::release_scratch() noexcept {
-  if (!scratch_.empty() && !board_.has_failed()) scratch_.clear();
+  if (!scratch_.empty() && !board_->has_failed()) scratch_.clear();
 }
 
 void Lookout::look_around() {

@@ -50,7 +50,8 @@ class Fabric {
   std::string describe(int rank) const;                             ///< "rank 3 (pid 4242, host n1)"
   double cores_per_node() const;                                    ///< the least of all ranks'
   std::uint32_t lacking_codecs() const { return lacking_codecs_; }  ///< of any rank; bits of CodecIds
-  Board& board() { return board_; }
+  Board& board() { return *board_; }
+  std::shared_ptr<Board> shared_board() { return board_; }
   const Shape& shape() const { return shape_; }
   Wire* wire() { return wire_.get(); }
   /// Whether this process was forked from the one that formed the group: then it is no rank of it.
@@ -130,7 +131,7 @@ class Fabric {
   std::vector<Peer> peers_;
   std::uint32_t lacking_codecs_ = 0;
   Topology topology_;
-  Board board_;
+  std::shared_ptr<Board> board_;
   Shape shape_;
   std::shared_ptr<Wire> wire_;
   std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes

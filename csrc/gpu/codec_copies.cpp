@@ -162,6 +162,7 @@ void FarCopies::lend_to_pool() {
 void FarCopies::take_back_from_pool(ConstBytes written) {
   record(order_, pool_->stream());
   wait_for(stream_, order_);
+  pool_->hand_over_reads();
   if (workshop_) workshop_->follow(stream_);
   is_written(written);
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "codec/crc32c.hpp"
+#include "codec/cuda_sums.hpp"
 #include "device/cuda_reduce.hpp"
 
 namespace accdp {
@@ -292,34 +293,30 @@ void CodecWorkshop::reduce(std::byte* to, const std::vector<const void*>& source
 
 std::vector<double> CodecWorkshop::deviations(const std::vector<Tensor>& tensors) {
   std::size_t parts = 0;
-  for (const Tensor& tensor : tensors) parts += spread_parts(tensor.type, tensor.bytes);
-  make_room(far_results_, parts * sizeof(SpreadSums));
-  make_room(near_results_, parts * sizeof(SpreadSums));
-  auto* far = reinterpret_cast<SpreadSums*>(far_results_.data());
-  const auto* near = reinterpret_cast<const SpreadSums*>(near_results_.data());
-  for (const Tensor& tensor : tensors) {
-    if (tensor.bytes > 0) spread_async(tensor.type, tensor.data, tensor.bytes, far, kernels_.get());
-    far += spread_parts(tensor.type, tensor.bytes);
-  }
-  copy_async(near_results_.data(), far_results_.data(), parts * sizeof(SpreadSums), kernels_.get());
+  for (const Tensor& tensor : tensors) parts = std::max(parts, sum_parts(tensor.bytes));
+  const std::size_t bytes = tensors.size() * sizeof(Spread);
+  make_room(far_results_, bytes + parts * sizeof(Spread));
+  make_room(near_results_, bytes);
+  auto* const far = reinterpret_cast<Spread*>(far_results_.data());
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    spread_async(tensors[i].type, tensors[i].data, tensors[i].bytes, far + tensors.size(), far + i, kernels_.get());
+  copy_async(near_results_.data(), far, bytes, kernels_.get());
   synchronize(kernels_.get());
   std::vector<double> found;
-  for (const Tensor& tensor : tensors) {
-    const std::size_t mine = spread_parts(tensor.type, tensor.bytes);
-    found.push_back(tensor.bytes > 0 ? deviation_of(near, mine) : 0);
-    near += mine;
-  }
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    found.push_back(deviation_of(reinterpret_cast<const Spread*>(near_results_.data())[i]));
   return found;
 }
 
 std::uint32_t CodecWorkshop::crc32c(ConstBytes data, std::uint32_t seed) {
-  const std::size_t runs = (data.size() + kCrcRun - 1) / kCrcRun, bytes = runs * sizeof(std::uint32_t);
-  make_room(far_results_, bytes);
-  make_room(near_results_, bytes);
-  crc32c_async(data.data(), data.size(), words(far_results_), kernels_.get());
-  copy_async(near_results_.data(), far_results_.data(), bytes, kernels_.get());
+  constexpr std::size_t kWord = sizeof(std::uint32_t);
+  make_room(far_results_, kWord + sum_parts(data.size()) * kWord);
+  make_room(near_results_, kWord);
+  std::uint32_t* const far = words(far_results_);
+  crc32c_async(data.data(), data.size(), far + 1, far, kernels_.get());
+  copy_async(near_results_.data(), far, kWord, kernels_.get());
   synchronize(kernels_.get());
-  return crc32c_joined({words(near_results_), runs}, data.size(), seed);
+  return crc32c_joined(seed, *words(near_results_), data.size());
 }
 
 void CodecWorkshop::fetch(std::span<const Transfer> transfers, HostRoom& room) {

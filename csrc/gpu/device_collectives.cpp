@@ -235,6 +235,7 @@ void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
       staged(state.staging, state.stream());
     record(state.after, state.stream());
     wait_for(callers, state.after);
+    if (state.pool) state.pool->hand_over_reads();  // behind what the caller waits for
   } catch (...) {
     state.has_failed = true;
     throw;

@@ -19,7 +19,7 @@ struct Pool::Card {
   GpuId gpu{};
   bool has_memory = false, has_events = false;
   cudaIpcMemHandle_t memory{};
-  cudaIpcEventHandle_t events[2]{};
+  cudaIpcEventHandle_t events[2]{}, read{};
 };
 
 namespace {
@@ -64,7 +64,7 @@ PoolExports take_exports(int device, std::size_t bytes, const std::vector<Proces
       spares().pop_back();
       return found;
     }
-  return {DeviceBuffer(bytes), {}};
+  return {DeviceBuffer(bytes), {}, {}};
 }
 
 void give_back(int device, PoolExports exports, std::vector<Process> readers) {
@@ -78,7 +78,7 @@ Pool::Pool(int me, int device, std::size_t slot_bytes) : me_(me), device_(device
 
 Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank(), device, slot_bytes) {
   const DeviceGuard guard(device);
-  for (int rank : c.topology().neighbours()) readers_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
+  for (int rank : c.topology().neighbours()) processes_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
   settle_all();
   stream_ = make_stream(true);  // other ranks wait for its work, and a training step's kernels take long
@@ -90,7 +90,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   mine.gpu = gpu_id(device);
   std::string trouble, no_events;
   try {
-    exports_ = take_exports(device, in_whole_blocks(2 * slot_bytes), readers_);
+    exports_ = take_exports(device, in_whole_blocks(2 * slot_bytes), processes_);
     mine.memory = exports_.memory.share();
     mine.has_memory = true;
   } catch (const CudaError& error) {
@@ -101,12 +101,15 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
       if (!exports_.published[h]) exports_.published[h] = make_event(true);
       mine.events[h] = share_event(exports_.published[h]);
     }
+    if (!exports_.read) exports_.read = make_event(true);
+    mine.read = share_event(exports_.read);
     mine.has_events = true;
   } catch (const CudaError& error) {
     no_events = error.what();  // ordering then goes through the host; every rank learns of it from the card
   }
   std::vector<Card> cards(c.local_size());
   exchange_cards(c, mine, cards);
+  forget_readers();  // the others have settled what they read in pools of before, or will not do so any more
   bool memory = true, events = true;
   for (const Card& card : cards) {
     memory = memory && card.has_memory;
@@ -118,13 +121,20 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   }
   mappings_.resize(c.local_size());
   for (auto& half : published_) half.resize(c.local_size());
+  read_.resize(c.local_size());
   is_usable_ = group_ranks(c, cards);
   if (!is_usable_) return;
+  readers_ = std::make_shared<Readers>(c.board());
   for (int rank : groups_.mates()) one_gpu_ = one_gpu_ && cards[rank].gpu == mine.gpu;
   if (events) no_events = open_events(cards);
   why_no_events_ = first_trouble(c, no_events);
   if (why_no_events_.empty() && groups_.largest() > 1) why_no_events_ = probe_events(c);
   events_ = why_no_events_.empty();
+  for (int rank : groups_.mates())
+    if (rank != me_)
+      readers_->add(rank, c.topology().neighbours()[rank], processes_[rank],
+                    events_ ? std::move(read_[rank]) : Event());
+  remember(readers_);
 }
 
 /// All ranks of the node in one group, or those of each GPU; false where not even those can open each other's memory.
@@ -174,8 +184,11 @@ Pool::~Pool() {
     // The constructor failed, and what the probe left waits for these events, and may read that memory, for ever.
     keep_for_ever(std::move(mappings_));
     for (std::vector<Event>& half : published_) keep_for_ever(std::move(half));
+    keep_for_ever(std::move(read_));
   }
-  if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(readers_));
+  readers_.reset();
+  if (!is_stuck_) forget_readers();
+  if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(processes_));
 }
 
 bool Pool::outlast(const std::vector<Process>& others, bool has_failed, const std::function<bool()>& is_done) {
@@ -191,7 +204,10 @@ bool Pool::outlast(const std::vector<Process>& others, bool has_failed, const st
 }
 
 bool Pool::settle(bool has_failed) noexcept {
-  if (!is_stuck_ && !outlast(readers_, has_failed, [&] { return is_done(stream()); })) is_stuck_ = true;
+  const std::uint64_t step = readers_ ? readers_->handed_over() : 0;
+  if (!is_stuck_ && !outlast(processes_, has_failed, [&] { return is_done(stream()); })) is_stuck_ = true;
+  if (readers_ && !is_stuck_) readers_->say_done(step);
+  if (readers_ && (is_stuck_ || has_failed)) readers_->give_up();
   return !is_stuck_;
 }
 
@@ -208,7 +224,7 @@ void Pool::settle_all() {
     for (const Pool* pool : pools()) {
       if (pool->is_stuck_ || is_done(pool->stream())) continue;
       const DeviceGuard guard(pool->device_);
-      all.push_back({make_event(), pool->readers_});
+      all.push_back({make_event(), pool->processes_});
       record(all.back().passed, pool->stream());
     }
   }
@@ -238,6 +254,8 @@ std::string Pool::open_events(const std::vector<Card>& cards) {
     for (int h : {0, 1})
       for (int rank : groups_.mates())
         if (rank != me_) published_[h][rank] = open_event(cards[rank].events[h]);
+    for (int rank : groups_.mates())
+      if (rank != me_) read_[rank] = open_event(cards[rank].read);
     return {};
   } catch (const CudaError& error) {
     return error.what();
@@ -263,12 +281,17 @@ void Pool::publish(Context& c) {
     record(exports_.published[half(step_)], stream());
   else
     synchronize(stream());
+  readers_->publishes(c.step());
   c.publish();
 }
 
 void Pool::await_all(Context& c) {
   c.await_all();
   wait_for_events();
+}
+
+void Pool::hand_over_reads() {
+  if (groups_.mates().size() > 1) readers_->hand_over(events_ ? &exports_.read : nullptr, stream());
 }
 
 }  // namespace accdp

@@ -2,25 +2,21 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "coll/context.hpp"
 #include "device/cuda.hpp"
 #include "gpu/gpu_groups.hpp"
+#include "gpu/readers.hpp"
 
 namespace accdp {
-
-struct Process {
-  int pid;
-  std::uint64_t start_time;
-  bool operator==(const Process&) const = default;
-};
 
 /// What other processes may have open, so it is never freed: later groups use it again.
 struct PoolExports {
   DeviceBuffer memory;
-  Event published[2];
+  Event published[2], read;
 };
 
 /// Device memory that ranks which share a GPU, or whose GPUs reach each other, have in common: two slots per rank, as
@@ -41,7 +37,8 @@ class Pool {
   Pool(const Pool&) = delete;
   /// After settle(). Memory and events stay, for this process's later groups: other ranks may still have them open, and
   /// to free them before these close them is undefined. They may even have yet to read the memory, when their streams
-  /// come to that: so it goes to groups of the same ranks, or of more, whose pools wait for that first.
+  /// come to that: so it goes to groups of the same ranks, or of more, whose pools wait for that first. With the
+  /// process it goes, too: await_readers() waits before (gpu/readers.hpp).
   ~Pool();
   /// Waits until the stream has done its work. False where that cannot be expected any more, since it waits for other
   /// ranks and a call failed, or one of them is gone; the pool may then never be destroyed.
@@ -64,6 +61,8 @@ class Pool {
   std::byte* open(Context& context);
   void publish(Context& context);
   void await_all(Context& context);
+  /// After an operation: what this rank reads of the others' slots is on the stream.
+  void hand_over_reads();
   std::byte* own_slot() const { return base(me_) + half(step_) * slot_bytes_; }
   /// Of a rank of the group.
   const std::byte* slot(int rank) const { return base(rank) + half(step_) * slot_bytes_; }
@@ -91,15 +90,16 @@ class Pool {
   static void settle_all();
 
   int me_, device_;
-  std::vector<Process> readers_;  // of the node's ranks
+  std::vector<Process> processes_;  // of the node's ranks
+  std::shared_ptr<Readers> readers_;
   std::size_t slot_bytes_;
   std::string why_not_, why_no_events_;
   PoolExports exports_;
   Stream stream_;
   std::atomic<bool> is_stuck_{false};
   GpuGroups groups_, gpus_;
-  std::vector<IpcMapping> mappings_;  // by rank of the node; none for this one and other groups
-  std::vector<Event> published_[2];   // likewise
+  std::vector<IpcMapping> mappings_;        // by rank of the node; none for this one and other groups
+  std::vector<Event> published_[2], read_;  // likewise
   bool one_gpu_ = true, events_ = false, is_usable_ = false;
   std::uint64_t step_ = 0, awaited_ = 0;
 };

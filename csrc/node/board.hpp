@@ -76,6 +76,9 @@ struct alignas(128) RankLine {
   std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
   std::atomic<std::uint32_t> left{0};
   std::uint8_t cores[128];  ///< affinity mask
+  /// Up to which step it has handed its reads of device memory of the node's other ranks to its device, and up to which
+  /// these are known to be done.
+  std::atomic<std::uint64_t> reads_handed_over{0}, reads_done{0};
   /// Of a node's leader: what ranks of all nodes told (Signature::notice), and last in which call.
   std::atomic<std::uint64_t> told{0}, told_in{0};
   /// Of the calls whose first step it was. Apart from what others read, so that to write it costs little.

@@ -61,6 +61,7 @@ class Steps {
   const Signature& signature(int rank) const { return board_.signature(rank, step_); }
   std::uint64_t digest(int rank) const { return board_.digest(rank, step_); }
   bool has_published(int rank) const { return published(rank, step_); }
+  std::uint64_t number() const { return step_; }  ///< of the step, in the life of the group
 
   /// Whether the wait going on needs something from that rank.
   bool waits_for(int rank) const {

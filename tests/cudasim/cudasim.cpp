@@ -16,6 +16,7 @@ namespace {
 
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
 std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false}, g_peer_access{true};
+std::atomic<int> g_late_us{0};
 thread_local int g_device = 0;
 thread_local cudaStreamCaptureMode g_capture_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t g_last_error = cudaSuccess;
@@ -150,6 +151,7 @@ void set_devices(int count, int first) {
 void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = {code, nth}; }
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
 void set_peer_access(bool allowed) { g_peer_access = allowed; }
+void set_late_reads(int us) { g_late_us = us; }
 void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_capturing(bool capturing) { g_capturing = capturing; }
 void set_capturing_elsewhere(bool capturing) { g_capturing_elsewhere = capturing; }
@@ -280,13 +282,18 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  int late_us = 0;
   {
     std::lock_guard lock(state().mutex);
     if (overruns(from, bytes) || overruns(to, bytes)) return answer(cudaErrorInvalidValue);
     const Block* const source = block_of(from);
     if (source && source->is_elsewhere) g_bytes_from_elsewhere += bytes;
+    if (source && source->fd < 0) late_us = g_late_us;
   }
-  return cudasim::enqueue("cudaMemcpyAsync", stream, [=] { std::memcpy(to, from, bytes); });
+  return cudasim::enqueue("cudaMemcpyAsync", stream, [=] {
+    if (late_us > 0) usleep(late_us);
+    std::memcpy(to, from, bytes);
+  });
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
   SIM_FAULT("cudaIpcGetMemHandle");

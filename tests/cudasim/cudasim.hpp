@@ -23,6 +23,9 @@ void set_largest_allocation(std::size_t bytes);
 /// comes out of order.
 void set_jitter(int most_us);
 
+/// Copies from memory of other processes begin so much later.
+void set_late_reads(int us);
+
 /// Waits on events of other processes do nothing, as if the driver ignored them.
 void ignore_ipc_events(bool ignored);
 /// Waits on events of other processes are for what was recorded first, as if the driver had not heard of more.

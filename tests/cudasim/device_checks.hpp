@@ -8,6 +8,7 @@
 #include "device/cuda.hpp"
 #include "gpu/device_collectives.hpp"
 #include "gpu/device_messages.hpp"
+#include "gpu/readers.hpp"
 #include "group_checks.hpp"
 
 constexpr int kDevice = 0;
@@ -159,4 +160,6 @@ inline void everything_on_device(const Gpu& gpu) {
     messages_on_device(gpu, count);
     if (count < 100'000) many_blocks_on_device(gpu, count);
   }
+  // Each says that it has read the others' memory before it leaves the group.
+  CHECK(await_readers(std::chrono::seconds(10)));
 }

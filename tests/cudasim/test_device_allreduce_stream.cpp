@@ -205,6 +205,7 @@ void everything_reduced(Group& group) {
     automatic(gpu, which);
   }
   CHECK(cudasim::late_loads() == 0);
+  CHECK(await_readers(std::chrono::seconds(10)));  // what they read of each other's pools, they say
 }
 
 /// A call of rank `failing` fails in the middle: all ranks hear of it, by name.

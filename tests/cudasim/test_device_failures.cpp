@@ -88,9 +88,10 @@ int main() {
         allreduce(gpu, data);
         CHECK(data.values() == sum_of_inputs(2, kCount));
       }
+      CHECK(await_readers(std::chrono::seconds(10)));  // and lets go of what it was asked by
       CHECK(left < 0 || cudasim::live_objects() == left);
       left = cudasim::live_objects();
     }
-    CHECK(left == 3);  // its memory, and an event of each half
+    CHECK(left == 4);  // its memory, an event of each half, and that of its reads
   }));
 }

@@ -128,8 +128,8 @@ sanitize: build
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 	  $(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
 
-# The C++ tests for a processor that this machine has not, by an emulator: Debian's g++-aarch64-linux-gnu and qemu-user.
-# Processes that wait for each other take long there.
+# The C++ tests for a processor that this machine has not, by an emulator: Debian's g++-aarch64-linux-gnu and qemu-user;
+# two tests want a libzstd for it as well (libzstd1:arm64). They take 8 minutes on 2 cores, to build them 15.
 emulate: build
 	cmake -G Ninja -S . -B build/aarch64 -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=undefined --log-level=WARNING \
 	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \

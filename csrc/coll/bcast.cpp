@@ -1,8 +1,9 @@
 // Broadcast on a node: the source writes chunk after chunk into its slot, the others copy it out. A rank alone copies
 // nothing. A message of few chunks is cut into smaller pieces (cost.hpp), so that some ranks read while the source
-// writes; of a long one that comes part by part the others read one part while the source writes the next. Cost: a step
-// for each piece. A short one goes ahead: its source waits for nobody, the others for the source. Of a piece whose
-// bytes are all alike, zeros above all, only that one byte is told. Between nodes: bcast_stream.cpp.
+// writes, if they do not share its core; of a long one that comes part by part the others read one part while the
+// source writes the next. Cost: a step for each piece. A short one goes ahead: its source waits for nobody, the others
+// for the source. Of a piece whose bytes are all alike, zeros above all, only that one byte is told. Between nodes:
+// bcast_stream.cpp.
 #include <cstring>
 #include <utility>
 
@@ -78,7 +79,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
   std::size_t total = 0;
   for (const Bytes& span : spans) total += span.size();
   of_bytes = std::max(of_bytes, total);
-  const std::size_t piece = node_piece_bytes(of_bytes, c.slot_bytes());
+  const std::size_t piece = node_piece_bytes(of_bytes, c.slot_bytes(), c.shape().is_crowded);
   const bool past_caches = is_past_shared_cache(of_bytes * c.local_size());
   std::size_t done = 0;
   do {
@@ -115,7 +116,7 @@ void bcast(Context& c, Bytes data, int root) {
     return bcast_between_nodes(c, data, root);
   }
   if (c.local_size() == 1) return c.note({"alone"});
-  c.note({"chunks", 1, std::min(data.size(), node_piece_bytes(data.size(), c.slot_bytes()))});
+  c.note({"chunks", 1, std::min(data.size(), node_piece_bytes(data.size(), c.slot_bytes(), c.shape().is_crowded))});
   if (c.may_go_ahead(data.size())) return bcast_ahead(c, data, c.topology().local_of(root));
   bcast_on_node(c, data, c.topology().local_of(root));
 }

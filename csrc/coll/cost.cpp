@@ -147,15 +147,19 @@ const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows() {
 
 const char* name_of(ReduceAlgorithm algorithm) { return reduce_algorithm_rows()[static_cast<int>(algorithm)].name; }
 
-std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes) {
+std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes, bool is_crowded) {
   constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kPage = 4096;
-  return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
+  // Who shares a core does not read while the source writes: for each piece they take turns, which costs as long as it
+  // takes to copy some 50 KiB.
+  const std::size_t pieces = is_crowded ? 1 : kPieces;
+  return std::clamp(bytes / pieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
 }
 
 Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m, std::size_t of_bytes) {
   return on_nodes(shape, [&](int k) -> Estimate {
     if (k == 1) return {};
-    const std::size_t piece = std::min(bytes, node_piece_bytes(std::max(bytes, of_bytes), shape.slot_bytes));
+    const std::size_t piece =
+        std::min(bytes, node_piece_bytes(std::max(bytes, of_bytes), shape.slot_bytes, shape.is_crowded));
     const std::size_t steps = piece ? ceil_div(bytes, piece) : 1;
     // But for the first piece, in and out overlap.
     return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};

@@ -46,6 +46,7 @@ struct Shape {
   int most_local = 0;         ///< ranks on the fullest node
   int least_local = 0;        ///< on the emptiest
   bool meets_at_hub = false;  ///< meeting.hpp
+  bool is_crowded = false;    ///< whether ranks of a node outnumber the cores that it has
   std::size_t slot_bytes, flat_bytes;
 };
 
@@ -73,8 +74,8 @@ struct Estimate {
 /// Room in a slot for each of k ranks: whole cache lines.
 std::size_t slot_share_bytes(int k, std::size_t slot_bytes);
 /// What a broadcast on a node hands over in one step: a slot of a long message; of one of few slots an eighth, so that
-/// ranks read while the source writes.
-std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes);
+/// ranks read while the source writes, if there are cores for that.
+std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes, bool is_crowded = false);
 /// of_bytes: the message that they are a part of; 0: they are all of it.
 Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machine, std::size_t of_bytes = 0);
 /// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.

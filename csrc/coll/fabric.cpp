@@ -47,6 +47,7 @@ Shape shape_of(const Topology& t, std::size_t flat_bytes, double cores_per_node)
   Shape shape(std::move(alike), 0, flat_bytes);
   shape.slot_bytes = Board::slot_bytes_for(shape.least_local, settings().chunk_bytes);
   shape.meets_at_hub = meets_at_hub(shape.nodes, cores_per_node);
+  shape.is_crowded = shape.most_local > cores_per_node;
   return shape;
 }
 

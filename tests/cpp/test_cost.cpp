@@ -71,6 +71,14 @@ void ways_of_a_bcast() {
   CHECK(bcast_seconds(BcastAlgorithm::kBinomial, 4, 256, 64 << 20, slow) > 1.9 * limit);
 }
 
+/// Where ranks take turns on the cores, in slots; elsewhere some read while the source writes.
+void pieces_on_a_node() {
+  Shape shape = shape_of(1, 4);
+  CHECK(node_bcast(256 << 10, shape, {}).steps == 8 && node_bcast(4 << 20, shape, {}).steps == 8);
+  shape.is_crowded = true;
+  CHECK(node_bcast(256 << 10, shape, {}).steps == 1 && node_bcast(4 << 20, shape, {}).steps == 4);
+}
+
 /// However long a message and however many nodes: in no time, and time grows with bytes.
 void plans_of_any_size() {
   const Shape shape = shape_of(4096, 8);
@@ -232,6 +240,7 @@ int main() {
   by_hand();
   choices();
   ways_of_a_bcast();
+  pieces_on_a_node();
   plans_of_any_size();
   ring_bytes();
   for (const std::vector<int>& nodes : {std::vector{0},

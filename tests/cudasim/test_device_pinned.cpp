@@ -150,7 +150,7 @@ void sets_of_blocks(const char* limit) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const std::size_t bytes = kSizes[b], changed = is_later ? bytes / 3 : bytes;
       Buffer wanted = pattern(bytes, 5);
-      std::memset(wanted.data(), 7, changed);
+      std::fill_n(wanted.begin(), changed, std::byte{7});
       CHECK(memory[b]->values() == wanted);
     }
   };

@@ -15,6 +15,9 @@
 #include "check.hpp"
 #include "coll/group.hpp"
 #include "thread_wire.hpp"
+#if defined(__SANITIZE_THREAD__)
+#include "one_mapping.hpp"
+#endif
 
 /// The memory that the ranks of one node share.
 class Segment {

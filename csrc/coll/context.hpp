@@ -27,7 +27,7 @@ struct Incoming {
 /// compares its signature with those that are there, and is done. Whoever comes later compares with it, so of two
 /// that disagree the later one always notices, and the one that went ahead hears of it in its next collective. Between
 /// nodes likewise, where data go along with the signatures one way (docs/design/0003-every-call-is-checked.md).
-class Context : public Lookout {
+class Context final : public Lookout {
  public:
   Context(Fabric& fabric, const Signature& signature, const Deadline& deadline, std::uint64_t& step);
   ~Context() { fabric_.release_scratch(); }

@@ -25,7 +25,7 @@ std::string PostOffice::describe(const Message& m) {
 }
 
 /// Watches on behalf of all open messages.
-class PostOffice::Watcher : public Lookout {
+class PostOffice::Watcher final : public Lookout {
  public:
   explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
 

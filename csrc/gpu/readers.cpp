@@ -61,7 +61,7 @@ void Readers::hand_over(const Event* read, cudaStream_t stream) {
       std::shared_ptr<const Readers> by;
       std::uint64_t step;
     };
-    auto said = std::make_unique<Said>(shared_from_this(), step);
+    auto said = std::unique_ptr<Said>(new Said{shared_from_this(), step});
     call_in_stream(
         stream,
         [](void* what) {

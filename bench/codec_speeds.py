@@ -77,16 +77,17 @@ def pays_below_gbps(ratio: float, encode: float, decode: float) -> float:
 
 def measure(data: Data, turns: int) -> list[dict]:
     """Return a row for every codec that works here and takes the datatype."""
-    names = [row["name"] for row in _core.codecs() if not row["why_not"] and (data.deviation or not row["lossy"])]
+    names = [
+        row["name"]
+        for row in _core.codecs()
+        if not row["why_not"] and (data.deviation or not row["lossy"]) and _core.codec_takes(row["name"], data.datatype)
+    ]
     bound = BOUND * (data.deviation or 0)
     times: dict[str, list[tuple[int, float, float]]] = {}
     for _ in range(turns):
         for name in names:
             room = data.words.copy()
-            try:
-                found = _core.encode_and_decode(name, data.datatype, room.ctypes.data, room.nbytes, CHUNK_BYTES, bound)
-            except _core.UsageError:  # not that datatype
-                continue
+            found = _core.encode_and_decode(name, data.datatype, room.ctypes.data, room.nbytes, CHUNK_BYTES, bound)
             times.setdefault(name, []).append(found)
     rows = []
     for name, found in times.items():

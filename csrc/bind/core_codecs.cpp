@@ -38,7 +38,6 @@ py::list codec_list() {
   return rows;
 }
 
-/// One chunk through a codec and back, for tests and measurements: (encoded or None, decoded).
 py::bytes encode_chunk(const std::string& codec, Datatype type, const py::bytes& raw, double bound) {
   const std::string_view in = raw;
   std::string out(in.size(), '\0');
@@ -87,6 +86,9 @@ void bind_codecs(py::module_& m) {
   m.def(
       "codecs", codec_list,
       "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works).");
+  m.def(
+      "codec_takes", [](const std::string& codec, Datatype type) { return codec_named(codec).takes(type); },
+      py::arg("codec"), py::arg("dtype"), "Whether a codec takes that datatype.");
   m.def("encode_chunk", encode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("raw"), py::arg("bound") = 0.0,
         "The encoded bytes of one chunk; empty where they would not be fewer.");
   m.def("decode_chunk", decode_chunk, py::arg("codec"), py::arg("dtype"), py::arg("stored"), py::arg("raw_bytes"),

@@ -33,6 +33,14 @@ void bcast(const Gpu& gpu, const Array& data) {
   gpu.group.bcast(data.bytes(), kType, 0, -1, via);
 }
 
+/// Rank 1's device comes to the second of two broadcasts late.
+void bcast_to_late_device(const Gpu& gpu, const Array& data, int rank, std::chrono::microseconds late) {
+  bcast(gpu, data);  // sets up the pool
+  gpu.synchronize();
+  if (rank == 1) cudasim::set_late_reads(static_cast<int>(late.count()));
+  bcast(gpu, data);
+}
+
 auto timed(auto call) {
   const auto began = Clock::now();
   call();
@@ -78,10 +86,7 @@ void a_device_that_is_too_late() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast(gpu, data);
-    gpu.synchronize();
-    if (rank == 1) cudasim::set_late_reads(kLate.count());
-    bcast(gpu, data);
+    bcast_to_late_device(gpu, data, rank, kLate);
     if (rank == 0) {
       std::FILE* const said = std::tmpfile();
       const int screen = dup(STDERR_FILENO);
@@ -116,10 +121,7 @@ void a_rank_that_dies() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast(gpu, data);
-    gpu.synchronize();
-    if (rank == 1) cudasim::set_late_reads(1000 * kLate.count());
-    bcast(gpu, data);
+    bcast_to_late_device(gpu, data, rank, 1000 * kLate);
     if (rank == 1) {
       meeting->is_handed_over = true;
       raise(SIGKILL);
@@ -139,10 +141,7 @@ void a_group_that_fails() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast(gpu, data);
-    gpu.synchronize();
-    if (rank == 1) cudasim::set_late_reads(kLate.count());
-    bcast(gpu, data);
+    bcast_to_late_device(gpu, data, rank, kLate);
     if (rank == 0) {
       group->abort("enough");
       CHECK(timed([] { CHECK(await_readers(10s)); }) < kSoon);

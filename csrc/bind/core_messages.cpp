@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "bind/core_arrays.hpp"
 #include "bind/core_numbers.hpp"
+#include "bind/fast_method.hpp"
 
 namespace py = pybind11;
 
@@ -191,20 +192,20 @@ std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes d
 }
 
 /// As the calls in core_calls.cpp, of which None says that nothing was done.
-py::object try_isend(std::shared_ptr<Group> group, py::object x, py::handle dst, py::handle tag) {
+py::object try_isend(const std::shared_ptr<Group>& group, py::handle x, py::handle dst, py::handle tag) {
   const int to = rank_in(*group, dst);
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, false);
   if (to < 0 || label < 0 || !data) return py::none();
-  return start_send(std::move(group), data->data, to, label, std::move(x));
+  return start_send(group, data->data, to, label, py::reinterpret_borrow<py::object>(x));
 }
 
-std::unique_ptr<MessageWork> try_irecv(std::shared_ptr<Group> group, py::object x, py::handle src, py::handle tag) {
+py::object try_irecv(const std::shared_ptr<Group>& group, py::handle x, py::handle src, py::handle tag) {
   const int from = rank_in(*group, src);
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, true);
-  if (from < 0 || label < 0 || !data) return nullptr;
-  return start_receive(std::move(group), data->data, from, label, std::move(x));
+  if (from < 0 || label < 0 || !data) return py::none();
+  return py::cast(start_receive(group, data->data, from, label, py::reinterpret_borrow<py::object>(x)));
 }
 
 Bytes span_of(std::uintptr_t ptr, std::size_t count, Datatype type) {
@@ -234,8 +235,9 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
            "timeout_s: None waits as long as the communicator's operations may take, and one that is not done then has "
            "failed.\nA number of seconds: PeerTimeout after them, and the work is still under way.");
   m.def("waitall", &waitall, "works"_a, "timeout_s"_a = py::none());
-  group.def("try_isend", &try_isend)
-      .def("try_irecv", &try_irecv)
+  define_fast<&try_isend>(group, "try_isend");
+  define_fast<&try_irecv>(group, "try_irecv");
+  group
       .def(
           "isend",
           [](std::shared_ptr<Group> g, std::uintptr_t ptr, std::size_t count, Datatype type, int dst, std::int64_t tag,

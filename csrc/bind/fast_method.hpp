@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include "bind/core_errors.hpp"
@@ -14,6 +15,17 @@ namespace accdp::bind {
 
 inline PyObject* to_python(bool value) { return PyBool_FromLong(value); }
 inline PyObject* to_python(int value) { return PyLong_FromLong(value); }
+inline PyObject* to_python(pybind11::object value) { return value.release().ptr(); }
+
+/// What a function asks for as its first argument: the object itself, or what shares it.
+template <class Self>
+Self* self_of(pybind11::detail::value_and_holder held, Self*) {
+  return held.value_ptr<Self>();
+}
+template <class Held>
+const std::shared_ptr<Held>* self_of(pybind11::detail::value_and_holder held, const std::shared_ptr<Held>*) {
+  return held.holder_constructed() ? &held.holder<std::shared_ptr<Held>>() : nullptr;
+}
 
 template <auto function>
 struct FastMethod;
@@ -22,7 +34,8 @@ struct FastMethod<function> {
   static PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t given) noexcept {
     constexpr Py_ssize_t kArguments = sizeof...(Args);
     // The interpreter has seen that `object` is of the class, and of the class there is one base and one holder.
-    auto* self = reinterpret_cast<pybind11::detail::instance*>(object)->get_value_and_holder().value_ptr<Self>();
+    auto* self = self_of(reinterpret_cast<pybind11::detail::instance*>(object)->get_value_and_holder(),
+                         static_cast<Self*>(nullptr));
     if (!self || given != kArguments)
       return PyErr_Format(PyExc_TypeError, "expected an object that was made, and %zd arguments, got %zd", kArguments,
                           given);
@@ -37,7 +50,8 @@ struct FastMethod<function> {
   }
 };
 
-/// Makes `function` a method of the class, called by its reference to the object and Python's by handles.
+/// Makes `function` a method of the class, called by its reference to the object, or to the shared_ptr that holds it,
+/// and Python's by handles.
 template <auto function, class Class>
 Class& define_fast(Class& type, const char* name, const char* doc = nullptr) {
   // The interpreter keeps its address.

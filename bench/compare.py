@@ -102,12 +102,13 @@ def compare_files(old_path: Path, new_path: Path) -> int:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return row["op"], row["ranks"], row["backend"], row.get("burst", 1), row["bytes"]
+    return row["op"], row["ranks"], row["backend"], row.get("burst", 1), row.get("is_async", False), row["bytes"]
 
 
 def _point(row: Row) -> str:
-    burst = f" x{row['burst']}" if "burst" in row else ""
-    return f"{row['op']}{burst} {row['backend']} {size_name(row['bytes'])}, {row['ranks']} ranks, {row['datatype']}"
+    how = f" x{row['burst']}" if "burst" in row else ""
+    how += " async" if row.get("is_async") else ""
+    return f"{row['op']}{how} {row['backend']} {size_name(row['bytes'])}, {row['ranks']} ranks, {row['datatype']}"
 
 
 # -- peers --------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def ratios(rows: Sequence[Row], path: Path) -> None:
 
 def counterpart(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return our row for a peer's: the same point, Communicator for an MPI, torch for torch."""
-    same = ("op", "bytes", "ranks", "nodes", "datatype", "device", "burst")
+    same = ("op", "bytes", "ranks", "nodes", "datatype", "device", "burst", "is_async")
     return next(
         (r for r in rows if r["backend"] == OURS.get(row["backend"]) and all(r.get(n) == row.get(n) for n in same)),
         None,

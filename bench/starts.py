@@ -16,7 +16,7 @@ from jobs_of_bench import JobFailed, Row
 # What tells points apart; all else about a row is what was measured or where.
 KEY = (
     *("op", "backend", "bytes", "datatype", "ranks", "nodes", "device", "ranks_per_gpu", "data_kind", "is_in_place"),
-    *("root", "window", "error_bound", "burst"),
+    *("root", "window", "error_bound", "burst", "is_async"),
 )
 _PERCENTILES = {"median_us": 50, "p10_us": 10, "p90_us": 90, "p99_us": 99}
 _TOTALS: dict[str, Callable[[list[Any]], Any]] = {

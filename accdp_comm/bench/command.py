@@ -160,6 +160,8 @@ class _Page:
                 lines.append(omb.preamble(result.operation, self._device))
                 if burst := result.row.get("burst"):
                     lines.append(f"# {burst} calls between two barriers; times are of one\n")
+                if result.row.get("is_async"):
+                    lines.append("# Calls: async_op=True, then wait()\n")
             if self._datatypes.get(name) != datatype:
                 lines.append(omb.header(result.operation, datatype.upper(), self._columns))
                 self._datatypes[name] = datatype

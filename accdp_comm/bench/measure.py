@@ -51,6 +51,7 @@ class Request:
     least: int = LEAST_ITERATIONS  # however short that time is
     bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
     burst: int = 1  # calls between two barriers
+    is_async: bool = False  # calls are begun, then waited for
 
 
 @dataclass(frozen=True)

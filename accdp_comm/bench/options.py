@@ -109,6 +109,12 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help=f"with --seconds: so many iterations however long they take ({LEAST_ITERATIONS})",
     )
     add("--burst", type=at_least(1), default=1, metavar="N", help="calls between two barriers; times are of one (1)")
+    add(
+        "--async",
+        dest="asynchronous",
+        action="store_true",
+        help="of torch's backends: a call is async_op=True, and wait() at once",
+    )
     add("--json", metavar="FILE", help="append one JSON object per row")
     add("--csv", metavar="FILE", help="append rows")
     add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")
@@ -125,6 +131,12 @@ def _conflict(args: argparse.Namespace, row: Operation) -> str | None:
         return f"argument -f: osu_{row.name} has no full format"
     if args.burst > 1 and row.is_pair:
         return f"argument --burst: osu_{row.name} has no barriers"
+    if args.asynchronous and row.is_pair:
+        return f"argument --async: osu_{row.name} has no collective"
+    if args.asynchronous and (others := [name for name in args.backends if name in ("accdp", "mpi")]):
+        return f"argument --async: {others[0]} has no async_op: expected --backend accdp-torch, gloo or nccl"
+    if args.asynchronous and args.codec:
+        return "argument --async: --codec is measured synchronously"
     if args.in_place and row.name != "allreduce":
         return "argument -l: only allreduce can be in place"
     if (args.codec or args.error_bound) and row.name != "bcast":

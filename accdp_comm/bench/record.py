@@ -56,6 +56,8 @@ def row(operation: Operation, backend: str, is_in_place: bool, found: Measured, 
     }
     if request.burst > 1:
         made["burst"] = request.burst
+    if request.is_async:
+        made["is_async"] = True
     if operation.kind == "bandwidth":
         nbytes = operation.window_bytes(request.size, request.window)
         made |= {"window": request.window, "mbps": times.bandwidth_mbps(nbytes)}

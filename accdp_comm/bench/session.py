@@ -82,7 +82,12 @@ class Session:
                 made += [AccdpBackend(self.world, host, codec, bound, args.in_place) for codec in codecs]
             else:
                 takes = codecs if name == "accdp-torch" else [None]
-                made += [torch_backends.TorchBackend(name, self._memory("tensors"), codec, bound) for codec in takes]
+                made += [
+                    torch_backends.TorchBackend(
+                        name, self._memory("tensors"), codec, bound, is_async=self.args.asynchronous
+                    )
+                    for codec in takes
+                ]
         try:
             yield made
         finally:
@@ -151,6 +156,7 @@ class Session:
                     seconds=args.seconds,
                     least=args.at_least,
                     burst=args.burst,
+                    is_async=args.asynchronous,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
                     bound=args.error_bound or (0.0, False),
                 )

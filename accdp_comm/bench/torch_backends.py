@@ -52,11 +52,13 @@ class TorchBackend(PointToPoint):
 
     is_in_place = True
 
-    def __init__(self, name: str, memory: Memory, codec: str | None = None, bound: Any = None):
+    def __init__(
+        self, name: str, memory: Memory, codec: str | None = None, bound: Any = None, *, is_async: bool = False
+    ):
         import torch.distributed as dist
 
         self.name = f"{name}+{codec}" if codec else name
-        self._is_nccl = name == "nccl"
+        self._is_nccl, self._is_async = name == "nccl", is_async
         self.memory, self._dist, self._compression = memory, dist, Compression(codec, bound)
         self._group = dist.new_group(backend=NAMES[name])
         self.rank, self._size = dist.get_rank(), dist.get_world_size()
@@ -73,6 +75,13 @@ class TorchBackend(PointToPoint):
             work.wait()
 
     def collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
+        ready = self._collective(operation, buffers, root)
+        if not self._is_async:
+            return ready
+        call: Any = ready.call
+        return Ready(lambda: call(async_op=True).wait(), ready.result)
+
+    def _collective(self, operation: Operation, buffers: Buffers, root: int) -> Ready:
         dist, group, send, receive = self._dist, self._group, buffers.send, buffers.receive
         at_root = self.rank == root
         if operation.name == "bcast":

@@ -184,7 +184,8 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
   if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
   const std::uint64_t sequence = ++sequence_;
   record(plan);
-  auto work = c10::make_intrusive<Work>(rank_, plan.type, plan.title, plan.inputs.vec(), plan.outputs.vec(), sequence);
+  const c10::intrusive_ptr<Work> work = c10::make_intrusive<QueuedWork>(
+      queue_, rank_, plan.type, plan.title, plan.inputs.vec(), plan.outputs.vec(), sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = seconds(plan.timeout);
   Task task{work, {}};

@@ -8,6 +8,13 @@
 #include "base/error.hpp"
 
 namespace accdp::torch_backend {
+namespace {
+
+// How long a task lies before a worker takes it that nobody wakes: longer than a caller takes from a call to wait().
+constexpr std::chrono::microseconds kGrace{100};
+constexpr int kMostIdleLooks = 20;
+
+}  // namespace
 
 bool Queue::enter() {
   std::lock_guard lock(mutex_);
@@ -19,7 +26,16 @@ bool Queue::enter() {
 void Queue::leave() {
   std::lock_guard lock(mutex_);
   running_ = false;
-  changed_.notify_all();
+  // A worker that has nothing to do is not woken by every call that runs here.
+  if (draining_ > 0 || (!tasks_.empty() && !watched_)) changed_.notify_all();
+}
+
+Task Queue::take() {
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
+  ++taken_;
+  running_ = true;
+  return task;
 }
 
 std::exception_ptr Queue::execute(c10::function_ref<void()> run) {
@@ -45,12 +61,36 @@ bool Queue::try_now(c10::function_ref<void()> run) {
 void Queue::run_now(const Task& task) {
   if (!enter()) {
     run_later(task);
+    hurry();
     task.work->wait_done(kNoTimeout);
     return;
   }
+  run_here(task);
+}
+
+void Queue::run_here(const Task& task) {
   const bool ends = task.work->end(execute(task.run));  // before the next one does
   leave();
   if (ends) task.work->settle_future();
+}
+
+void Queue::run_if_next(const Work& work) {
+  Task task;
+  {
+    std::lock_guard lock(mutex_);
+    if (running_ || tasks_.empty() || tasks_.front().work.get() != &work || work.has_future()) return hurry(lock);
+    task = take();
+    overtaken_ = true;
+  }
+  run_here(task);
+}
+
+void Queue::hurry() { hurry(std::lock_guard(mutex_)); }
+
+void Queue::hurry(const std::lock_guard<std::mutex>&) {
+  if (!watched_ || tasks_.empty()) return;
+  hurried_ = true;
+  changed_.notify_all();
 }
 
 void Queue::run_later(Task task) {
@@ -58,23 +98,51 @@ void Queue::run_later(Task task) {
   if (stop_) throw UsageError("the process group was shut down: expected no operation after destroy_process_group()");
   tasks_.push_back(std::move(task));
   if (workers_.empty()) hire();
-  changed_.notify_all();
+  if (!watched_) changed_.notify_all();
 }
 
 void Queue::hire() {
   workers_.emplace_back([self = shared_from_this()] { self->loop(); });
 }
 
+/// Waking a worker costs the caller a system call, and where ranks fill the cores a turn of its own; in vain, if he
+/// then waits and runs the task himself. After that one worker looks by itself, and takes what has lain there from one
+/// look to the next, until it found such a task, or nothing for a while.
+void Queue::await_task(std::unique_lock<std::mutex>& lock) {
+  constexpr std::uint64_t kNothing = ~std::uint64_t{0};
+  std::uint64_t lay = kNothing, before = taken_;
+  bool looks = false;
+  for (int idle_looks = 0; !stop_;) {
+    const bool is_due = !tasks_.empty() && !running_;
+    if (is_due && (looks ? hurried_ || lay == taken_ : !watched_)) break;
+    if (!looks && overtaken_ && !watched_) {
+      overtaken_ = false;
+      looks = watched_ = true;
+      idle_looks = 0;
+    }
+    if (!looks) {
+      changed_.wait(lock);
+      continue;
+    }
+    idle_looks = tasks_.empty() && taken_ == std::exchange(before, taken_) ? idle_looks + 1 : 0;
+    if (idle_looks >= kMostIdleLooks) {
+      looks = watched_ = overtaken_ = false;
+      continue;
+    }
+    lay = tasks_.empty() ? kNothing : taken_;
+    changed_.wait_for(lock, kGrace);
+  }
+  if (looks) watched_ = overtaken_ = hurried_ = false;
+}
+
 void Queue::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     ++idle_;
-    changed_.wait(lock, [&] { return stop_ || (!tasks_.empty() && !running_); });
+    await_task(lock);
     --idle_;
     if (stop_) return;
-    Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    running_ = true;
+    Task task = take();
     lock.unlock();
     const bool ends = task.work->end(execute(task.run));  // before the next one does
     lock.lock();
@@ -91,7 +159,10 @@ void Queue::loop() {
 bool Queue::drain(std::chrono::milliseconds most) {
   std::unique_lock lock(mutex_);
   const Deadline end(std::chrono::duration<double>(most).count());
-  return changed_.wait_until(lock, end.at(), [&] { return tasks_.empty() && !running_; });
+  ++draining_;
+  const bool is_empty = changed_.wait_until(lock, end.at(), [&] { return tasks_.empty() && !running_; });
+  --draining_;
+  return is_empty;
 }
 
 void Queue::stop() {
@@ -105,6 +176,12 @@ void Queue::stop() {
   // First, because a callback on a worker may be waiting for one of them.
   for (Task& task : left)
     task.work->complete(std::make_exception_ptr(Error("the process group was shut down before this operation began")));
+  if (!runs_here()) {  // else a signal handler came into the middle of it
+    std::unique_lock lock(mutex_);
+    ++draining_;
+    changed_.wait(lock, [&] { return !running_; });
+    --draining_;
+  }
   std::unique_lock joining(joining_, std::defer_lock);
   const auto is_here = [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); };
   const auto here = std::find_if(workers_.begin(), workers_.end(), is_here);
@@ -116,6 +193,26 @@ void Queue::stop() {
     return;  // another thread waits for this one
   for (std::thread& worker : workers_)
     if (worker.joinable()) worker.join();
+}
+
+/// A time-out that is given ends the wait alone, so the operation cannot be this thread's.
+bool QueuedWork::wait(std::chrono::milliseconds timeout) {
+  in_torchs_terms([&] {
+    check_process();
+    const std::shared_ptr<Queue> queue = is_done() ? nullptr : queue_.lock();
+    if (!queue) return;
+    if (queue->runs_here())
+      throw UsageError("a work of " + c10d::opTypeToString(opType_) +
+                       ": wait() in a signal handler, in the middle of another operation of its group");
+    timeout == kNoTimeout ? queue->run_if_next(*this) : queue->hurry();
+  });
+  return Work::wait(timeout);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {
+  auto future = Work::getFuture();
+  if (const std::shared_ptr<Queue> queue = is_done() ? nullptr : queue_.lock()) queue->hurry();
+  return future;
 }
 
 }  // namespace accdp::torch_backend

@@ -21,7 +21,7 @@ struct Task {
 };
 
 /// Runs a group's collectives one at a time, in the order in which they were called: inline on the
-/// caller's thread when it waits anyway and nothing is ahead, else on worker threads, the first of which
+/// caller's thread when it waits, at once or soon, and nothing is ahead, else on worker threads, the first of which
 /// starts with the first task that needs it. A future's callback may wait for later operations: it runs
 /// on the worker that finished its own, after another worker is ready to take those.
 class Queue : public std::enable_shared_from_this<Queue> {
@@ -31,6 +31,10 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool try_now(c10::function_ref<void()> run);
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
+  /// Runs it here, if it is the next one and no worker has begun it: a thread that is woken takes ten times as long as
+  /// a short operation. Not one with a future, whose callbacks may wait for what this thread does next.
+  void run_if_next(const Work& work);
+  void hurry();  ///< somebody waits for tasks that are not his to run
   /// Whether this thread is in the middle of one, which a signal handler may have interrupted.
   bool runs_here() const { return runner_.is_this_thread(); }
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
@@ -39,19 +43,41 @@ class Queue : public std::enable_shared_from_this<Queue> {
  private:
   bool enter();  ///< true if nothing was ahead; then leave() must follow
   void leave();
+  Task take();  ///< the next one, which runs from now on
   std::exception_ptr execute(c10::function_ref<void()> run);
-  void hire();  ///< one more worker; it keeps the queue alive
+  void hurry(const std::lock_guard<std::mutex>& locked);
+  void run_here(const Task& task);  ///< after enter(), or the like
+  void hire();                      ///< one more worker; it keeps the queue alive
   void loop();
+  void await_task(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
+  std::uint64_t taken_ = 0;  // tasks that were in there
   bool running_ = false;
+  bool overtaken_ = false;  // a caller came for a task sooner than the worker that it woke
+  bool watched_ = false;    // a worker looks for tasks by itself
+  bool hurried_ = false;    // and had better take them at once
+  int draining_ = 0;
   ThreadMark runner_;
   bool stop_ = false;
   int idle_ = 0;
   std::vector<std::thread> workers_;
   std::mutex joining_;  // of workers, by whoever stops first
+};
+
+/// An operation that a queue runs, or ran.
+class QueuedWork final : public Work {
+ public:
+  template <class... Args>
+  explicit QueuedWork(const std::shared_ptr<Queue>& queue, Args&&... args)
+      : Work(std::forward<Args>(args)...), queue_(queue) {}
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  std::weak_ptr<Queue> queue_;
 };
 
 }  // namespace accdp::torch_backend

@@ -71,6 +71,11 @@ bool Work::is_done() const {
   return completed_;
 }
 
+bool Work::has_future() const {
+  std::lock_guard lock(mutex_);
+  return future_ != nullptr;
+}
+
 void Work::check_process() const {
   if (!birthplace_.is_elsewhere()) return;
   throw UsageError("a work of " + c10d::opTypeToString(opType_) +

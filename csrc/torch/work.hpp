@@ -63,6 +63,7 @@ class Work : public c10d::Work {
   bool end(std::exception_ptr error);
   void settle_future();
   bool is_done() const;
+  bool has_future() const;  ///< that somebody asked for
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
   /// It is an operation on tensors of a device. Before anybody else sees the work.

@@ -88,6 +88,23 @@ def test_torch_results_are_exact():
     assert len(blocks) == 8 and {block.rows[0]["Validation"] for block in blocks} == {"Pass"}, str(result)
 
 
+def test_asynchronous_calls_are_waited_for(tmp_path):
+    out = tmp_path / "o.jsonl"
+    child = (
+        "import sys; from accdp_comm.bench.command import main\n"
+        f"words = [*{TINY!r}, '--async', '--backend', 'accdp-torch,gloo', '--json', {str(out)!r}]\n"
+        "for op in ('bcast', 'allreduce', 'reduce', 'allgather', 'reduce_scatter', 'alltoall', 'gather', 'scatter'):\n"
+        "    assert main([op, '-m', '64:64', '-T', 'mpi_float', '-c', *words]) == 0\n"
+        "assert main(['barrier', *words]) == 0"
+    )
+    result = start(2, "-c", child)
+    assert result.returncode == 0, str(result)
+    assert result.stdout.count("async_op=True") == 18, str(result)
+    rows = rows_of(out)
+    assert len(rows) == 18 and all(row["is_async"] for row in rows)
+    assert {row["errors"] for row in rows if row["op"] != "barrier"} == {0}
+
+
 def test_codecs_in_one_run(tmp_path):
     """Two ranks that pretend to be on two nodes; started by the command itself."""
     out, weights, two_nodes = tmp_path / "o.jsonl", tmp_path / "w.npy", {"ACCDP_TOPOLOGY": "2x1"}

@@ -1,7 +1,10 @@
 """async_op=True: Work, its futures and errors, time-outs, order; sequence numbers, profiler events, DETAIL mode."""
 
 import datetime
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,6 +224,65 @@ def test_a_callback_may_wait_for_another_operation(rank, size):
     exchange = dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.zeros(1), 1 - rank)
     assert exchange[1].get_future().then(echo).wait().item() == 1.0
     exchange[0].wait()
+
+
+def turns_of_other_threads() -> int:
+    """How often threads of this process but the calling one went to sleep so far."""
+    turns = 0
+    for status in Path("/proc/self/task").glob("*/status"):
+        if status.parent.name != str(threading.get_native_id()):
+            turns += int(status.read_text().split("voluntary_ctxt_switches:")[1].split()[0])
+    return turns
+
+
+def post_and_wait(calls: int) -> None:
+    for _ in range(calls):
+        dist.all_reduce(torch.ones(2), async_op=True).wait()
+
+
+@pytest.mark.on_ranks(1, 2)
+def test_who_waits_soon_needs_no_other_thread(rank, size):
+    """Handing an operation to a worker and back takes ten times as long as a short operation does."""
+    post_and_wait(100)
+    before = turns_of_other_threads()
+    post_and_wait(2000)
+    assert turns_of_other_threads() - before < 500
+
+
+@pytest.mark.on_ranks(1, 2)
+@pytest.mark.parametrize("how", ["is_completed", "future", "then", "later", "time-out", "synchronous"])
+def test_a_worker_takes_what_nobody_comes_for(rank, size, how):
+    """Though callers came sooner than it for all before."""
+    for _ in range(20):
+        post_and_wait(30)
+        ahead, tensor = torch.ones(1 << 16), torch.ones(2)
+        first = dist.all_reduce(ahead, async_op=True)
+        work = dist.all_reduce(tensor, async_op=True)
+        if how == "is_completed":
+            end = time.monotonic() + SOON_S
+            while not work.is_completed():
+                assert time.monotonic() < end
+        elif how == "future":
+            work.get_future().wait()
+        elif how == "then":
+            tensor = work.get_future().then(lambda future: future.value()[0]).wait()
+        elif how == "time-out":
+            work.wait(datetime.timedelta(seconds=SOON_S))
+        elif how == "synchronous":
+            dist.barrier()
+        else:
+            work.wait()
+        assert first.is_completed() and work.is_completed()
+        assert tensor.tolist() == [size] * 2 and ahead.unique().tolist() == [size]
+
+
+@pytest.mark.on_ranks(2)
+def test_two_threads_wait_for_operations_in_any_order(rank, size):
+    tensors = [torch.full((3,), float(i)) for i in range(400)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda work: work.wait(), works[::-1]))
+    assert [tensor.tolist() for tensor in tensors] == [[2.0 * i] * 3 for i in range(400)]
 
 
 @pytest.mark.on_ranks(2)

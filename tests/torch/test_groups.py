@@ -175,8 +175,9 @@ def test_monitored_barrier(rank, size):
     check_all_came_before_any_left(came)
     pair = dist.new_group([0, 2])
     accdp_comm.monitored_barrier(pair, timeout=datetime.timedelta(seconds=5))  # rank 1 passes at once
-    for wrong in (datetime.timedelta(0), datetime.timedelta(seconds=-1), 5.0):
-        with pytest.raises(accdp_comm.UsageError, match=r"monitored_barrier: timeout=.*, expected a timedelta above 0"):
+    accdp_comm.monitored_barrier(pair, timeout=5.0)
+    for wrong in (datetime.timedelta(0), datetime.timedelta(seconds=-1), 0, float("nan"), "5"):
+        with pytest.raises(accdp_comm.UsageError, match=r"monitored_barrier: timeout=.*, expected .* above 0"):
             accdp_comm.monitored_barrier(timeout=wrong)
     assert total() == 3
 

@@ -29,5 +29,5 @@ def test_backend(ranks, path, env):
     # The machine's nvCOMP knows no simulated device: "auto" finds that out, and goes on without it.
     result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k", **env}, timeout=115)
     # 9: mpiexec may kill ranks that end later than the first (torch_rank.py says why). A crash at the end has another.
-    assert result.returncode in (0, 9), result
-    assert sorted(report["passed"] for report in result.reports) == list(range(ranks)), result
+    assert result.returncode in (0, 9), str(result)
+    assert sorted(report["passed"] for report in result.reports) == list(range(ranks)), str(result)

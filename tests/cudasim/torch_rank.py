@@ -50,6 +50,13 @@ def is_same(device_tensor: torch.Tensor, wanted: torch.Tensor) -> bool:
     return torch.equal(near(device_tensor), wanted)
 
 
+def await_all(what, rank, size):
+    """By torch's store, not by the group."""
+    store = c10d._get_default_store()
+    store.set(f"{what} {rank}", "")
+    store.wait([f"{what} {other}" for other in range(size)])
+
+
 def summing(group, x, is_async=True):
     options = c10d.AllreduceOptions()
     options.asyncOp = is_async
@@ -344,6 +351,7 @@ def errors_surface(group, rank, size):
     """Last: a failure breaks the group. It is told by the work, and by the next call, on every rank."""
     if size == 1:
         return
+    await_all("whole", rank, size)  # a failure overtakes what others have yet to end
     x = far(numbers(rank))
     if rank == 1:
         sim_torch.fail("cudaMemcpyAsync")
@@ -390,9 +398,7 @@ def main() -> int:
     # The last scene broke the group, so MPI is not finalised, and mpiexec kills the ranks that are left once one has
     # ended: all say that they passed, and nobody ends before all have.
     print(json.dumps({"passed": rank}))
-    store = c10d._get_default_store()
-    store.set(f"passed {rank}", "")
-    store.wait([f"passed {other}" for other in range(size)])
+    await_all("passed", rank, size)
     return 0
 
 

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "base/error.hpp"
@@ -121,6 +122,8 @@ class DeviceGuard {
   const RelaxedCapture relaxed_;
   int before_ = -1;
 };
+/// For destructors: none where the device has failed.
+std::optional<DeviceGuard> guard_if_possible(int device) noexcept;
 
 /// Copies between any two places that CUDA knows, in the order of the stream. Nothing where both are the same.
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream);

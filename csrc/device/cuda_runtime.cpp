@@ -99,8 +99,28 @@ PinnedBuffer PinnedBuffer::if_any(std::size_t bytes) {
 }
 
 namespace {
+/// A function of the driver that the runtime has no equal of; null where the driver lacks it.
+template <class Function>
+Function* driver_function(const char* name) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 13000
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return code == cudaSuccess ? reinterpret_cast<Function*>(found) : nullptr;
+}
+
+/// Asked of the driver: the runtime makes a context on the thread's current device, which is 0 where nobody chose one.
 void exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
-  report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  using Exchange = int(cudaStreamCaptureMode * mode);
+  static const auto exchange = driver_function<Exchange>("cuThreadExchangeStreamCaptureMode");
+  const cudaError_t code =
+      exchange ? static_cast<cudaError_t>(exchange(&mode)) : cudaThreadExchangeStreamCaptureMode(&mode);
+  // Where CUDA is not in use nobody captures anything.
+  if (code != cudaErrorInitializationError) report(code, "exchange of the thread's capture mode");
 }
 }  // namespace
 
@@ -120,20 +140,6 @@ RelaxedCapture::RelaxedCapture() noexcept { exchange_capture_mode(mode_); }
 RelaxedCapture::~RelaxedCapture() { exchange_capture_mode(mode_); }
 
 namespace {
-/// A function of the driver that the runtime has no equal of; null where the driver lacks it.
-template <class Function>
-Function* driver_function(const char* name) noexcept {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 13000
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result);
-#else
-  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
-#endif
-  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
-  return code == cudaSuccess ? reinterpret_cast<Function*>(found) : nullptr;
-}
-
 /// Whether this process uses the device. Asked of the driver: the runtime makes a context where there is none.
 bool has_context(int device) noexcept {
   using GetState = int(int device, unsigned* flags, int* is_active);
@@ -153,6 +159,14 @@ DeviceGuard::DeviceGuard(int device) {
 
 DeviceGuard::~DeviceGuard() {
   if (before_ >= 0 && has_context(before_)) report(cudaSetDevice(before_), "cudaSetDevice");
+}
+
+std::optional<DeviceGuard> guard_if_possible(int device) noexcept {
+  try {
+    return std::optional<DeviceGuard>(std::in_place, device);
+  } catch (const CudaError&) {
+    return std::nullopt;
+  }
 }
 
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {

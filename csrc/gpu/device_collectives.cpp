@@ -146,20 +146,14 @@ DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
 /// The end of what CUDA made may come at any time, on any thread: while others capture, and have other devices.
 DevicePath::~DevicePath() {
   if (state_->device < 0) return;  // not used: CUDA, which may not be there, is left alone
-  const RelaxedCapture relaxed;
-  std::optional<DeviceGuard> guard;
-  try {
-    guard.emplace(state_->device);
-  } catch (const CudaError&) {
-    // Of a device that has failed nothing can be closed in order.
-  }
+  const std::optional<DeviceGuard> guard = guard_if_possible(state_->device);
   if (!settle()) keep_for_ever(std::move(state_));
   state_.reset();
 }
 
 bool DevicePath::settle(bool has_failed) noexcept {
   if (state_->device < 0) return true;
-  const RelaxedCapture relaxed;
+  const std::optional<DeviceGuard> guard = guard_if_possible(state_->device);
   if (has_failed) state_->has_failed = true;
   if (state_->own_stream) drain(state_->own_stream.get());
   return !state_->pool || state_->pool->settle(state_->has_failed);

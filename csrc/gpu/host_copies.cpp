@@ -1,5 +1,6 @@
 #include "gpu/host_copies.hpp"
 
+#include <optional>
 #include <utility>
 
 namespace accdp {
@@ -30,7 +31,7 @@ RoomCopies::RoomCopies(std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodeP
 }
 
 RoomCopies::~RoomCopies() {
-  const RelaxedCapture relaxed;
+  const std::optional<DeviceGuard> guard = guard_if_possible(device_);  // the thread may be one that has used none
   far_.reset();
   room_ = {};
   workshop_.reset();  // may be the last owner of what CUDA made

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -44,7 +45,12 @@ std::vector<std::shared_ptr<Readers>> take_finished(Remembered& from) noexcept {
 
 }  // namespace
 
-Readers::Readers(std::shared_ptr<Board> board) : board_(std::move(board)) {}
+Readers::Readers(std::shared_ptr<Board> board) : board_(std::move(board)), device_(current_device()) {}
+
+Readers::~Readers() {
+  const std::optional<DeviceGuard> guard = guard_if_possible(device_);
+  readers_.clear();
+}
 
 void Readers::add(int local_rank, int rank, const Process& process, Event read) {
   std::lock_guard lock(mutex_);
@@ -93,6 +99,7 @@ bool Readers::has_read(Reader& reader, bool looks_for_deaths) const noexcept {
 
 bool Readers::have_read(bool looks_for_deaths) noexcept {
   if (published_ == 0 || is_given_up_ || birthplace_.is_elsewhere() || board_->has_failed()) return true;
+  const std::optional<DeviceGuard> guard = guard_if_possible(device_);  // the process may end on a thread without one
   std::lock_guard lock(mutex_);
   bool all = true;
   for (Reader& reader : readers_) {

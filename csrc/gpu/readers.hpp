@@ -28,7 +28,10 @@ struct Process {
 /// the stream tells by a function of the host. Nobody waits for a rank that is gone, nor after a failure.
 class Readers : public std::enable_shared_from_this<Readers> {
  public:
+  /// Of the current device.
   explicit Readers(std::shared_ptr<Board> board);
+  Readers(const Readers&) = delete;
+  ~Readers();
   /// A local rank that reads. `read`: the event that it records; none where it does without.
   void add(int local_rank, int rank, const Process& process, Event read);
 
@@ -58,6 +61,7 @@ class Readers : public std::enable_shared_from_this<Readers> {
 
   const Birthplace birthplace_;
   const std::shared_ptr<Board> board_;
+  const int device_;
   mutable std::mutex mutex_;
   std::vector<Reader> readers_;
   std::atomic<std::uint64_t> published_{0}, handed_over_{0};

@@ -1,5 +1,6 @@
 #include "torch/device_call.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -20,16 +21,27 @@ DeviceCall::DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10
     : route_(route),
       callers_(current_stream(device)),
       stream_(own.value_or(callers_)),
-      start_(device.type()),
-      done_(device.type()) {
-  if (own) start_.record(callers_);
+      events_(Events{c10::Event(device.type()), c10::Event(device.type())}) {
+  const c10::DeviceGuard on(device);
+  if (own) events_->start.record(callers_);
+}
+
+/// What c10 does with an event makes the thread's own device current again afterwards, with a context on it where there
+/// was none: so that has to be the event's. c10's guard goes back only to a device that has one.
+DeviceCall::~DeviceCall() {
+  try {
+    const c10::DeviceGuard on(device());
+    events_.reset();
+  } catch (const c10::Error&) {
+    // Of a device that has failed nothing can be closed in order.
+  }
 }
 
 void DeviceCall::carry(std::function<void()> operation) { operation_ = std::move(operation); }
 
 void DeviceCall::run() {
   const c10::StreamGuard on(stream_);
-  start_.block(stream_);  // nothing where the order is that of the caller's stream
+  events_->start.block(stream_);  // nothing where the order is that of the caller's stream
   try {
     operation_();
   } catch (...) {
@@ -39,29 +51,30 @@ void DeviceCall::run() {
       keep_for_ever(std::move(operation_));
     }
     try {
-      done_.record(stream_);  // some of it may be under way
+      events_->done.record(stream_);  // some of it may be under way
       ran_ = true;
     } catch (const c10::Error&) {
       // A device that takes no event does no work either; the first error tells why.
     }
     std::rethrow_exception(error);
   }
-  done_.record(stream_);
+  events_->done.record(stream_);
   ran_ = true;
 }
 
 void DeviceCall::join_current_stream() {
+  const c10::DeviceGuard on(device());
   const c10::Stream current = current_stream(device());
-  if (current != stream_) done_.block(current);
+  if (current != stream_) events_->done.block(current);
   if (current != callers_) return;
   std::function<void()> ended;  // dropped without the lock: a tensor's end may wait for the GIL
   std::lock_guard lock(mutex_);
   ended.swap(operation_);
 }
 
-bool DeviceCall::is_finished() const { return ran_ && done_.query(); }
+bool DeviceCall::is_finished() const { return ran_ && events_->done.query(); }
 void DeviceCall::synchronize() const {
-  if (ran_) done_.synchronize();
+  if (ran_) events_->done.synchronize();
 }
 
 Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : route_(std::move(route)), type_(type) {}

@@ -22,6 +22,7 @@ class DeviceCall {
   /// the caller does not wait for; none: the operation runs in the order of the current stream.
   DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10::Stream> own);
   DeviceCall(const DeviceCall&) = delete;
+  ~DeviceCall();
 
   /// What it does. Tensors in it are kept until the device has done the operation, or, where the caller waits on the
   /// stream that the call was made on, until that stream is made to wait: their memory is used again in its order.
@@ -42,7 +43,10 @@ class DeviceCall {
  private:
   DeviceRoute& route_;
   c10::Stream callers_, stream_;
-  c10::Event start_, done_;
+  struct Events {
+    c10::Event start, done;
+  };
+  std::optional<Events> events_;  // from the beginning to the end
   std::atomic<bool> ran_{false};
   std::mutex mutex_;
   std::function<void()> operation_;

@@ -21,6 +21,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInitializationError = 3,
   cudaErrorCudartUnloading = 4,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "sim_state.hpp"
@@ -75,7 +76,14 @@ cudaError_t answer(cudaError_t code) {
   return code;
 }
 
+void use_context() {
+  std::lock_guard lock(state().mutex);
+  if (state().devices > 0) state().contexts.insert(g_device);
+}
+
 cudaError_t fault(const char* call, bool is_unsafe) {
+  static const std::set<std::string_view> need_none{"cudaGetDeviceCount", "cudaGetDevice", "cudaPointerGetAttributes"};
+  if (!need_none.contains(call)) use_context();
   std::lock_guard lock(state().mutex);
   ++state().calls[call];
   if (state().devices == 0) return answer(cudaErrorNoDevice);
@@ -223,6 +231,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       *is_active = cudasim::has_context(device);
       return 0;
     });
+  else if (std::strcmp(symbol, "cuThreadExchangeStreamCaptureMode") == 0)
+    *function =
+        reinterpret_cast<void*>(+[](cudaStreamCaptureMode* mode) { return std::swap(*mode, g_capture_mode), 0; });
   else if (std::strcmp(symbol, "cuMemGetAddressRange") == 0)
     *function = reinterpret_cast<void*>(+[](std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
       std::lock_guard lock(state().mutex);
@@ -273,6 +284,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cudasim::allocate(memory, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFree(void* memory) {
+  cudasim::use_context();
   cudasim::drain_all();
   return cudasim::release(memory);
 }
@@ -311,5 +323,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   return *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  cudasim::use_context();
   return std::swap(*mode, g_capture_mode), cudaSuccess;
 }

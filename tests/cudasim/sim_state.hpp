@@ -41,6 +41,8 @@ State& state();
 void begin_object();
 void end_object();
 
+/// Whatever needs a context makes the one of the thread's current device.
+void use_context();
 /// The error as the call's answer, which cudaGetLastError() tells, too.
 cudaError_t answer(cudaError_t code);
 /// is_unsafe: not allowed while any thread captures in the global mode.

@@ -163,6 +163,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = kGreatestPriority, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  cudasim::use_context();
   delete stream;
   cudasim::end_object();
   return cudaSuccess;
@@ -173,6 +174,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  cudasim::use_context();
   SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
   return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
@@ -189,6 +191,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  cudasim::use_context();
   cudasim::drain_all();
   cudasim::release(event->counters);
   delete event;

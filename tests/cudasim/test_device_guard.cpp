@@ -1,6 +1,9 @@
 // Messages of another device than the caller's current one: that stays current, if it is used at all, however they
 // end. Nor do they disturb what another thread captures into a graph.
+#include <thread>
+
 #include "device_checks.hpp"
+#include "gpu/device_collectives.hpp"
 #include "gpu/device_messages.hpp"
 #include "gpu/pinned_pool.hpp"
 
@@ -20,6 +23,22 @@ void receive(Group& group, Bytes data, int tag, double timeout_s) {
 }
 void send(Group& group, ConstBytes data, int tag) { send_from_device(group, kOther, 0, data, 0, tag, 5); }
 
+/// Helpers drop what calls have left; to them the first device is current, which this process does not use.
+void end_on_a_thread_without_device() {
+  const DeviceGuard guard(kOther);
+  const DeviceBuffer memory(kBytes);
+  auto path = std::make_shared<DevicePath>();
+  path->admit(kOther, 0);
+  auto copies = path->fetch(kOther, 0, {{Bytes(memory.data(), kBytes), true, false}});
+  set_setting("ACCDP_GPU_PINNED_BYTES", "0");  // what they are in is freed
+  std::thread([&] {
+    copies.reset();
+    CHECK(path->settle());
+    path.reset();
+  }).join();
+  set_setting("ACCDP_GPU_PINNED_BYTES", "64M");
+}
+
 }  // namespace
 
 int main() {
@@ -28,6 +47,7 @@ int main() {
     const DeviceGuard guard(kOther);
     CHECK(current() == kOther);
   }
+  end_on_a_thread_without_device();
   CHECK(!cudasim::has_context(0));  // to go back there would take memory of a device that is not used
   ACCDP_CUDA(cudaSetDevice(0));
   std::optional<DeviceBuffer> memory;

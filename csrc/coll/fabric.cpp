@@ -356,6 +356,12 @@ bool Fabric::has_gone(int rank) const {
   return has_left(rank) || (topology_.is_near(rank) && !process_lives(peers_[rank].pid, peers_[rank].start_time));
 }
 
+int Fabric::first_lost() const {
+  for (int rank : topology_.neighbours())
+    if (!has_left(rank) && has_gone(rank)) return rank;
+  return -1;
+}
+
 std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }

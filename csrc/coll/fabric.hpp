@@ -106,6 +106,8 @@ class Fabric {
   bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
   bool has_left(int rank) const;  ///< in order, as far as is known
   std::string how_it_went(int rank) const;
+  /// Of the node's ranks, one that has died and not left in order; -1: none.
+  int first_lost() const;
   /// Whether this rank can read the memory of that one, another of its node.
   bool can_read(int rank) const { return topology_.is_near(rank) && why_not_read_[topology_.local_of(rank)].empty(); }
   /// Why this rank cannot read the memory of some rank of its node; "" where it can read all.

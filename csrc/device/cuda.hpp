@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -125,6 +126,19 @@ class DeviceGuard {
 /// For destructors: none where the device has failed.
 std::optional<DeviceGuard> guard_if_possible(int device) noexcept;
 
+/// In a scope: what this thread's waits for a device call from time to time. It throws where one has no end.
+class WatchedWaits {
+ public:
+  explicit WatchedWaits(std::function<void()> look);
+  WatchedWaits(const WatchedWaits&) = delete;
+  ~WatchedWaits();
+  void look() const { look_(); }
+
+ private:
+  const std::function<void()> look_;
+  const WatchedWaits* const outer_;
+};
+
 /// Copies between any two places that CUDA knows, in the order of the stream. Nothing where both are the same.
 void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 /// Whether both addresses of device memory are known to lie in one allocation.
@@ -132,7 +146,7 @@ bool is_one_allocation(const void* one, const void* other) noexcept;
 /// What runs on `later` from now on starts after what `event` has seen.
 void record(const Event& event, cudaStream_t stream);
 void wait_for(cudaStream_t later, const Event& event);
-/// Makes the host wait.
+/// Makes the host wait: see WatchedWaits.
 void synchronize(cudaStream_t stream);
 void synchronize(const Event& event);
 bool is_busy(cudaStream_t stream);

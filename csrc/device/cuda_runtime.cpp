@@ -1,6 +1,10 @@
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
+#include <utility>
 
+#include "base/deadline.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda_report.hpp"
 
@@ -186,8 +190,6 @@ bool is_one_allocation(const void* one, const void* other) noexcept {
 void record(const Event& event, cudaStream_t stream) { ACCDP_CUDA(cudaEventRecord(event.get(), stream)); }
 void wait_for(cudaStream_t later, const Event& event) { ACCDP_CUDA(cudaStreamWaitEvent(later, event.get(), 0)); }
 
-void synchronize(cudaStream_t stream) { ACCDP_CUDA(cudaStreamSynchronize(stream)); }
-void synchronize(const Event& event) { ACCDP_CUDA(cudaEventSynchronize(event.get())); }
 void drain(cudaStream_t stream) noexcept { static_cast<void>(cudaStreamSynchronize(stream)); }
 void drain(const Event& event) noexcept { static_cast<void>(cudaEventSynchronize(event.get())); }
 
@@ -208,6 +210,39 @@ bool is_busy(cudaStream_t stream) {
 
 bool is_done(cudaStream_t stream) noexcept { return !is_not_ready(cudaStreamQuery(stream)); }
 bool is_done(const Event& event) noexcept { return !is_not_ready(cudaEventQuery(event.get())); }
+
+namespace {
+constexpr std::chrono::microseconds kSpin{200}, kNap{20};
+constexpr std::chrono::milliseconds kBetweenLooks{1};
+thread_local const WatchedWaits* t_watch = nullptr;
+
+/// Returns when it is done, or at once where nobody watches: the driver then waits.
+template <class Work>
+void watch(const Work& work) {
+  if (!t_watch) return;
+  const auto begun = Clock::now();
+  for (auto next_look = begun + kBetweenLooks; !is_done(work);) {
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      t_watch->look();
+      next_look = now + kBetweenLooks;
+    }
+    now < begun + kSpin ? std::this_thread::yield() : std::this_thread::sleep_for(kNap);
+  }
+}
+}  // namespace
+
+WatchedWaits::WatchedWaits(std::function<void()> look) : look_(std::move(look)), outer_(std::exchange(t_watch, this)) {}
+WatchedWaits::~WatchedWaits() { t_watch = outer_; }
+
+void synchronize(cudaStream_t stream) {
+  watch(stream);
+  ACCDP_CUDA(cudaStreamSynchronize(stream));
+}
+void synchronize(const Event& event) {
+  watch(event);
+  ACCDP_CUDA(cudaEventSynchronize(event.get()));
+}
 
 void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument) {
   ACCDP_CUDA(cudaLaunchHostFunc(stream, function, argument));

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/keep.hpp"
 #include "device/cuda_reduce.hpp"
@@ -138,7 +139,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   why_not.clear();
   std::size_t most = std::min(pool->slot_bytes(), kLongestSegment);
   if (all.groups > 1) most = std::min(most, all.host_slot_bytes);
-  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(true), {}, {}});
+  hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(true), {}, {}, {}});
 }
 
 DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
@@ -213,11 +214,39 @@ Collectives& DeviceCollectives::in_rank_order() {
   return *this;
 }
 
+namespace {
+
+/// What a device waits for may be the work of a rank that has died, or given up: then it has no end.
+class EndlessWait {
+ public:
+  explicit EndlessWait(Context& c) : c_(c) {}
+  void operator()() {
+    check_interrupt();
+    const auto now = Clock::now();
+    if (!given_up_ && now >= next_census_) {
+      next_census_ = now + kBetweenCensuses;
+      if (c_.has_failed() || c_.has_lost()) given_up_ = now + kPatience;
+    }
+    if (given_up_ && now > *given_up_) c_.throw_if_lost();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kBetweenCensuses{20};
+  static constexpr std::chrono::seconds kPatience{2};  // what that rank had handed over may come to its end
+
+  Context& c_;
+  Clock::time_point next_census_{};
+  std::optional<Clock::time_point> given_up_;
+};
+
+}  // namespace
+
 /// Runs one of two ways between "after the caller's stream" and "before what follows on it".
 template <class Shared, class Staged>
 void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
   DevicePath::State& state = *path_->state_;
   const DeviceGuard guard(device_);
+  const WatchedWaits watched{EndlessWait(c)};
   const auto callers = reinterpret_cast<cudaStream_t>(stream_);
   if (!state.is_set_up()) state.set_up(c);
   try {

@@ -40,6 +40,7 @@ struct GpuHierarchy {
   Stream wire_stream;             ///< for work on what came from other nodes
   SegmentRooms rooms;
   DeviceBuffer contributions;  ///< of all ranks, to what this rank reduces in rank order
+  DeviceBuffer unwanted;       ///< what it reduces so for another rank
 };
 
 /// Where frames that came from other nodes into device memory are reduced.

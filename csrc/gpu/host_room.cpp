@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/keep.hpp"
+
 namespace accdp {
 namespace {
 
@@ -101,8 +103,7 @@ void HostRoom::fetch(std::span<const Transfer> transfers, cudaStream_t stream, P
     return pinned_.await();
   }
   if (Window window(transfers); window.lease) return fetch_through(window, stream, put);
-  copy_each(transfers, stream);
-  synchronize(stream);
+  copy_and_wait(transfers, stream);
 }
 
 void HostRoom::deliver(std::span<const Transfer> transfers, cudaStream_t stream) {
@@ -112,8 +113,17 @@ void HostRoom::deliver(std::span<const Transfer> transfers, cudaStream_t stream)
     return copy_each(transfers, stream);
   }
   if (Window window(transfers); window.lease) return deliver_through(window, stream);
-  copy_each(transfers, stream);
-  synchronize(stream);  // the room may go now
+  copy_and_wait(transfers, stream);  // the room may go now
+}
+
+void HostRoom::copy_and_wait(std::span<const Transfer> transfers, cudaStream_t stream) {
+  try {
+    copy_each(transfers, stream);
+    synchronize(stream);
+  } catch (...) {
+    keep_for_ever(std::move(pageable_));  // the device may come to it yet
+    throw;
+  }
 }
 
 }  // namespace accdp

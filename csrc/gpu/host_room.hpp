@@ -36,6 +36,8 @@ class HostRoom {
   void deliver(std::span<const Transfer> transfers, cudaStream_t stream);
 
  private:
+  void copy_and_wait(std::span<const Transfer> transfers, cudaStream_t stream);  ///< of pageable memory
+
   PinnedLease pinned_;
   std::unique_ptr<std::byte[]> pageable_;
   std::size_t bytes_ = 0;

@@ -26,8 +26,8 @@ std::size_t part_of(std::size_t bytes, std::size_t count) {
 /// The same for as many as are needed for parts of about `most`.
 std::size_t part_up_to(std::size_t bytes, std::size_t most) { return part_of(bytes, (bytes + most - 1) / most); }
 
-Bytes room(GpuHierarchy& hierarchy, std::size_t bytes, const Pool& pool) {
-  DeviceBuffer& buffer = hierarchy.contributions;
+/// In memory of the hierarchy, which outlives a call that failed with work under way.
+Bytes room(DeviceBuffer& buffer, std::size_t bytes, const Pool& pool) {
   if (buffer.bytes() < bytes) {
     synchronize(pool.stream());  // which may still read the one before
     buffer = {};
@@ -41,7 +41,7 @@ Bytes room(GpuHierarchy& hierarchy, std::size_t bytes, const Pool& pool) {
 void exchange_and_reduce(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
                          Bytes result, std::size_t longest, const Reduction& how) {
   const std::size_t each = rounded_up(result.size());
-  const Bytes contributions = room(hierarchy, ins.size() * each, pool);
+  const Bytes contributions = room(hierarchy.contributions, ins.size() * each, pool);
   std::vector<Bytes> outs;
   std::vector<const void*> sources;
   for (std::size_t rank = 0; rank < ins.size(); ++rank) {
@@ -60,8 +60,7 @@ void reduce_in_rank_order_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierar
   const bool wanted = receiver < 0 || receiver == me;
   const std::size_t each = part_up_to(in.size(), kMostPiece);
   c.note({"gpu_rank_order", ranks, each});
-  DeviceBuffer sum;  // where there is no place of the caller's for it
-  if (!wanted) sum = DeviceBuffer(part_of(each, ranks));
+  const Bytes sum = wanted ? Bytes() : room(hierarchy.unwanted, part_of(each, ranks), pool);
   for (std::size_t at = 0; at < in.size(); at += each) {
     const ConstBytes part = piece(in, at, each);
     const std::size_t slice = part_of(part.size(), ranks);
@@ -71,7 +70,7 @@ void reduce_in_rank_order_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierar
       ins.push_back(piece(part, rank * slice, slice));
       results.push_back(wanted ? piece(piece(out, at, each), rank * slice, slice) : Bytes());
     }
-    const Bytes mine = wanted ? results[me] : Bytes(sum.data(), ins[me].size());
+    const Bytes mine = wanted ? results[me] : sum.first(ins[me].size());
     exchange_and_reduce(c, pool, hierarchy, ins, mine, slice, how);
     if (receiver < 0) {
       allgather_over_gpus(c, pool, hierarchy, mine, results);
@@ -81,7 +80,6 @@ void reduce_in_rank_order_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierar
     parcels[receiver] = mine;
     move_over_gpus(c, pool, hierarchy, parcels, results, slice);
   }
-  if (sum.data()) synchronize(pool.stream());
 }
 
 void reduce_scatter_in_rank_order_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy,

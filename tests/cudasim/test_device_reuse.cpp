@@ -146,6 +146,46 @@ void a_rank_dies_in_the_probe() {
   CHECK(meeting->rank_0_went_on);
 }
 
+/// Rank 1 dies before its device has done what rank 0's waits for, in the middle of an operation over two GPUs: the
+/// segments of rank 0 never settle. `deterministic`: in rank order.
+void a_rank_dies_with_segments_under_way(bool deterministic) {
+  constexpr int kRanks = 4;
+  struct Meeting {
+    std::atomic<int> pids[kRanks];
+    std::atomic<int> went_on{0};
+  };
+  Shared<Meeting> meeting;
+  Segment segment(kRanks);
+  fork_ranks(kRanks, [&](int rank) {
+    meeting->pids[rank] = getpid();
+    for (const auto& pid : meeting->pids)
+      while (!pid) usleep(100);
+    cudasim::set_devices(1, rank / 2);
+    cudasim::set_peer_access(false);
+    std::vector<int> pids;
+    for (const auto& pid : meeting->pids) pids.push_back(pid);
+    const auto group = group_of(pids, rank, segment.fd());
+    const Gpu gpu(*group);
+    const Array data(gpu, input(rank, 40 * kCount));
+    const auto sum = [&] {
+      DeviceCollectives via = gpu.via();
+      if (deterministic) via.in_rank_order();
+      group->allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via);
+    };
+    sum();
+    CHECK(gpu.path->describe().find("2 GPUs apart") == 0);
+    gpu.synchronize();
+    if (rank == 1) {
+      call_in_stream(gpu.stream(), [](void*) { sleep(1000); }, nullptr);
+      alarm(1);
+    }
+    CHECK_THROWS(sum(), PeerDied, "rank 1 (pid");
+    meeting->went_on++;
+    std::_Exit(0);  // to free device memory waits for all streams
+  });
+  CHECK(meeting->went_on == kRanks - 1);
+}
+
 }  // namespace
 
 int main() {
@@ -154,4 +194,5 @@ int main() {
   while_another_thread_goes_on();
   a_rank_dies_with_work_under_way();
   a_rank_dies_in_the_probe();
+  for (bool deterministic : {false, true}) a_rank_dies_with_segments_under_way(deterministic);
 }

@@ -91,15 +91,15 @@ def _form(
         timeout,
         name,
         [*members] or [*range(size)],
-        device_path=_device_path(),
+        device_path=_device_path(group),
         store=store,
         label=label,
     )
 
 
-def _device_path() -> Any:
-    """Return the way to CUDA tensors of one group; None where this torch or this build of accdp has no CUDA."""
-    return _core.DevicePath().capsule() if torch.version.cuda and hasattr(_core, "DevicePath") else None
+def _device_path(group: _core.Group) -> Any:
+    """Return the group's way to CUDA tensors; None where this torch or this build of accdp has no CUDA."""
+    return _core.DevicePath(group).capsule() if torch.version.cuda and hasattr(_core, "DevicePath") else None
 
 
 def _world_size() -> int:

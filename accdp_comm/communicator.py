@@ -96,7 +96,7 @@ class Communicator(Messages):
 
     def _path(self) -> _core.DevicePath:
         """Return what the calls on device memory share."""
-        self._device_path = self._device_path or _core.DevicePath()
+        self._device_path = self._device_path or _core.DevicePath(self._core)
         return self._device_path
 
     @property

@@ -71,7 +71,7 @@ class Messages:
         """Whether MPI gets a message's device memory itself; after what the device's stream holds, if so."""
         if data.device is None or not self._core.takes_device_memory(data.count * data.itemsize, peer):
             return False
-        self._path().await_stream(self._core, data.device, data.stream)
+        self._path().await_stream(data.device, data.stream)
         return True
 
     def send(self, x: Any, dst: int, tag: int = 0) -> None:

@@ -69,14 +69,11 @@ void bind_device(py::module_& m) {
 #ifdef ACCDP_WITH_CUDA
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
-      .def(py::init<>())
+      .def(py::init<std::shared_ptr<Group>>(), "group"_a)
       .def("describe", &DevicePath::describe, "How data goes between the ranks.")
       .def(
-          "await_stream",
-          [](DevicePath& path, Group& group, int device, std::uintptr_t stream) {
-            path.await(group.post_office(), device, stream);
-          },
-          "group"_a, "device"_a, "stream"_a, py::call_guard<py::gil_scoped_release>(),
+          "await_stream", [](DevicePath& path, int device, std::uintptr_t stream) { path.await(device, stream); },
+          "device"_a, "stream"_a, py::call_guard<py::gil_scoped_release>(),
           "Wait until what the stream holds is done, before MPI gets memory of the device in a message of the group.")
       .def(
           "fetch",

@@ -126,11 +126,7 @@ void Context::nap() {
 
 bool Context::has_lost() const { return fabric_.first_lost() >= 0; }
 
-void Context::throw_if_lost() {
-  if (const int rank = fabric_.first_lost(); rank >= 0)
-    fabric_.fail(FailureKind::kDied, fabric_.how_it_went(rank) + " during " + what());
-  fabric_.throw_if_failed();
-}
+void Context::throw_if_lost() { fabric_.throw_if_lost(what()); }
 
 void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {
   Exchange all(*this);

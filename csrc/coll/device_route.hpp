@@ -9,8 +9,6 @@
 
 namespace accdp {
 
-class PostOffice;
-
 /// Device memory that is worked on in the host.
 struct DeviceBlock {
   Bytes data;
@@ -43,7 +41,7 @@ class DeviceRoute {
                                             const std::vector<DeviceBlock>& blocks) = 0;
   /// Before the wire gets memory of the device (PostOffice::takes_device_memory): waits until what `stream` holds is
   /// done. Throws as admit() does.
-  virtual void await(PostOffice& office, int device, std::uintptr_t stream) = 0;
+  virtual void await(int device, std::uintptr_t stream) = 0;
   /// Waits until the device has done what calls handed to it. False where that cannot be expected any more, because a
   /// call failed, here where that is what the caller knows, or a rank that it waits for is gone: then what they used
   /// may never be used again.

@@ -362,6 +362,11 @@ int Fabric::first_lost() const {
   return -1;
 }
 
+void Fabric::throw_if_lost(const std::string& what) {
+  if (const int rank = first_lost(); rank >= 0) fail(FailureKind::kDied, how_it_went(rank) + " during " + what);
+  throw_if_failed();
+}
+
 std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }

@@ -50,7 +50,7 @@ class Fabric {
   std::string describe(int rank) const;                             ///< "rank 3 (pid 4242, host n1)"
   double cores_per_node() const;                                    ///< the least of all ranks'
   std::uint32_t lacking_codecs() const { return lacking_codecs_; }  ///< of any rank; bits of CodecIds
-  Board& board() { return *board_; }
+  Board& board() const { return *board_; }
   std::shared_ptr<Board> shared_board() { return board_; }
   const Shape& shape() const { return shape_; }
   Wire* wire() { return wire_.get(); }
@@ -108,6 +108,8 @@ class Fabric {
   std::string how_it_went(int rank) const;
   /// Of the node's ranks, one that has died and not left in order; -1: none.
   int first_lost() const;
+  /// Throws if the group has failed, or there is one, which then fails it. During what: for the text.
+  void throw_if_lost(const std::string& what);
   /// Whether this rank can read the memory of that one, another of its node.
   bool can_read(int rank) const { return topology_.is_near(rank) && why_not_read_[topology_.local_of(rank)].empty(); }
   /// Why this rank cannot read the memory of some rank of its node; "" where it can read all.

@@ -107,6 +107,11 @@ class Group {
   void monitored_barrier(bool wait_all_ranks, double timeout_s = -1);
 
   void throw_if_failed() { fabric_.throw_if_failed(); }
+  /// Whether what others have yet to do for this rank may never come: the group has failed, or a rank of the node died.
+  /// Of any thread, as the next.
+  bool may_miss_ranks() const { return fabric_.board().has_failed() || fabric_.first_lost() >= 0; }
+  /// Throws where that is so. During what: for the text.
+  void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Fails the group on every rank that can be reached; wakes all waiters.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/keep.hpp"
 #include "device/cuda_reduce.hpp"
+#include "gpu/device_scope.hpp"
 #include "gpu/device_speeds.hpp"
 #include "gpu/node_lots.hpp"
 
@@ -11,9 +13,11 @@ namespace accdp {
 
 static_assert(FarMemory::kMostChunks <= kMostDeviceChunks && FarMemory::kMostSources <= kMostSources);
 
-FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
-                     const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room)
-    : spare_(std::move(spare)),
+FarCopies::FarCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device,
+                     cudaStream_t stream, const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies,
+                     HostRoom& room)
+    : group_(group),
+      spare_(std::move(spare)),
       node_pool_(std::move(node_pool)),
       device_(device),
       stream_(stream),
@@ -23,8 +27,11 @@ FarCopies::FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, i
 
 FarCopies::~FarCopies() {
   if (!workshop_) return;
-  workshop_->drain();  // tensors and host copies go next
-  spare_->put(std::move(workshop_));
+  // Tensors and host copies go next.
+  if (outlast(wait_for_ranks(group_), [&] { return workshop_->is_idle(); }))
+    spare_->put(std::move(workshop_));
+  else
+    keep_for_ever(std::move(workshop_));
 }
 
 CodecWorkshop& FarCopies::workshop() {
@@ -64,13 +71,13 @@ void FarCopies::is_written(ConstBytes host) {
 }
 
 CodecCost FarCopies::speed(const CodecRow& codec, Datatype type) const {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   return device_codec_speed(device_, codec, type);
 }
 
 /// What was not written here needs not wait for what was.
 void FarCopies::fetch(const std::vector<ConstBytes>& host) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   std::vector<Transfer> unchanged, written;
   for (const ConstBytes& span : host) {
     if (span.empty() || !far(span)) continue;
@@ -85,41 +92,41 @@ void FarCopies::fetch(const std::vector<ConstBytes>& host) {
 }
 
 std::size_t FarCopies::begin_encode(const std::vector<Chunk>& chunks) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   std::vector<CodecWorkshop::Job> jobs;
   for (const Chunk& chunk : chunks) jobs.push_back({far(chunk.place), chunk.codec, chunk.how});
   return workshop().begin_encode(jobs);
 }
 
 const std::vector<ConstBytes>& FarCopies::encoded(std::size_t beginning) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   return workshop().encoded(beginning);
 }
 
 void FarCopies::decode(const CodecRow* codec, Datatype type, ConstBytes stored, const Place& to) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   workshop().decode(codec, type, stored, far(to));
   for (const Bytes& span : to.spans) is_written(span);
 }
 
 std::uint32_t FarCopies::crc32c(ConstBytes host, std::uint32_t seed) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   return workshop().crc32c({far(host), host.size()}, seed);
 }
 
 void FarCopies::finish() {
   if (!workshop_) return;
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   workshop_->finish();
 }
 
 Bytes FarCopies::scratch(std::size_t bytes) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   return scratch_.emplace_back(workshop().scratch(bytes), bytes);
 }
 
 void FarCopies::reduce(Bytes to, const std::vector<ConstBytes>& sources, const Reduction& how) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   std::vector<const void*> there;
   for (const ConstBytes& source : sources) there.push_back(far(source));
   workshop().reduce(far(to), there, to.size() / element_bytes(how.type), how);
@@ -127,7 +134,7 @@ void FarCopies::reduce(Bytes to, const std::vector<ConstBytes>& sources, const R
 }
 
 void FarCopies::round(std::size_t beginning, const std::vector<Rounding>& chunks, double factor, bool replaces) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   std::vector<CodecWorkshop::Rounding> there;
   for (const Rounding& one : chunks) {
     auto* residual = one.residual.empty() ? nullptr : reinterpret_cast<float*>(far(one.residual));
@@ -139,14 +146,14 @@ void FarCopies::round(std::size_t beginning, const std::vector<Rounding>& chunks
 }
 
 std::vector<double> FarCopies::deviations(const std::vector<Tensor>& tensors) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   std::vector<CodecWorkshop::Tensor> there;
   for (const Tensor& tensor : tensors) there.push_back({far(tensor.host), tensor.host.size(), tensor.type});
   return workshop().deviations(there);
 }
 
 bool FarCopies::joins_node(Context& c) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   pool_ = node_pool_(c);
   return pool_ != nullptr;
 }
@@ -168,21 +175,21 @@ void FarCopies::take_back_from_pool(ConstBytes written) {
 }
 
 void FarCopies::reduce_on_node(Context& c, Bytes data, const std::vector<Lot>& lots, const Reduction& how) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   lend_to_pool();
   reduce_lots(c, *pool_, {far(data), data.size()}, lots, how);
   take_back_from_pool(data);
 }
 
 void FarCopies::share_on_node(Context& c, Bytes data, const std::vector<Lot>& lots) {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   lend_to_pool();
   share_lots(c, *pool_, {far(data), data.size()}, lots);
   take_back_from_pool(data);
 }
 
 void FarCopies::deliver() {
-  const DeviceGuard guard(device_);
+  const DeviceScope scope(group_, device_);
   if (workshop_) workshop_->end_before(stream_);
   std::vector<Transfer> transfers;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {

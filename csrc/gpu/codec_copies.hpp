@@ -12,6 +12,8 @@
 
 namespace accdp {
 
+class Group;
+
 /// Blocks of device memory and their host copies, as memory that is far.
 class FarCopies final : public FarMemory {
  public:
@@ -19,8 +21,8 @@ class FarCopies final : public FarMemory {
   using NodePool = std::function<Pool*(Context&)>;
 
   /// blocks, copies: refer to the same memory, one by one, and copies lie apart in the room, in the order of addresses;
-  /// all outlive this.
-  FarCopies(std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
+  /// all outlive this, as the group does.
+  FarCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
             const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room);
   FarCopies(const FarCopies&) = delete;
   ~FarCopies() override;
@@ -54,6 +56,7 @@ class FarCopies final : public FarMemory {
   void lend_to_pool();
   void take_back_from_pool(ConstBytes written);
 
+  Group& group_;
   std::shared_ptr<SpareWorkshop> spare_;
   NodePool node_pool_;
   Pool* pool_ = nullptr;

@@ -44,12 +44,12 @@ CodecWorkshop::CodecWorkshop()
   for (Batch& batch : batches_) batch.ready = make_event();
 }
 
-CodecWorkshop::~CodecWorkshop() { drain(); }
-
-void CodecWorkshop::drain() noexcept {
-  accdp::drain(kernels_.get());
-  accdp::drain(copies_.get());
+CodecWorkshop::~CodecWorkshop() {
+  drain(kernels_.get());
+  drain(copies_.get());
 }
+
+bool CodecWorkshop::is_idle() const noexcept { return is_done(kernels_.get()) && is_done(copies_.get()); }
 
 void CodecWorkshop::begin_after(cudaStream_t stream) {
   for (const auto& beginning : beginnings_) beginning->is_taken = beginning->is_under_way = false;

@@ -53,7 +53,7 @@ class CodecWorkshop {
   /// Many chunks are decoded at once; finish(), and what needs them, begins what is left.
   void decode(const CodecRow* codec, Datatype type, ConstBytes stored, const Place& to);
   void finish();
-  void drain() noexcept;
+  bool is_idle() const noexcept;  ///< the device has done all of it
 
   std::byte* scratch(std::size_t bytes);  ///< until the next begin_after()
   void reduce(std::byte* to, const std::vector<const void*>& sources, std::size_t count, const Reduction& how);

@@ -10,6 +10,7 @@
 #include "base/keep.hpp"
 #include "device/cuda_reduce.hpp"
 #include "gpu/device_messages.hpp"
+#include "gpu/device_scope.hpp"
 #include "gpu/gpu_pipeline.hpp"
 #include "gpu/host_copies.hpp"
 #include "gpu/shared_gpu.hpp"
@@ -142,7 +143,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   hierarchy.emplace(GpuHierarchy{by_mpi, most, make_stream(true), {}, {}, {}});
 }
 
-DevicePath::DevicePath() : state_(std::make_unique<State>()) {}
+DevicePath::DevicePath(std::shared_ptr<Group> group) : group_(std::move(group)), state_(std::make_unique<State>()) {}
 
 /// The end of what CUDA made may come at any time, on any thread: while others capture, and have other devices.
 DevicePath::~DevicePath() {
@@ -156,7 +157,8 @@ bool DevicePath::settle(bool has_failed) noexcept {
   if (state_->device < 0) return true;
   const std::optional<DeviceGuard> guard = guard_if_possible(state_->device);
   if (has_failed) state_->has_failed = true;
-  if (state_->own_stream) drain(state_->own_stream.get());
+  const auto is_done = [&] { return accdp::is_done(state_->own_stream.get()); };
+  if (state_->own_stream && !outlast(wait_for_ranks(*group_), is_done)) return false;
   return !state_->pool || state_->pool->settle(state_->has_failed);
 }
 
@@ -191,13 +193,13 @@ std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t 
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                               const std::vector<DeviceBlock>& blocks) {
   const auto node_pool = [self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); };
-  return std::make_unique<RoomCopies>(state_->workshop, node_pool, device, reinterpret_cast<cudaStream_t>(stream),
-                                      blocks);
+  return std::make_unique<RoomCopies>(group_, state_->workshop, node_pool, device,
+                                      reinterpret_cast<cudaStream_t>(stream), blocks);
 }
 
-void DevicePath::await(PostOffice& office, int device, std::uintptr_t stream) {
+void DevicePath::await(int device, std::uintptr_t stream) {
   admit(device, stream);
-  await_for_wire(office, device, stream);
+  await_for_wire(*group_, device, stream);
 }
 
 DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)
@@ -214,39 +216,15 @@ Collectives& DeviceCollectives::in_rank_order() {
   return *this;
 }
 
-namespace {
-
-/// What a device waits for may be the work of a rank that has died, or given up: then it has no end.
-class EndlessWait {
- public:
-  explicit EndlessWait(Context& c) : c_(c) {}
-  void operator()() {
-    check_interrupt();
-    const auto now = Clock::now();
-    if (!given_up_ && now >= next_census_) {
-      next_census_ = now + kBetweenCensuses;
-      if (c_.has_failed() || c_.has_lost()) given_up_ = now + kPatience;
-    }
-    if (given_up_ && now > *given_up_) c_.throw_if_lost();
-  }
-
- private:
-  static constexpr std::chrono::milliseconds kBetweenCensuses{20};
-  static constexpr std::chrono::seconds kPatience{2};  // what that rank had handed over may come to its end
-
-  Context& c_;
-  Clock::time_point next_census_{};
-  std::optional<Clock::time_point> given_up_;
-};
-
-}  // namespace
-
 /// Runs one of two ways between "after the caller's stream" and "before what follows on it".
 template <class Shared, class Staged>
 void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
   DevicePath::State& state = *path_->state_;
   const DeviceGuard guard(device_);
-  const WatchedWaits watched{EndlessWait(c)};
+  const WatchedWaits watched([&c, wait = EndlessWait([&c] { return c.has_failed() || c.has_lost(); })]() mutable {
+    check_interrupt();
+    if (wait.is_endless()) c.throw_if_lost();
+  });
   const auto callers = reinterpret_cast<cudaStream_t>(stream_);
   if (!state.is_set_up()) state.set_up(c);
   try {

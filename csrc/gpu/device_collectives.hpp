@@ -7,19 +7,20 @@
 
 namespace accdp {
 
+class Group;
 class Pool;
 
 /// What the calls of one group on device memory share. Set up by its first one, on that call's device.
 class DevicePath final : public DeviceRoute, public std::enable_shared_from_this<DevicePath> {
  public:
-  DevicePath();
+  explicit DevicePath(std::shared_ptr<Group> group);
   DevicePath(const DevicePath&) = delete;
   ~DevicePath() override;
 
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
-  void await(PostOffice& office, int device, std::uintptr_t stream) override;
+  void await(int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
   /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host (why)",
   /// "staged: why".
@@ -28,6 +29,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
  private:
   friend class DeviceCollectives;
   struct State;
+  std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
 };
 

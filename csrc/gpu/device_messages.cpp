@@ -1,6 +1,6 @@
 #include "gpu/device_messages.hpp"
 
-#include "device/cuda.hpp"
+#include "gpu/device_scope.hpp"
 #include "gpu/host_room.hpp"
 
 namespace accdp {
@@ -13,20 +13,20 @@ HostRoom room_for(ConstBytes data) { return HostRoom(data.size(), most_window_by
 }  // namespace
 
 /// Callers have a device of their own that is current; the background thread, which may have to go on, has none.
-void await_for_wire(PostOffice& office, int device, std::uintptr_t stream) {
-  const DeviceGuard guard(device);  // a stream may be the current device's default
+void await_for_wire(Group& group, int device, std::uintptr_t stream) {
+  const DeviceScope scope(group, device);  // a stream may be the current device's default
   synchronize(reinterpret_cast<cudaStream_t>(stream));
-  office.prepare_attendant([device] { use_device(device); });
+  group.post_office().prepare_attendant([device] { use_device(device); });
 }
 
 void send_from_device(Group& group, int device, std::uintptr_t stream, ConstBytes data, int to, std::int64_t tag,
                       double timeout_s) {
-  const DeviceGuard guard(device);
+  const DeviceScope scope(group, device);
   const auto callers = reinterpret_cast<cudaStream_t>(stream);
   refuse_capture(callers);
   PostOffice& office = group.post_office();
   if (office.takes_device_memory(data.size(), to)) {
-    await_for_wire(office, device, stream);  // what writes the data
+    await_for_wire(group, device, stream);  // what writes the data
     return office.wait(group.send(data, to, tag, timeout_s));
   }
   HostRoom host = room_for(data);
@@ -37,12 +37,12 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
 
 int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
                       double timeout_s) {
-  const DeviceGuard guard(device);
+  const DeviceScope scope(group, device);
   const auto callers = reinterpret_cast<cudaStream_t>(stream);
   refuse_capture(callers);
   PostOffice& office = group.post_office();
   if (office.takes_device_memory(data.size(), from)) {
-    await_for_wire(office, device, stream);  // what still uses the memory
+    await_for_wire(group, device, stream);  // what still uses the memory
     office.wait(group.receive(data, from, tag, timeout_s));
     return from;
   }

@@ -17,6 +17,6 @@ int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes dat
                       double timeout_s);
 
 /// Of messages that the wire gets as they are: waits until what the stream holds is done.
-void await_for_wire(PostOffice& office, int device, std::uintptr_t stream);
+void await_for_wire(Group& group, int device, std::uintptr_t stream);
 
 }  // namespace accdp

@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "gpu/device_scope.hpp"
+
 namespace accdp {
 namespace {
 
@@ -12,10 +14,14 @@ std::size_t room_for(std::size_t bytes) { return (bytes + 1 + kAlign - 1) / kAli
 
 }  // namespace
 
-RoomCopies::RoomCopies(std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool, int device,
-                       cudaStream_t stream, std::vector<DeviceBlock> blocks)
-    : workshop_(std::move(workshop)), device_(device), stream_(stream), blocks_(std::move(blocks)) {
-  const DeviceGuard guard(device_);
+RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop,
+                       FarCopies::NodePool node_pool, int device, cudaStream_t stream, std::vector<DeviceBlock> blocks)
+    : group_(std::move(group)),
+      workshop_(std::move(workshop)),
+      device_(device),
+      stream_(stream),
+      blocks_(std::move(blocks)) {
+  const DeviceScope scope(*group_, device_);
   std::size_t bytes = 0;
   for (const DeviceBlock& block : blocks_) bytes += room_for(block.data.size());
   room_ = HostRoom(bytes);
@@ -27,7 +33,8 @@ RoomCopies::RoomCopies(std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodeP
     if (block.is_read) transfers.push_back({copies_.back().data(), block.data.data(), block.data.size()});
   }
   room_.fetch(transfers, stream_);
-  far_ = std::make_unique<FarCopies>(workshop_, std::move(node_pool), device_, stream_, blocks_, copies_, room_);
+  far_ =
+      std::make_unique<FarCopies>(*group_, workshop_, std::move(node_pool), device_, stream_, blocks_, copies_, room_);
 }
 
 RoomCopies::~RoomCopies() {
@@ -43,9 +50,6 @@ FarMemory& RoomCopies::far() {
   return *far_;
 }
 
-void RoomCopies::deliver() {
-  const DeviceGuard guard(device_);
-  far_->deliver();
-}
+void RoomCopies::deliver() { far_->deliver(); }
 
 }  // namespace accdp

@@ -11,8 +11,8 @@ namespace accdp {
 /// written in the host: what only the device encodes and decodes has no more than addresses there.
 class RoomCopies final : public HostCopies {
  public:
-  RoomCopies(std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool, int device, cudaStream_t stream,
-             std::vector<DeviceBlock> blocks);
+  RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool,
+             int device, cudaStream_t stream, std::vector<DeviceBlock> blocks);
   RoomCopies(const RoomCopies&) = delete;
   ~RoomCopies() override;
 
@@ -21,6 +21,7 @@ class RoomCopies final : public HostCopies {
   FarMemory& far() override;
 
  private:
+  std::shared_ptr<Group> group_;
   std::shared_ptr<SpareWorkshop> workshop_;
   int device_;
   cudaStream_t stream_;

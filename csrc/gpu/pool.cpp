@@ -1,12 +1,9 @@
 #include "gpu/pool.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <set>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -26,10 +23,6 @@ namespace {
 
 // Devices hand out memory in blocks of so much, and who opens a part of a block has all of it.
 constexpr std::size_t kBlockBytes = 2 << 20;
-// Other ranks' devices may still be behind when these fail, or end in order.
-constexpr std::chrono::seconds kPatience{2};
-constexpr std::chrono::microseconds kLook{200};
-constexpr int kLooksPerCensus = 100;
 
 std::size_t in_whole_blocks(std::size_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
@@ -191,21 +184,10 @@ Pool::~Pool() {
   if (exports_.memory.data()) give_back(device_, std::move(exports_), std::move(processes_));
 }
 
-bool Pool::outlast(const std::vector<Process>& others, bool has_failed, const std::function<bool()>& is_done) {
-  std::optional<Clock::time_point> given_up;
-  for (int look = 0; !is_done(); ++look) {
-    const auto lives = [](const Process& one) { return process_lives(one.pid, one.start_time); };
-    if (!given_up && look % kLooksPerCensus == 0 && (has_failed || !std::all_of(others.begin(), others.end(), lives)))
-      given_up = Clock::now() + kPatience;
-    if (given_up && Clock::now() > *given_up) return false;
-    std::this_thread::sleep_for(kLook);
-  }
-  return true;
-}
-
 bool Pool::settle(bool has_failed) noexcept {
   const std::uint64_t step = readers_ ? readers_->handed_over() : 0;
-  if (!is_stuck_ && !outlast(processes_, has_failed, [&] { return is_done(stream()); })) is_stuck_ = true;
+  if (!is_stuck_ && !outlast(wait_for_work_of(processes_, has_failed), [&] { return is_done(stream()); }))
+    is_stuck_ = true;
   if (readers_ && !is_stuck_) readers_->say_done(step);
   if (readers_ && (is_stuck_ || has_failed)) readers_->give_up();
   return !is_stuck_;
@@ -228,7 +210,7 @@ void Pool::settle_all() {
       record(all.back().passed, pool->stream());
     }
   }
-  for (const Held& held : all) outlast(held.readers, false, [&] { return is_done(held.passed); });
+  for (const Held& held : all) outlast(wait_for_work_of(held.readers), [&] { return is_done(held.passed); });
 }
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {

@@ -1,7 +1,6 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,9 +83,6 @@ class Pool {
     return rank == me_ ? exports_.memory.data() : static_cast<std::byte*>(mappings_[rank].get());
   }
   static std::size_t half(std::uint64_t step) { return step % 2; }
-  /// Waits until is_done() says so. False where that cannot be expected any more: see settle(). `others`: whose work
-  /// this may be behind.
-  static bool outlast(const std::vector<Process>& others, bool has_failed, const std::function<bool()>& is_done);
   static void settle_all();
 
   int me_, device_;

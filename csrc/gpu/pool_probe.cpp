@@ -131,7 +131,7 @@ std::string Pool::probe_events(Context& c) {
     }
   };
   const auto compare = [&](int round) {
-    if (!outlast(processes_, false, has_read)) {
+    if (!outlast(wait_for_work_of(processes_), has_read)) {
       trouble = "a rank is gone";
       return;
     }
@@ -147,7 +147,7 @@ std::string Pool::probe_events(Context& c) {
   // Afterwards nothing may wait any more, however this ends: freeing what is used waits for it.
   const auto settle_probe = [&] {
     gate.open();
-    if (outlast(processes_, true, has_read)) return;
+    if (outlast(wait_for_work_of(processes_, true), has_read)) return;
     is_stuck_ = true;
     keep_for_ever(std::move(probe));
   };

@@ -45,6 +45,13 @@ std::vector<std::shared_ptr<Readers>> take_finished(Remembered& from) noexcept {
 
 }  // namespace
 
+EndlessWait wait_for_work_of(std::vector<Process> processes, bool has_failed) {
+  return EndlessWait([processes = std::move(processes), has_failed] {
+    const auto lives = [](const Process& one) { return process_lives(one.pid, one.start_time); };
+    return has_failed || !std::ranges::all_of(processes, lives);
+  });
+}
+
 Readers::Readers(std::shared_ptr<Board> board) : board_(std::move(board)), device_(current_device()) {}
 
 Readers::~Readers() {

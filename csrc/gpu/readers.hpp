@@ -9,6 +9,7 @@
 #include "base/birthplace.hpp"
 #include "device/cuda.hpp"
 #include "gpu/await_readers.hpp"
+#include "gpu/endless_wait.hpp"
 #include "node/board.hpp"
 
 namespace accdp {
@@ -18,6 +19,9 @@ struct Process {
   std::uint64_t start_time;
   bool operator==(const Process&) const = default;
 };
+
+/// What a device does may be behind the work of these processes. has_failed: that some of it may never come is known.
+EndlessWait wait_for_work_of(std::vector<Process> processes, bool has_failed = false);
 
 /// Who reads this rank's slots of a pool, and may have yet to do so when the pool goes, or the process: with that goes
 /// its memory, which is undefined for a stream that comes to read there. So a process waits for them before it ends.

@@ -263,7 +263,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::send(Tensors& tensors, int to, int
     }
     const auto call = devices_.begin(tensors[0].device(), false);
     if (group_->post_office().takes_device_memory(reads.bytes().size(), to)) {
-      devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
+      devices_.route().await(call->device().index(), call->callers_handle());
       return follow(work, group_->send(reads.bytes(), to, tag, Group::kUnlimited), [reads] {});
     }
     std::shared_ptr<HostCopies> copies =
@@ -293,7 +293,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
     if (group_->post_office().takes_device_memory(writes.bytes().size(), from)) {
       call->carry([writes] { writes.give_back(); });
       work->set_call(call);
-      devices_.route().await(group_->post_office(), call->device().index(), call->callers_handle());
+      devices_.route().await(call->device().index(), call->callers_handle());
       return follow(work, group_->receive(writes.bytes(), from, tag, Group::kUnlimited), [call] { call->run(); });
     }
     std::shared_ptr<HostCopies> copies =

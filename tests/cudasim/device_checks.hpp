@@ -13,10 +13,15 @@
 
 constexpr int kDevice = 0;
 
+/// Of a group that outlives it.
+inline std::shared_ptr<DevicePath> device_path(Group& group) {
+  return std::make_shared<DevicePath>(std::shared_ptr<Group>(std::shared_ptr<void>(), &group));
+}
+
 /// A group's device path and the stream that its callers work on.
 class Gpu {
  public:
-  explicit Gpu(Group& group) : group(group), path(std::make_shared<DevicePath>()), stream_(make_stream()) {}
+  explicit Gpu(Group& group) : group(group), path(device_path(group)), stream_(make_stream()) {}
   /// The argument `via` of one call.
   DeviceCollectives via() const { return {path, kDevice, reinterpret_cast<std::uintptr_t>(stream_.get())}; }
   cudaStream_t stream() const { return stream_.get(); }

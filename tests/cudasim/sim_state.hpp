@@ -57,7 +57,8 @@ cudaError_t release(void* memory);
 cudaError_t export_memory(void* handle, void* memory);
 cudaError_t import_memory(void** memory, const void* handle);
 
-/// What frees memory or ends an event waits for all work of the process first, as the real one may.
+/// What frees memory, or ends an event that several processes have, waits for all work of the process first, as the
+/// real one may.
 void drain_all();
 
 }  // namespace cudasim

@@ -35,8 +35,9 @@ struct SimEvent {
   struct Counters {
     std::atomic<std::uint32_t> recorded, done;
   };
-  Counters* counters;
-  bool is_ours = true;
+  /// Until all work that is under way has done with it: what ends an event of one process only does not wait for that.
+  std::shared_ptr<Counters> counters;
+  bool is_ours = true, is_shared = false;
 };
 
 namespace {
@@ -76,6 +77,7 @@ void wait_until_done(SimEvent::Counters& event, std::uint32_t number) {
   std::uint32_t done;
   while (static_cast<std::int32_t>((done = event.done.load()) - number) < 0) futex(event.done, FUTEX_WAIT, done);
 }
+std::shared_ptr<SimEvent::Counters> counters_at(SimEvent::Counters* memory) { return {memory, cudasim::release}; }
 
 }  // namespace
 
@@ -103,12 +105,13 @@ void SimQueue::run() {
   while (true) {
     changed.wait(lock, [&] { return ending || !work.empty(); });
     if (work.empty()) return;
-    const std::function<void()> next = std::move(work.front());
+    std::function<void()> next = std::move(work.front());
     work.pop_front();
     lock.unlock();
     while (g_streams_are_stopped) usleep(1000);
     if (const int most = g_jitter_us) usleep(random() % (most + 1));
     next();
+    next = nullptr;
     lock.lock();
     ++done;
     changed.notify_all();
@@ -187,19 +190,18 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   void* memory;
   if (const cudaError_t code = cudasim::allocate(&memory, sizeof(SimEvent::Counters), cudaMemoryTypeDevice))
     return code;
-  *event = new SimEvent{new (memory) SimEvent::Counters{}};
+  *event = new SimEvent{counters_at(new (memory) SimEvent::Counters{})};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   cudasim::use_context();
-  cudasim::drain_all();
-  cudasim::release(event->counters);
+  if (event->is_shared) cudasim::drain_all();
   delete event;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  SimEvent::Counters* counters = event->counters;
+  const std::shared_ptr<SimEvent::Counters> counters = event->counters;
   const std::uint32_t number = counters->recorded.load() + 1;
   const cudaError_t code = cudasim::enqueue("cudaEventRecord", stream, [=] {
     counters->done.store(number);
@@ -209,7 +211,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return code;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  SimEvent::Counters* counters = event->counters;
+  const std::shared_ptr<SimEvent::Counters> counters = event->counters;
   std::uint32_t number = counters->recorded.load();
   if (g_ipc_events_are_stale && !event->is_ours) number = std::min<std::uint32_t>(number, 1);
   const bool ignored = g_ignore_ipc_events && !event->is_ours;
@@ -229,12 +231,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   SIM_FAULT("cudaIpcGetEventHandle");
-  return cudasim::export_memory(handle, event->counters);
+  event->is_shared = true;
+  return cudasim::export_memory(handle, event->counters.get());
 }
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
   SIM_FAULT("cudaIpcOpenEventHandle");
   void* memory;
   if (const cudaError_t code = cudasim::import_memory(&memory, &handle)) return code;
-  *event = new SimEvent{static_cast<SimEvent::Counters*>(memory), false};
+  *event = new SimEvent{counters_at(static_cast<SimEvent::Counters*>(memory)), false, true};
   return cudaSuccess;
 }

@@ -125,9 +125,11 @@ PYBIND11_MODULE(sim_torch, m) {
   namespace py = pybind11;
   const py::call_guard<py::gil_scoped_release> nogil;
   m.doc() = "torch tensors on the simulated device.";
-  m.def("device_path", [] {
-    return accdp::bind::make_capsule<accdp::DeviceRoute>(std::make_shared<accdp::DevicePath>(),
-                                                         accdp::bind::kDeviceRouteCapsule);
+  m.def("device_path", [](const py::capsule& group) {
+    namespace bind = accdp::bind;
+    return bind::make_capsule<accdp::DeviceRoute>(
+        std::make_shared<accdp::DevicePath>(bind::from_capsule<accdp::Group>(group, bind::kGroupCapsule)),
+        bind::kDeviceRouteCapsule);
   });
   m.def("to_device", [](const at::Tensor& x) { return at::empty(x.sizes(), x.options().device(kType, 0)).copy_(x); });
   m.def("to_host", [](const at::Tensor& x) { return at::empty(x.sizes(), x.options().device(at::kCPU)).copy_(x); });

@@ -42,7 +42,7 @@ int main() {
       Gpu gpu(group);
       const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
       CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
-      gpu.path->await(group.post_office(), kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
+      gpu.path->await(kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
       const MessageHandle message =
           group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
       while (!group.post_office().is_done(message)) usleep(1000);

@@ -32,7 +32,8 @@ class FarTensor {
       : stream_(make_stream()),
         values_(std::move(values)),
         memory_(values_.size()),
-        path_(std::make_shared<DevicePath>()) {
+        group_("test", 0, {{"host", getpid(), 0, 0}}, -1, 30, nullptr),
+        path_(device_path(group_)) {
     copy_async(memory_.data(), values_.data(), values_.size(), stream_.get());
     const auto stream = reinterpret_cast<std::uintptr_t>(stream_.get());
     path_->admit(kDevice, stream);
@@ -45,6 +46,7 @@ class FarTensor {
   Stream stream_;
   Buffer values_;
   DeviceBuffer memory_;
+  Group group_;
   std::shared_ptr<DevicePath> path_;
   std::unique_ptr<HostCopies> copies_;
 };

@@ -24,10 +24,10 @@ void receive(Group& group, Bytes data, int tag, double timeout_s) {
 void send(Group& group, ConstBytes data, int tag) { send_from_device(group, kOther, 0, data, 0, tag, 5); }
 
 /// Helpers drop what calls have left; to them the first device is current, which this process does not use.
-void end_on_a_thread_without_device() {
+void end_on_a_thread_without_device(Group& group) {
   const DeviceGuard guard(kOther);
   const DeviceBuffer memory(kBytes);
-  auto path = std::make_shared<DevicePath>();
+  auto path = device_path(group);
   path->admit(kOther, 0);
   auto copies = path->fetch(kOther, 0, {{Bytes(memory.data(), kBytes), true, false}});
   set_setting("ACCDP_GPU_PINNED_BYTES", "0");  // what they are in is freed
@@ -47,7 +47,8 @@ int main() {
     const DeviceGuard guard(kOther);
     CHECK(current() == kOther);
   }
-  end_on_a_thread_without_device();
+  Group group("test", 0, {{"host", getpid(), 0, 0}}, -1, 30, nullptr);
+  end_on_a_thread_without_device(group);
   CHECK(!cudasim::has_context(0));  // to go back there would take memory of a device that is not used
   ACCDP_CUDA(cudaSetDevice(0));
   std::optional<DeviceBuffer> memory;
@@ -62,7 +63,6 @@ int main() {
     call();
     CHECK(current() == 0);
   };
-  Group group("test", 0, {{"host", getpid(), 0, 0}}, -1, 30, nullptr);
   stays([&] { send(group, data, 1); });
   stays([&] { receive(group, data, 1, 5); });
   stays([&] { CHECK_THROWS(receive(group, data, 2, 0.02), PeerTimeout, "Timed out"); });

@@ -29,9 +29,9 @@ far, near = sim_torch.to_device, sim_torch.to_host
 ranks_backend = backend._torch.ProcessGroupAccdp
 
 
-def form(*args, **options):
-    options["device_path"] = sim_torch.device_path()
-    return ranks_backend(*args, **options, device_type="privateuseone")
+def form(rank, size, group, *args, **options):
+    options["device_path"] = sim_torch.device_path(group)
+    return ranks_backend(rank, size, group, *args, **options, device_type="privateuseone")
 
 
 backend._torch.ProcessGroupAccdp = form

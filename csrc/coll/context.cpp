@@ -124,10 +124,6 @@ void Context::nap() {
   nanosleep(&time, nullptr);
 }
 
-bool Context::has_lost() const { return fabric_.first_lost() >= 0; }
-
-void Context::throw_if_lost() { fabric_.throw_if_lost(what()); }
-
 void Context::exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing) {
   Exchange all(*this);
   for (const Incoming& parcel : incoming) all.receive(parcel);

@@ -187,9 +187,6 @@ class Context final : public Lookout {
   const Peer& peer(int rank) const { return fabric_.peer(rank); }
   std::string describe(int rank) const { return fabric_.describe(rank); }
   [[noreturn]] void fail_mismatch(const std::string& text) { fail_mismatch(text, signature_.sequence); }
-  /// Throws if the group has failed, or a rank of the node has died, which then fails it.
-  void throw_if_lost();
-  bool has_lost() const;  ///< whether a rank of the node has died
   std::string what() const override { return name_of(signature_); }
   static std::string name_of(const Signature& call);
 

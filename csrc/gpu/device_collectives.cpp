@@ -220,11 +220,7 @@ Collectives& DeviceCollectives::in_rank_order() {
 template <class Shared, class Staged>
 void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
   DevicePath::State& state = *path_->state_;
-  const DeviceGuard guard(device_);
-  const WatchedWaits watched([&c, wait = EndlessWait([&c] { return c.has_failed() || c.has_lost(); })]() mutable {
-    check_interrupt();
-    if (wait.is_endless()) c.throw_if_lost();
-  });
+  const DeviceScope scope(*path_->group_, device_, [&c] { return c.what(); });
   const auto callers = reinterpret_cast<cudaStream_t>(stream_);
   if (!state.is_set_up()) state.set_up(c);
   try {

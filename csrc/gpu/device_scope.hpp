@@ -11,14 +11,16 @@ inline EndlessWait wait_for_ranks(const Group& group) {
 }
 
 /// In a scope: a device is current, and waits for it end with an error where a rank of the group is gone, or the group
-/// has failed, and they may have no end.
+/// has failed, and they may have no end. what() says for the text what they are part of.
 class DeviceScope {
  public:
-  DeviceScope(Group& group, int device)
-      : guard_(device), watched_([&group, wait = wait_for_ranks(group)]() mutable {
+  template <class What>
+  DeviceScope(Group& group, int device, What what)
+      : guard_(device), watched_([&group, what, wait = wait_for_ranks(group)]() mutable {
           check_interrupt();
-          if (wait.is_endless()) group.throw_if_lost("work of a device");
+          if (wait.is_endless()) group.throw_if_lost(what());
         }) {}
+  DeviceScope(Group& group, int device) : DeviceScope(group, device, [] { return "work of a device"; }) {}
   DeviceScope(const DeviceScope&) = delete;
 
  private:

@@ -18,7 +18,9 @@ constexpr Setting kRows[] = {
     {&Settings::flat_bytes, "ACCDP_FLAT_BYTES", "bytes up to ACCDP_CHUNK_BYTES, k/M/G suffix",
      "Reductions up to this size are done whole by every rank, in one step instead of two.", true},
     {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k to 1G, a power of two, k/M/G suffix",
-     "Size of the shared-memory ring from one rank to another that send and recv use.", true},
+     "Size of the shared-memory ring from one rank to another that send and recv use. Less where a rank has more of "
+     "them than 16 MiB have room for, down to 256k.",
+     true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
      "Messages up to this size are sent before the receiver asked for them. To ranks of other nodes all below 60 KiB "
      "are, and longer ones may follow at once (docs/algorithms.md).",

@@ -38,7 +38,7 @@ void allgather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs
   std::size_t done = 0;
   do {
     const ConstBytes mine = piece(in, done);
-    std::byte* slot = c.open();
+    std::byte* slot = c.open(mine.size());
     // The slot last, out of the cache that the own piece is in by then, so that others find it in one, too.
     if (!in_place) copy_out(piece(outs[t.rank()], done).data(), mine.data(), mine.size(), past_caches);
     c.write(slot, mine);
@@ -101,7 +101,7 @@ class GatherPipeline : SegmentPipeline {
   /// The ranks of the node show each other what their blocks have of a range of the node's stream.
   void exchange_on_node(const FrameGrid::Cut& range) {
     const Topology& t = c_.topology();
-    std::byte* slot = c_.open();
+    std::byte* slot = c_.open(range.bytes);
     frames_.visit_stream(node_, range, [&](const Part& part) {
       if (is_mine(part)) c_.write(slot + part.at, {memory(part), part.bytes});
     });
@@ -130,7 +130,7 @@ class GatherPipeline : SegmentPipeline {
   /// The leader shows what came; all take the blocks of other nodes' ranks.
   void hand_round(std::size_t segment, const FrameGrid::Cut& range) {
     if (speaks_)
-      c_.write(c_.open(), room(segment).subspan(range.begin - grid_.segment(segment).begin, range.bytes));
+      c_.write(c_.open(range.bytes), room(segment).subspan(range.begin - grid_.segment(segment).begin, range.bytes));
     else
       c_.open_unwritten();
     c_.publish();
@@ -184,8 +184,7 @@ class GatherByLikes {
   void hand_round(int node, std::size_t at) {
     if (c_.local_size() == 1) return;
     const Bytes mine = piece(node, c_.local_rank(), at);
-    std::byte* slot = c_.open();
-    c_.write(slot, mine);
+    c_.write(c_.open(mine.size()), mine);
     c_.publish();
     for (int local = 0; local < c_.local_size(); ++local) {
       const Bytes theirs = piece(node, local, at);

@@ -284,7 +284,7 @@ class OverNodes {
     return good;
   }
   bool work_far_together(bool good) {
-    std::memcpy(c_.open(), &good, sizeof good);
+    std::memcpy(c_.open(sizeof good), &good, sizeof good);
     c_.publish();
     c_.await_all();
     for (int rank = 0; rank < c_.local_size(); ++rank) {

@@ -51,7 +51,12 @@ class Alltoall {
         cut_(c.shape()),
         share_(cut_.share_bytes(t_.local_size(), c.slot_bytes())),
         leader_(t_.leader(t_.node())) {
-    for (int rank : t_.neighbours()) near_bytes_ += outs[rank].size();
+    std::size_t longest = 0;
+    for (int rank : t_.neighbours()) {
+      near_bytes_ += outs[rank].size();
+      if (rank != t_.rank()) longest = std::max(longest, ins[rank].size());
+    }
+    stride_ = stride_for(longest);
   }
 
   void run() {
@@ -67,7 +72,7 @@ class Alltoall {
     }
     PiecewiseExchange far = exchange_long();
     for (std::size_t done = has_first_pieces() ? share_ : 0; done < longest_near_; done += share_) {
-      put_pieces(c_.open(), done);
+      put_pieces(open(), done);
       c_.publish();
       c_.await_all();
       for (int rank : t_.neighbours()) slots_[t_.local_of(rank)] = c_.slot(t_.local_of(rank));
@@ -94,7 +99,7 @@ class Alltoall {
   int entry(int rank) const { return cut_.by_leaders ? rank : t_.local_of(rank); }
 
   void begin() {
-    std::byte* slot = c_.open();
+    std::byte* slot = open();
     for (int rank = 0; rank < t_.size(); ++rank) {
       if (!cut_.by_leaders && !t_.is_near(rank)) continue;
       const Size bytes = ins_[rank].size();
@@ -115,12 +120,16 @@ class Alltoall {
     else
       c_.publish();
     c_.await_all();
-    for (int rank : t_.neighbours())
+    for (int rank : t_.neighbours()) {
+      std::size_t longest = 0;
       for (int other : t_.neighbours()) {
         const Size bytes = read_size(c_.slot(t_.local_of(rank)), entry(other));
-        if (rank != other) longest_near_ = std::max<std::size_t>(longest_near_, bytes);
+        if (rank != other) longest = std::max<std::size_t>(longest, bytes);
         if (other == t_.rank()) check(rank, bytes);
       }
+      strides_.push_back(stride_for(longest));
+      longest_near_ = std::max(longest_near_, longest);
+    }
     for (int rank = 0; rank < t_.local_size(); ++rank) slots_.push_back(c_.slot(rank));
   }
 
@@ -136,16 +145,19 @@ class Alltoall {
 
   void check(int from, Size sends) const { check_size(c_, from, sends, outs_[from].size()); }
 
-  std::size_t piece_at(int local_rank) const {
-    return cut_.table_bytes(t_.local_size()) + cut_.room_bytes + local_rank * share_;
+  /// Pieces lie as close together as the longest block of their rank allows.
+  std::size_t stride_for(std::size_t longest) const { return std::min(share_, whole_lines(longest)); }
+  std::size_t piece_at(int local_rank, std::size_t stride) const {
+    return cut_.table_bytes(t_.local_size()) + cut_.room_bytes + local_rank * stride;
   }
+  std::byte* open() { return c_.open(piece_at(t_.local_size(), stride_)); }
 
   void put_pieces(std::byte* slot, std::size_t done) {
     for (int rank : t_.neighbours()) {
       const ConstBytes block = ins_[rank];
       if (rank == t_.rank() || done >= block.size()) continue;
       const int local = t_.local_of(rank);
-      c_.write(slot + piece_at(local), block.subspan(done, std::min(share_, block.size() - done)), local);
+      c_.write(slot + piece_at(local, stride_), block.subspan(done, std::min(share_, block.size() - done)), local);
     }
   }
 
@@ -153,7 +165,8 @@ class Alltoall {
     for (int rank : t_.neighbours()) {
       const Bytes block = outs_[rank];
       if (rank == t_.rank() || done >= block.size()) continue;
-      copy_out(block.data() + done, slots_[t_.local_of(rank)] + piece_at(t_.local_rank()),
+      const int local = t_.local_of(rank);
+      copy_out(block.data() + done, slots_[local] + piece_at(t_.local_rank(), strides_[local]),
                std::min(share_, block.size() - done), is_past_own_caches(near_bytes_));
     }
   }
@@ -205,7 +218,9 @@ class Alltoall {
     take_first();  // before the next step is published, with which the slots of the first one are given back
     if (t_.local_size() > 1) {
       if (t_.is_leader()) {
-        std::byte* slot = c_.open();
+        std::size_t bytes = 0;
+        for (const ConstBytes& letter : letters) bytes += letter.size();
+        std::byte* slot = c_.open(bytes);
         for (const ConstBytes& letter : letters) slot = put(slot, letter);
       }
       c_.publish();
@@ -324,6 +339,8 @@ class Alltoall {
   const std::vector<Bytes>& outs_;
   const AlltoallCut cut_;
   const std::size_t share_;
+  std::size_t stride_ = 0;            // of the own pieces
+  std::vector<std::size_t> strides_;  // by local rank
   const int leader_;
   std::size_t near_bytes_ = 0, longest_near_ = 0;
   bool brings_letters_ = false;

@@ -86,7 +86,7 @@ void bcast_on_node(Context& c, std::span<const Bytes> spans, int source, std::si
     const std::size_t n = std::min(piece, total - done);
     Filling filling;
     if (c.local_rank() == source) {
-      std::byte* slot = c.open();
+      std::byte* slot = c.open(n);
       if (n >= kLeastFilled) {
         filling = filling_of(spans, done, n);
         std::memcpy(c.aside(), &filling, sizeof filling);

@@ -13,7 +13,7 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
   for (std::size_t frame = 0; frame < plan.frames().size(); ++frame) {
     ConstBytes message;
     if (c.local_rank() == source) {
-      message = codec.encode(frame, Bytes(c.open(), c.slot_bytes()));
+      message = codec.encode(frame, Bytes(c.open(c.slot_bytes()), c.slot_bytes()));
       c.publish();
       if (codec.is_lossy() && root_takes_decoded) codec.decode(frame, message);
     } else {

@@ -184,12 +184,13 @@ Estimate by_pairs(std::size_t block, std::size_t most, const Shape& shape, const
 }  // namespace
 
 Estimate gather_by_pairs(std::size_t block, const Shape& shape, const Machine& m) {
-  return by_pairs(block, shape.slot_bytes, shape, m);
+  return by_pairs(block, node_piece_bytes(block, shape.slot_bytes, shape.is_crowded), shape, m);
 }
 
 Estimate scatter_by_pairs(std::size_t block, const Shape& shape, const Machine& m) {
-  Estimate e = by_pairs(block, slot_share_bytes(shape.ranks_on_node_0(), shape.slot_bytes), shape, m);
-  e.wire_bytes = block * (shape.ranks - shape.ranks_on_node_0());
+  const int k = shape.ranks_on_node_0();
+  Estimate e = by_pairs(block, scatter_piece_bytes(block, k, shape.slot_bytes, shape.is_crowded), shape, m);
+  e.wire_bytes = block * (shape.ranks - k);
   return e;
 }
 

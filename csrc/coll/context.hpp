@@ -48,7 +48,7 @@ class Context final : public Lookout {
     if (!std::exchange(noted_, true)) fabric_.way = way;
   }
 
-  std::byte* open() { return steps_.open(); }
+  std::byte* open(std::size_t bytes) { return steps_.open(bytes); }
   std::byte* aside() { return steps_.aside(); }  ///< as open(), which gives a slot: a short one beside it
   void open_unwritten() { steps_.open_unwritten(); }
   /// Copies into the own slot what a local rank, or all others (-1), will read there.
@@ -59,7 +59,7 @@ class Context final : public Lookout {
   void publish();  ///< the first one waits for all ranks of the node and compares signatures
   void await(int local_rank);
   void await_all() { steps_.await_all(); }
-  const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }
+  const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }  ///< once it was awaited
   void meet();  ///< a step in which nothing is handed over
   bool has_met() const { return arrived_; }
 

@@ -148,11 +148,13 @@ const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows() {
 const char* name_of(ReduceAlgorithm algorithm) { return reduce_algorithm_rows()[static_cast<int>(algorithm)].name; }
 
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes, bool is_crowded) {
-  constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kPage = 4096;
+  constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kMostPiece = 256 << 10, kPage = 4096;
   // Who shares a core does not read while the source writes: for each piece they take turns, which costs as long as it
   // takes to copy some 50 KiB.
-  const std::size_t pieces = is_crowded ? 1 : kPieces;
-  return std::clamp(bytes / pieces / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
+  if (is_crowded) return std::clamp(bytes / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
+  // Of longer ones the source's own cache keeps less than a whole piece until the others read it.
+  return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes),
+                    std::min(kMostPiece, slot_bytes));
 }
 
 Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m, std::size_t of_bytes) {
@@ -164,6 +166,10 @@ Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m, std
     // But for the first piece, in and out overlap.
     return {steps * m.step_s + copy_s(static_cast<double>(bytes + piece), m), steps, 0, piece};
   });
+}
+
+std::size_t scatter_piece_bytes(std::size_t block, int k, std::size_t slot_bytes, bool is_crowded) {
+  return std::max(slot_share_bytes(k, node_piece_bytes(block * k, slot_bytes, is_crowded)), kLine);
 }
 
 std::size_t slot_share_bytes(int k, std::size_t slot_bytes) { return slot_bytes / k / kLine * kLine; }

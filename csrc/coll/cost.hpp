@@ -73,9 +73,11 @@ struct Estimate {
 // ---- on the nodes: among their ranks, through slots -------------------------------------------------------------
 /// Room in a slot for each of k ranks: whole cache lines.
 std::size_t slot_share_bytes(int k, std::size_t slot_bytes);
-/// What a broadcast on a node hands over in one step: a slot of a long message; of one of few slots an eighth, so that
-/// ranks read while the source writes, if there are cores for that.
+/// What a broadcast on a node hands over in one step, or each rank in a gather: an eighth of the message, so that some
+/// read while others write, and no more than caches keep meanwhile; a slot, where there are no cores for that.
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes, bool is_crowded = false);
+/// The same for a scatter, of one of k ranks' blocks.
+std::size_t scatter_piece_bytes(std::size_t block, int k, std::size_t slot_bytes, bool is_crowded);
 /// of_bytes: the message that they are a part of; 0: they are all of it.
 Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& machine, std::size_t of_bytes = 0);
 /// Of a reduction on a node: as many slices of whole cache lines as ranks, together at most a slot.

@@ -1,6 +1,6 @@
-// Gather and scatter of blocks of one size. Ranks on root's node go through its slots, chunk by chunk;
+// Gather and scatter of blocks of one size. Ranks on root's node go through its slots, piece by piece;
 // ranks of other nodes exchange directly with root ("pairs"), so each byte crosses the wire once, meanwhile.
-// Cost: gather ceil(S/c) steps, scatter ceil(S*k/c) steps; S bytes per remote rank.
+// Cost: steps as of a broadcast of S (gather) or S*k (scatter) bytes (cost.hpp); S bytes per remote rank.
 
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"
@@ -26,14 +26,23 @@ void gather_ahead(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int
     if (rank != root) put(outs[rank].data(), {c.short_slot(t.local_of(rank)), in.size()});
 }
 
-/// Blocks of root's node, chunk by chunk.
+/// What is handed over of a block in a step.
+std::size_t gather_piece(const Context& c, std::size_t block) {
+  return std::min(block, node_piece_bytes(block, c.slot_bytes(), c.shape().is_crowded));
+}
+std::size_t scatter_piece(const Context& c, std::size_t block) {
+  return std::min(block, scatter_piece_bytes(block, c.local_size(), c.slot_bytes(), c.shape().is_crowded));
+}
+
+/// Blocks of root's node, piece by piece.
 void gather_on_node(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const Topology& t = c.topology();
+  const std::size_t most = gather_piece(c, in.size());
   std::size_t done = 0;
   do {
-    const std::size_t n = part(in.size(), done, c.slot_bytes());
+    const std::size_t n = part(in.size(), done, most);
     if (t.rank() != root) {
-      std::byte* slot = c.open();
+      std::byte* slot = c.open(n);
       c.write(slot, in.subspan(done, n), t.local_of(root));
       c.publish();
     } else {
@@ -65,32 +74,33 @@ void scatter_ahead(Context& c, const std::vector<ConstBytes>& ins, Bytes out, in
   put(out.data(), {c.short_slot(t.local_of(root)) + t.local_rank() * out.size(), out.size()});
 }
 
-/// Blocks of root's node, chunk by chunk; all lie in root's slot.
+/// Blocks of root's node, piece by piece; all lie in root's slot.
 void scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   const Topology& t = c.topology();
-  const std::size_t most = slot_share_bytes(c.local_size(), c.slot_bytes());
+  const std::size_t most = scatter_piece(c, out.size()), stride = whole_lines(most);
   std::size_t done = 0;
   do {
     const std::size_t n = part(out.size(), done, most);
     if (t.rank() == root) {
-      std::byte* slot = c.open();
+      std::byte* slot = c.open(c.local_size() * stride);
       for (int rank : t.neighbours())
-        if (rank != root) c.write(slot + t.local_of(rank) * most, ins[rank].subspan(done, n), t.local_of(rank));
+        if (rank != root) c.write(slot + t.local_of(rank) * stride, ins[rank].subspan(done, n), t.local_of(rank));
       c.publish();
     } else {
       c.open_unwritten();
       c.publish();
       c.await(t.local_of(root));
-      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * most, n, is_past_own_caches(out.size()));
+      copy_out(out.data() + done, c.slot(t.local_of(root)) + t.local_rank() * stride, n,
+               is_past_own_caches(out.size()));
     }
     done += n;
   } while (done < out.size());
 }
 
-/// What both do unless blocks go along with the signatures; of one node `most` of a block in a step.
-Way way_of(Context& c, std::size_t block, std::size_t most) {
+/// What both do unless blocks go along with the signatures; on one node a piece of a block in a step.
+Way way_of(Context& c, std::size_t block, std::size_t piece) {
   if (c.topology().nodes() > 1) return {"pairs", 1, block};
-  return {"chunks", 1, std::min(block, most)};
+  return {"chunks", 1, piece};
 }
 
 }  // namespace
@@ -103,7 +113,7 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
   }
   if (!c.has_met() && goes_with_signatures(in.size() * c.shape().node_ranks(), in.size() * t.size(), c.shape()))
     return gather_with_signatures(c, in, outs, root);
-  c.note(way_of(c, in.size(), c.slot_bytes()));
+  c.note(way_of(c, in.size(), gather_piece(c, in.size())));
   if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {
@@ -132,7 +142,7 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
   }
   if (!c.has_met() && scatters_with_signatures(out.size(), c.shape()))
     return scatter_with_signatures(c, ins, out, root);
-  c.note(way_of(c, out.size(), slot_share_bytes(c.local_size(), c.slot_bytes())));
+  c.note(way_of(c, out.size(), scatter_piece(c, out.size())));
   if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
   if (t.nodes() > 1) c.meet();
   if (!t.is_near(root)) {

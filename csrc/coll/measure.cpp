@@ -50,7 +50,7 @@ std::array<double, 3> measure_node(Context& c) {
   const int neighbour = (c.local_rank() + 1) % c.local_size();
   for (int i = 0; i < kAccustom; ++i) c.meet();
   const double step = c.local_size() > 1 ? usual(kTurns, kRepeats, [&] { c.meet(); }) : 0;
-  std::byte* slot = c.open();
+  std::byte* slot = c.open(bytes);
   std::size_t at = 0;
   auto next = [&] { return memory.data() + bytes * (at++ % kTurns); };
   const double in = usual(kTurns, 1, [&] { std::memcpy(slot, next(), bytes); });

@@ -14,6 +14,9 @@ constexpr std::size_t kAllowanceBytes = 1 << 20;
 // Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
 constexpr std::size_t kMostAheadBytes = 256 << 10;
 
+// Of a piece in a ring: what caches keep until it is taken.
+constexpr std::size_t kMostPieceBytes = 256 << 10;
+
 /// What counts towards the allowance: empty messages take memory, too.
 std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
 
@@ -305,11 +308,12 @@ bool PostOffice::flush_ring(int peer) {
     if (m) finish(m);
     moved = true;
   }
-  for (std::size_t put = 0; put < fabric_.board().ring_bytes() && !route.streaming.empty();) {
+  const std::size_t ring = fabric_.board().ring_bytes(), most = std::min(ring / 4, kMostPieceBytes);
+  for (std::size_t put = 0; put < ring && !route.streaming.empty();) {
     const MessageHandle m = route.streaming.front();
     // Small scraps cost a hand-over each, so wait for room that is worth it.
-    const std::size_t piece = std::min({m->bytes - m->moved, out.space(), fabric_.board().ring_bytes() / 4});
-    if (piece < std::min(m->bytes - m->moved, fabric_.board().ring_bytes() / 8)) return moved;
+    const std::size_t piece = std::min({m->bytes - m->moved, out.space(), most});
+    if (piece < std::min(m->bytes - m->moved, most / 2)) return moved;
     out.put({MessageHead::kData, static_cast<std::uint32_t>(piece), m->tag, m->id, m->bytes}, m->data + m->moved,
             route.writer);
     m->moved += piece;

@@ -21,7 +21,6 @@ struct Slice {
 
 /// Slice i of k nearly equal ones of `bytes`, cut at multiples of a cache line; none is longer than the first.
 Slice slice(std::size_t bytes, int i, int k) {
-  constexpr std::size_t kLine = 64;
   const std::size_t each = (bytes + k * kLine - 1) / (k * kLine) * kLine;
   const std::size_t begin = std::min(bytes, i * each);
   return {begin, std::min(bytes - begin, each)};
@@ -32,7 +31,7 @@ void reduce_flat(Context& c, ConstBytes in, Bytes out, const Reduction& how, int
   if (receiver == me)
     c.open_unwritten();
   else
-    c.write(c.open(), in, receiver);
+    c.write(c.open(in.size()), in, receiver);
   c.publish();
   if (receiver >= 0 && receiver != me) return;
   c.await_all();
@@ -78,7 +77,8 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
   const bool past_caches =
       in.data() == out.data() ? is_past_shared_cache(in.size() * k) : is_past_own_caches(in.size());
   const std::size_t most = reduce_chunk_bytes(k, c.slot_bytes()), chunks = (in.size() + most - 1) / most;
-  const auto place = [&](int rank) { return rank * (most / k); };
+  const std::size_t share = slice(std::min(most, in.size()), 0, k).bytes;
+  const auto place = [&](int rank) { return rank * share; };
   const auto slice_of = [&](std::size_t chunk, int rank) {
     const Slice s = slice(std::min(most, in.size() - chunk * most), rank, k);
     return Slice{chunk * most + s.begin, s.bytes};
@@ -95,7 +95,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
       copy_out(out.data() + s.begin, c.slot(rank) + place(rank), s.bytes, past_caches);
     });
   };
-  show(0, c.open());
+  show(0, c.open(k * share));
   c.publish();
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     c.await_all();
@@ -103,7 +103,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
     const Slice own = slice_of(chunk, me);
     const std::span<const void*> sources = c.sources();
     for (int rank = 0; rank < k; ++rank) sources[rank] = rank == me ? in.data() + own.begin : c.slot(rank) + place(me);
-    std::byte* mine = c.open();
+    std::byte* mine = c.open(k * share);
     std::byte* const sum = receiver == me ? out.data() + own.begin : mine + place(me);
     SlotWriter& writer = c.writer(receiver);
     const bool by_blocks = receiver != me && writer.prefers_copies(own.bytes);

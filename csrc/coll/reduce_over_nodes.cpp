@@ -21,7 +21,7 @@ void hand_over(Context& c, std::byte* data, std::size_t bytes, int source, int t
   for (std::size_t at = 0; at < bytes; at += c.slot_bytes()) {
     const std::size_t n = std::min(c.slot_bytes(), bytes - at);
     if (c.local_rank() == source) {
-      c.write(c.open(), {data + at, n}, target);
+      c.write(c.open(n), {data + at, n}, target);
       c.publish();
       continue;
     }
@@ -78,8 +78,8 @@ class Pipeline : SegmentPipeline {
   }
 
   void reduce_own_slice(std::size_t segment) {
-    const std::size_t begin = grid_.segment(segment).begin;
-    std::byte* slot = c_.open();
+    const auto [begin, bytes] = grid_.segment(segment);
+    std::byte* slot = c_.open(bytes);
     for (int other = 0; other < grid_.lanes(); ++other) {
       const FrameGrid::Cut cut = grid_.lane(segment, other);
       if (other != lane()) c_.write(slot + (cut.begin - begin), in_.subspan(cut.begin, cut.bytes), other);
@@ -94,9 +94,9 @@ class Pipeline : SegmentPipeline {
   }
 
   void hand_round(std::size_t segment) {
-    const std::size_t begin = grid_.segment(segment).begin;
+    const auto [begin, bytes] = grid_.segment(segment);
     const FrameGrid::Cut mine = grid_.lane(segment, lane());
-    std::byte* slot = c_.open();
+    std::byte* slot = c_.open(bytes);
     c_.write(slot + (mine.begin - begin), out_.subspan(mine.begin, mine.bytes));
     c_.publish();
     c_.await_all();

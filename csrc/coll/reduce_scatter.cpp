@@ -34,10 +34,10 @@ Block piece(const Block& block, std::size_t at, std::size_t most) {
 
 void reduce_scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) {
   const Topology& t = c.topology();
-  const std::size_t most = share(c), total = largest(ins, t.neighbours());
+  const std::size_t total = largest(ins, t.neighbours()), most = std::min(share(c), whole_lines(total));
   std::size_t done = 0;
   do {
-    std::byte* slot = c.open();
+    std::byte* slot = c.open(c.local_size() * most);
     for (int rank : t.neighbours()) {
       const ConstBytes part = piece(ins[rank], done, most);
       if (rank != t.rank()) c.write(slot + t.local_of(rank) * most, part, t.local_of(rank));
@@ -96,7 +96,7 @@ class ScatterPipeline : SegmentPipeline {
   void reduce_lanes(std::size_t segment, const FrameGrid::Cut& range) {
     const int reader = grid_.lanes() > 1 ? -1 : c_.topology().local_of(leader_);
     collect(segment, range,
-            [&, slot = c_.open()](std::size_t at, ConstBytes part) { c_.write(slot + at, part, reader); });
+            [&, slot = c_.open(range.bytes)](std::size_t at, ConstBytes part) { c_.write(slot + at, part, reader); });
     c_.publish();
     if (!speaks_) return;
     c_.await_all();
@@ -111,21 +111,21 @@ class ScatterPipeline : SegmentPipeline {
   void end(std::size_t segment) {
     if (speaks_) wire_->finish(segment);
     if (c_.local_size() == 1)
-      return hand_out(segment, 0, 0, grid_.largest(), room(segment).data() + own_at(segment, 0));
+      return hand_out(segment, 0, 0, grid_.largest(), [&] { return room(segment).data() + own_at(segment, 0); });
     std::size_t longest = 0;
     for (int lane = 0; lane < grid_.lanes(); ++lane) longest = std::max(longest, own(segment, lane).bytes);
     for (std::size_t at = 0; at < longest; at += c_.slot_bytes()) {
       if (speaks_) {
         const std::size_t bytes = own(segment, lane()).bytes,
                           n = std::min(c_.slot_bytes(), bytes - std::min(bytes, at));
-        std::byte* slot = c_.open();
+        std::byte* slot = c_.open(n);
         if (n) c_.write(slot, room(segment).subspan(own_at(segment, lane()) + at, n));
       } else {
         c_.open_unwritten();
       }
       c_.publish();
       for (int lane = 0; lane < grid_.lanes(); ++lane)
-        hand_out(segment, lane, at, c_.slot_bytes(), c_.slot(speaker(lane)), speaker(lane));
+        hand_out(segment, lane, at, c_.slot_bytes(), [&] { return c_.await(speaker(lane)), c_.slot(speaker(lane)); });
     }
   }
 
@@ -138,15 +138,14 @@ class ScatterPipeline : SegmentPipeline {
     return own(segment, lane).begin - grid_.segment(segment).begin;
   }
 
-  /// Copies what this rank's block has of up to `most` bytes of the node's frame, which `source` shows at `from`.
-  void hand_out(std::size_t segment, int lane, std::size_t at, std::size_t most, const std::byte* from,
-                int source = -1) {
+  /// Copies what this rank's block has of up to `most` bytes of the node's frame, which is at shown().
+  template <class Shown>
+  void hand_out(std::size_t segment, int lane, std::size_t at, std::size_t most, Shown shown) {
     const FrameGrid::Cut frame = own(segment, lane);
     if (at >= frame.bytes) return;
     frames_.visit(segment, {frame.begin + at, std::min(most, frame.bytes - at)}, [&](const BlockFrames::Part& part) {
       if (part.rank != c_.topology().rank()) return;
-      if (source >= 0) c_.await(source);
-      copy_lines(out_.data() + part.offset, from + part.at, part.bytes);
+      copy_lines(out_.data() + part.offset, shown() + part.at, part.bytes);
     });
   }
 

@@ -20,10 +20,10 @@ int local_leader(const Context& c) { return c.topology().local_of(c.topology().l
 
 /// The leader shows `bytes`, which fill() writes; the others take them.
 template <class Fill, class Take>
-void show_to_node(Context& c, Fill fill, Take take) {
+void show_to_node(Context& c, std::size_t bytes, Fill fill, Take take) {
   if (c.local_size() == 1) return;
   if (c.topology().is_leader()) {
-    fill(c.open());
+    fill(c.open(bytes));
     return c.publish();
   }
   c.open_unwritten();
@@ -48,7 +48,7 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
     return in.size();
   };
   if (c.local_size() > 1)
-    c.write(c.open(), in, local_leader(c));
+    c.write(c.open(in.size()), in, local_leader(c));
   else
     c.open_unwritten();
   Context::Cargo cargo{in.size(), -1, to_node, [&](std::byte* place) {
@@ -72,7 +72,7 @@ void reduce_with_signatures(Context& c, ConstBytes in, Bytes out, const Reductio
       reduce_carried(out.data());
   }
   show_to_node(
-      c,
+      c, in.size(),
       [&](std::byte* slot) {
         if (receiver < 0)
           c.write(slot, out);
@@ -88,7 +88,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
   const Topology& t = c.topology();
   c.note({kWithSignatures, 1, data.size()});
   if (t.rank() == root && !t.is_leader())
-    c.write(c.open(), data, local_leader(c));
+    c.write(c.open(data.size()), data, local_leader(c));
   else
     c.open_unwritten();
   const auto load = [&](std::byte* place) {
@@ -98,7 +98,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
       {t.is_near(root) ? data.size() : 0, t.node_of(root), -1, load, bcasts_by_tree(data.size(), c.shape())});
   if (t.is_leader() && t.rank() != root) copy_to(data.data(), c.carried(t.node_of(root), data.size()));
   show_to_node(
-      c, [&](std::byte* slot) { c.write(slot, data); },
+      c, data.size(), [&](std::byte* slot) { c.write(slot, data); },
       [&](const std::byte* slot) {
         if (t.rank() != root) copy_to(data.data(), {slot, data.size()});
       });
@@ -134,7 +134,7 @@ namespace {
 template <class BytesOf>
 Context::Cargo cargo_of_blocks(Context& c, ConstBytes in, std::size_t bytes, int to_node, BytesOf bytes_of) {
   if (c.local_size() > 1)
-    c.write(c.open(), in, local_leader(c));
+    c.write(c.open(in.size()), in, local_leader(c));
   else
     c.open_unwritten();
   return {bytes, -1, to_node, [&c, in, bytes_of](std::byte* place) {
@@ -169,7 +169,7 @@ void gather_with_signatures(Context& c, ConstBytes in, const std::vector<Bytes>&
     return;
   }
   show_to_node(
-      c,
+      c, in.size() * t.size(),
       [&](std::byte* slot) {
         for (int node = 0; node < t.nodes(); slot += bytes_of_node(node++)) copy_to(slot, blocks_of(node));
       },
@@ -199,7 +199,7 @@ void allgather_with_signatures(Context& c, ConstBytes in, const std::vector<Byte
   c.publish_with(cargo);
   for (int node = 0; t.is_leader() && node < t.nodes(); ++node) take_blocks(t, node, blocks_of(node).data(), outs);
   show_to_node(
-      c,
+      c, begins.back(),
       [&](std::byte* slot) {
         for (int node = 0; node < t.nodes(); ++node) copy_to(slot + begins[node], blocks_of(node));
       },
@@ -213,7 +213,7 @@ void scatter_with_signatures(Context& c, const std::vector<ConstBytes>& ins, Byt
   const std::size_t block = out.size();
   c.note({kWithSignatures, 1, block});
   if (t.rank() == root && !t.is_leader()) {
-    std::byte* slot = c.open();
+    std::byte* slot = c.open(t.size() * block);
     for (int rank = 0; rank < t.size(); ++rank) c.write(slot + rank * block, ins[rank], local_leader(c));
   } else {
     c.open_unwritten();
@@ -231,7 +231,7 @@ void scatter_with_signatures(Context& c, const std::vector<ConstBytes>& ins, Byt
   const auto mine = [&](const std::byte* blocks) { copy_to(out.data(), {blocks + t.local_rank() * block, block}); };
   const auto part = [&] { return c.carried(t.node_of(root), block * c.local_size()); };
   if (t.is_leader()) mine(part().data());
-  show_to_node(c, [&](std::byte* slot) { c.write(slot, part()); }, mine);
+  show_to_node(c, block * c.local_size(), [&](std::byte* slot) { c.write(slot, part()); }, mine);
 }
 
 void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how) {
@@ -249,7 +249,9 @@ void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& i
     }
   };
   if (c.local_size() > 1) {
-    std::byte* slot = c.open();
+    std::size_t bytes = 0;
+    for (const ConstBytes& block : ins) bytes += block.size();
+    std::byte* slot = c.open(bytes);
     for (int node = 0; node < t.nodes(); slot += bytes_of(t.members(node++))) put_all(slot, t.members(node));
   } else {
     c.open_unwritten();
@@ -282,7 +284,7 @@ void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& i
     }
   };
   show_to_node(
-      c,
+      c, shown,
       [&](std::byte* slot) {
         reduce_carried(slot);
         mine(slot);

@@ -123,7 +123,7 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
              std::min(all.host_slot_bytes, other.host_slot_bytes)};
   }
   const int leader = t.local_of(t.leader(t.node()));
-  std::memcpy(c.open(), &all, sizeof all);
+  std::memcpy(c.open(sizeof all), &all, sizeof all);
   c.publish();
   c.await(leader);
   std::memcpy(&all, c.slot(leader), sizeof all);

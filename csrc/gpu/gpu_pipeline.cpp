@@ -108,7 +108,7 @@ void GpuPipeline::start_reduction(std::size_t segment, WireReduction* wire, cons
 }
 
 void GpuPipeline::hand_to_owners(std::size_t segment, bool gives) {
-  std::byte* const slot = c_.open();
+  std::byte* const slot = c_.open(room(segment).size());
   for (int lane : groups_.lanes_of(me())) {
     const Bytes part = room(segment, lane);
     if (gives && lane != own_lane()) c_.write(slot + offset(segment, lane), part, groups_.owner(lane));
@@ -124,7 +124,7 @@ ConstBytes GpuPipeline::found(std::size_t segment, int group) const {
 
 void GpuPipeline::hand_to_agents(std::size_t segment, bool wanted) {
   const Bytes mine = own_room(segment);
-  std::byte* const slot = c_.open();
+  std::byte* const slot = c_.open(room(segment).size());
   c_.write(slot + offset(segment, own_lane()), mine);
   c_.publish();
   c_.await_all();

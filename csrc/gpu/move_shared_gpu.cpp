@@ -20,7 +20,7 @@ void take_piece(Pool& pool, const Bytes& block, std::size_t at, std::size_t most
 /// Tells all ranks the sizes of all blocks, checks those for this rank, and returns the largest.
 std::size_t compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const int k = c.local_size(), me = c.local_rank();
-  std::byte* const mine = c.open();
+  std::byte* const mine = c.open(k * sizeof(std::uint64_t));
   for (int to = 0; to < k; ++to) {
     const std::uint64_t bytes = ins[to].size();
     std::memcpy(mine + to * sizeof bytes, &bytes, sizeof bytes);

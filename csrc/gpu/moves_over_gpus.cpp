@@ -110,7 +110,7 @@ class MovePipeline : GpuSegments {
   }
 
   void pass_on_node(std::size_t segment) {
-    std::byte* const slot = c_.open();
+    std::byte* const slot = c_.open(t_.local_size() * most_);
     for (int rank : apart_) {
       c_.write(slot + t_.local_of(rank) * most_, outgoing(segment, rank), t_.local_of(rank));
     }
@@ -176,7 +176,7 @@ void alltoall_over_gpus(Context& c, Pool& pool, GpuHierarchy& hierarchy, const s
   std::size_t longest = 0;
   for (int rank = 0; rank < c.topology().size(); ++rank)
     if (rank != c.topology().rank()) longest = std::max({longest, ins[rank].size(), outs[rank].size()});
-  std::memcpy(c.open(), &longest, sizeof longest);
+  std::memcpy(c.open(sizeof longest), &longest, sizeof longest);
   c.publish();
   c.await_all();
   for (int rank = 0; rank < c.local_size(); ++rank) {

@@ -215,14 +215,14 @@ void Pool::settle_all() {
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {
   static_assert(std::is_trivially_copyable_v<Card> && sizeof(Card) <= 4096);  // the least size of a slot
-  std::memcpy(c.open(), &mine, sizeof mine);
+  std::memcpy(c.open(sizeof mine), &mine, sizeof mine);
   c.publish();
   c.await_all();
   for (int rank = 0; rank < c.local_size(); ++rank) std::memcpy(&cards[rank], c.slot(rank), sizeof mine);
 }
 
 bool Pool::agree(Context& c, bool mine) {
-  *c.open() = std::byte{mine};
+  *c.open(1) = std::byte{mine};
   c.publish();
   c.await_all();
   bool all = true;
@@ -252,7 +252,7 @@ void Pool::wait_for_events() {
 }
 
 std::byte* Pool::open(Context& c) {
-  c.open();  // waits until all have published the step before
+  c.open(0);  // waits until all have published the step before
   if (awaited_ < step_) wait_for_events();
   ++step_;
   return base(me_) + half(step_) * slot_bytes_;

@@ -76,7 +76,7 @@ struct Pool::Probe {
 /// What the first rank of the node that has trouble says of it; empty where none has.
 std::string Pool::first_trouble(Context& c, const std::string& mine) {
   constexpr std::size_t kMostSaid = 1000;  // of a slot's 4096 bytes
-  std::byte* const slot = c.open();
+  std::byte* const slot = c.open(kMostSaid + 1);
   const std::size_t bytes = std::min(mine.size(), kMostSaid);
   std::memcpy(slot, mine.data(), bytes);
   slot[bytes] = std::byte{0};

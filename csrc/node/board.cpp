@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/settings.hpp"
+#include "node/copies.hpp"
 #include "node/peer_memory.hpp"
 
 namespace accdp {
@@ -37,6 +39,10 @@ constexpr std::size_t kHeadBytes = 4096;
 constexpr std::size_t kLeastPieceBytes = 256;
 /// Not a power of two, or all short slots would begin in the same set of a cache.
 constexpr std::size_t kShortSlotStride = kShortSlotBytes + 128;
+/// So little is written again in less time than memory further away answers.
+constexpr std::size_t kStaysBytes = 2 << 10;
+/// Of all rings that one rank writes, where that does not make them shorter than this.
+constexpr std::size_t kMostRingBytes = 16 << 20, kLeastRingBytes = 256 << 10;
 constexpr std::chrono::seconds kWritingTakes{1};  // at most: the reason of a failure
 
 constexpr std::size_t page(std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; }
@@ -92,11 +98,16 @@ std::size_t Board::slot_bytes_for(std::size_t local_size, std::size_t chunk_byte
   return std::max(chunk_bytes, page(local_size * kLeastPieceBytes));
 }
 
+std::size_t Board::ring_bytes_for(std::size_t local_size) {
+  const std::size_t asked = settings().ring_bytes, four_eager = std::bit_ceil(std::size_t(4 * settings().eager_bytes));
+  return std::min(asked, std::max({std::bit_floor(kMostRingBytes / local_size), kLeastRingBytes, four_eager}));
+}
+
 Board::Layout Board::layout_for(int local_size) {
   const std::size_t ranks = local_size;
   Layout at;
   at.slot_bytes = slot_bytes_for(ranks, settings().chunk_bytes);
-  at.ring_bytes = settings().ring_bytes;
+  at.ring_bytes = ring_bytes_for(ranks);
   at.lines = kHeadBytes;
   at.ring_lines = page(at.lines + ranks * sizeof(RankLine));
   at.short_slots = page(at.ring_lines + ranks * ranks * sizeof(RingLine));
@@ -147,8 +158,21 @@ RingLine& Board::ring_line(int from, int to) const {
 std::byte* Board::ring_data(int from, int to) const {
   return at(layout_.rings + (std::size_t(from) * local_size_ + to) * layout_.ring_bytes);
 }
+std::byte* Board::take_slot(std::uint64_t step, std::size_t bytes) {
+  std::uint64_t& place = mine().places[step % 2];
+  if (bytes <= kStaysBytes) {
+    place = 0;
+  } else {
+    std::size_t& lowest = lowest_[step % 2];
+    bytes = std::min(whole_lines(bytes), layout_.slot_bytes);
+    if (lowest < bytes) lowest = layout_.slot_bytes;
+    place = lowest -= bytes;
+  }
+  return slot(local_rank_, step);
+}
+
 std::byte* Board::slot(int rank, std::uint64_t step) const {
-  return at(layout_.slots + (std::size_t(rank) * 2 + step % 2) * layout_.slot_bytes);
+  return at(layout_.slots + (std::size_t(rank) * 2 + step % 2) * layout_.slot_bytes) + line(rank).places[step % 2];
 }
 
 std::byte* Board::short_slot(int rank, std::uint64_t step) const {

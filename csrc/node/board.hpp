@@ -68,6 +68,7 @@ constexpr std::size_t kShortSlotBytes = 8 << 10;
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
+  std::uint64_t places[2];             ///< in its two slots: where it wrote, of the last step of each
   std::uint64_t digests[kShortSlots];  ///< of its signatures; with `step` all that others read: one or two cache lines
   std::atomic<std::int32_t> core{0};   ///< where it last ran, counted from 1; 0: not known
   alignas(64) Bell bells[kChannels];
@@ -102,6 +103,9 @@ class Board {
   /// Of one slot: a chunk, and a piece for each rank of the node at the least.
   static std::size_t slot_bytes_for(std::size_t local_size, std::size_t chunk_bytes);
 
+  /// Of one ring: as the setting says, or less where a rank has many.
+  static std::size_t ring_bytes_for(std::size_t local_size);
+
   /// `fd`: the node's memfd, or -1 for a rank alone on its node (private memory).
   Board(int fd, int local_size, int local_rank);
   Board(const Board&) = delete;
@@ -113,7 +117,14 @@ class Board {
   void note_core() const noexcept;  ///< on which core this rank runs
   RingLine& ring_line(int from, int to) const;
   std::byte* ring_data(int from, int to) const;
-  std::byte* slot(int rank, std::uint64_t step) const;
+  /// Where to write so many bytes of a step that nobody reads the last but one before of. Those who read them are
+  /// told along with the step.
+  ///
+  /// It wanders downwards through the slot. Lines that lie in their readers' own caches are written again hardly more
+  /// than one at a time; by the time that this one comes round they are there no longer. Downwards, because a processor
+  /// reads ahead: behind the end of what is read there then lies what was read before, not what is written next.
+  std::byte* take_slot(std::uint64_t step, std::size_t bytes);
+  std::byte* slot(int rank, std::uint64_t step) const;  ///< once that rank has published the step
   std::byte* short_slot(int rank, std::uint64_t step) const;
   Signature& signature(int rank, std::uint64_t step) const { return line(rank).signatures[step % kShortSlots]; }
   std::uint64_t& digest(int rank, std::uint64_t step) const { return line(rank).digests[step % kShortSlots]; }
@@ -155,6 +166,7 @@ class Board {
   int local_rank_;
   Layout layout_;
   Handle<MappingTraits> mapping_;
+  std::size_t lowest_[2] = {};  ///< in this rank's two slots: what was last taken there
   std::uint64_t probe_word_;
 };
 

@@ -26,7 +26,6 @@ std::size_t shared_bytes() {
 }
 
 #if defined(__x86_64__)
-constexpr std::size_t kLine = 64;
 // Below, memcpy uses vectors itself, everywhere.
 constexpr std::size_t kLeastByLines = 2 << 10;
 

@@ -15,7 +15,6 @@ constexpr std::size_t kLeastBytes = 4 << 10;
 // Of a piece that is written past the caches, what is written by ordinary stores to see what they cost.
 constexpr std::size_t kSampleBytes = 16 << 10;
 constexpr std::size_t kLongBytes = 128 << 10;
-constexpr std::size_t kLine = 64;
 
 template <class Body>
 double ns_per_byte(std::size_t bytes, Body body) {
@@ -24,10 +23,13 @@ double ns_per_byte(std::size_t bytes, Body body) {
   return std::chrono::duration<double, std::nano>(Clock::now() - began).count() / static_cast<double>(bytes);
 }
 
-/// So that what is timed next are the stores, not where their data come from.
-void bring_near(const std::byte* data, std::size_t bytes) {
+/// So that what is timed next are the stores, not where their data come from, nor memory that is used the first time.
+void prepare(std::byte* to, const std::byte* data, std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
   for (std::size_t at = 0; at < bytes; at += kLine)
     static_cast<void>(*static_cast<const volatile std::byte*>(data + at));
+  for (std::size_t at = 0; at < bytes; at += kPage) *static_cast<volatile std::byte*>(to + at) = data[at];
+  *static_cast<volatile std::byte*>(to + bytes - 1) = data[bytes - 1];
 }
 
 /// What the slower side of a way through memory takes: stores past the caches, or reading what they wrote.
@@ -81,7 +83,7 @@ void SlotWriter::write_part(std::byte* to, const void* from, std::size_t bytes, 
   if (is_due_ || (of_bytes == 0 && choice.is_due())) {
     is_due_ = false;
     done = std::min(bytes, kSampleBytes);
-    bring_near(data, done);
+    prepare(to, data, done);
     choice.note(ns_per_byte(done, [&] { copy_lines(to, data, done); }));
   }
   copy_out(to + done, data + done, bytes - done, choice.past_caches());

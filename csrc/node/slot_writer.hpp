@@ -13,7 +13,8 @@ namespace accdp {
 /// one core's two threads, 7 to 10 in one socket, 30 to 40 between sockets. Past the caches the writer waits for
 /// nothing, but the reader gets what memory gives. Who writes is then the slower one of the two or, past the caches,
 /// who reads: so the writer compares what its own stores cost with what a way through memory does. Near that limit
-/// either is as good, and memory has more to do past the caches: so only what costs twice as much is far.
+/// either is as good, and memory has more to do past the caches: so only what costs twice as much is far. That is what
+/// it costs on lines that their readers no longer hold (Board::take_slot): 2 to 6 ns in one socket.
 class StoreChoice {
  public:
   explicit StoreChoice(double memory_ns_per_byte) : memory_(memory_ns_per_byte) {}
@@ -29,7 +30,7 @@ class StoreChoice {
   /// fast, for others may have had this core meanwhile.
   void note(double ns_per_byte) {
     if (past_caches_) {
-      if (ns_per_byte < memory_ * kNear) *this = StoreChoice(memory_);
+      if (ns_per_byte < memory_ * kFar) *this = StoreChoice(memory_);
       return;
     }
     least_ = std::min(least_, ns_per_byte);
@@ -42,7 +43,7 @@ class StoreChoice {
 
  private:
   static constexpr int kSamples = 8, kOften = 4, kSeldom = 32;  // pieces
-  static constexpr double kFar = 2, kNear = 1.5;
+  static constexpr double kFar = 2;
 
   double memory_, least_ = std::numeric_limits<double>::infinity();
   int samples_ = 0, until_due_ = 1;

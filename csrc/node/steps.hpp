@@ -17,11 +17,11 @@ class Steps {
   Steps(Board& board, std::uint64_t& counter, Patience& patience, Watch& watch)
       : board_(board), step_(counter), patience_(patience), watch_(watch) {}
 
-  /// Begins the next step and gives the slot to write; `open_unwritten` for ranks that only read.
-  std::byte* open() {
+  /// Begins the next step and gives room for `bytes` in the slot; `open_unwritten` for ranks that only read.
+  std::byte* open(std::size_t bytes) {
     ++step_;
     wait_for_all(step_ - 1);
-    return board_.slot(board_.local_rank(), step_);
+    return board_.take_slot(step_, bytes);
   }
   std::byte* open_short() {
     open_unwritten();
@@ -51,7 +51,7 @@ class Steps {
   /// The own short slot of a step with open(): room for a word about what is in the slot.
   std::byte* aside() { return board_.short_slot(board_.local_rank(), step_); }
 
-  const std::byte* slot(int rank) const { return board_.slot(rank, step_); }
+  const std::byte* slot(int rank) const { return board_.slot(rank, step_); }  ///< of a rank that was awaited
   const std::byte* short_slot(int rank) const { return board_.short_slot(rank, step_); }
   /// Of a call's first step.
   void sign(const Signature& signature, std::uint64_t digest) {

@@ -223,6 +223,7 @@ Machine ProcessGroupAccdp::measure() {
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const auto started = Clock::now();
+  in_torchs_terms([&] { group_->check_process(); });
   if (!queue_->drain(timeout))
     TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
   const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();

@@ -142,7 +142,8 @@ class ProcessGroupAccdp : public c10d::Backend {
     if (!plan.is_async && queue_->runs_here())
       checks_of(plan.title + sizeof "accdp:" - 1)
           .fail("called from a signal handler in the middle of another operation");
-    if (place.is_cpu() && !plan.is_async && !is_watched()) {
+    // In a forked process the queue may be locked by a thread that is not there.
+    if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched()) {
       const auto now = [&] {
         ++sequence_;
         run(*group_, seconds(plan.timeout), Way{host_collectives()});

@@ -74,7 +74,8 @@ void ways_of_a_bcast() {
 /// Where ranks take turns on the cores, in slots; elsewhere some read while the source writes.
 void pieces_on_a_node() {
   Shape shape = shape_of(1, 4);
-  CHECK(node_bcast(256 << 10, shape, {}).steps == 8 && node_bcast(4 << 20, shape, {}).steps == 8);
+  CHECK(node_bcast(256 << 10, shape, {}).steps == 8 && node_bcast(1 << 20, shape, {}).steps == 8);
+  CHECK(node_bcast(64 << 20, shape, {}).chunk_bytes == 256 << 10);
   shape.is_crowded = true;
   CHECK(node_bcast(256 << 10, shape, {}).steps == 1 && node_bcast(4 << 20, shape, {}).steps == 4);
 }

@@ -89,7 +89,18 @@ void between_threads(Ring& ring) {
   CHECK(!ring.peek(none));
 }
 
+/// Many ranks' rings take no more memory than few ranks' do, but what is sent before anybody asked fits.
+void lengths() {
+  CHECK(Board::ring_bytes_for(2) == 2 << 20 && Board::ring_bytes_for(8) == 2 << 20);
+  CHECK(Board::ring_bytes_for(9) == 1 << 20 && Board::ring_bytes_for(100'000) == 256 << 10);
+  set_setting("ACCDP_EAGER_BYTES", "100k");
+  CHECK(Board::ring_bytes_for(100'000) == 512 << 10);
+  set_setting("ACCDP_RING_BYTES", "4M");
+  CHECK(Board::ring_bytes_for(2) == 4 << 20 && Board::ring_bytes_for(8) == 2 << 20);
+}
+
 int main() {
+  lengths();
   set_setting("ACCDP_EAGER_BYTES", "1k");
   set_setting("ACCDP_RING_BYTES", "4k");
   const Board board(-1, 2, 0);

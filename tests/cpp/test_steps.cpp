@@ -44,12 +44,18 @@ void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
     std::uint64_t counter = 0;
     std::mt19937 pace(rank);
     auto writes = [](int who, std::uint64_t step) { return (step + who) % 4 != 0; };
-    const std::size_t words = board.slot_bytes() / sizeof(std::uint32_t);
+    // Some stay in their place in the slot, some wander, some fill it.
+    auto words = [&](int who, std::uint64_t step) {
+      const std::size_t bytes[] = {64, 2100, 5000, 9000, board.slot_bytes()};
+      return bytes[(step * 5 + step / 3 + who) % std::size(bytes)] / sizeof(std::uint32_t);
+    };
     for (std::uint64_t step = 1; step <= steps_to_do; ++step) {
       Steps steps(board, counter, patience, guard);  // the count lives on in `counter`
       if (writes(rank, step)) {
-        auto* slot = reinterpret_cast<std::uint32_t*>(steps.open());
-        for (std::size_t i = 0; i < words; i += 97) slot[i] = pattern(rank, step, i);
+        const std::size_t end = words(rank, step);
+        auto* slot = reinterpret_cast<std::uint32_t*>(steps.open(end * sizeof(std::uint32_t)));
+        for (std::size_t i = 0; i < end; i += 7) slot[i] = pattern(rank, step, i);
+        slot[end - 1] = pattern(rank, step, end - 1);
       } else {
         steps.open_unwritten();
       }
@@ -59,7 +65,9 @@ void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
         if (other == rank || !writes(other, step)) continue;
         steps.await(other);
         const auto* slot = reinterpret_cast<const std::uint32_t*>(steps.slot(other));
-        for (std::size_t i = 0; i < words; i += 97) CHECK(slot[i] == pattern(other, step, i));
+        const std::size_t end = words(other, step);
+        for (std::size_t i = 0; i < end; i += 7) CHECK(slot[i] == pattern(other, step, i));
+        CHECK(slot[end - 1] == pattern(other, step, end - 1));
       }
       if (step % 7 == 0) steps.await_all();
     }
@@ -136,7 +144,7 @@ void lives() {
 
 int main() {
   set_setting("ACCDP_FLAT_BYTES", "1k");
-  set_setting("ACCDP_CHUNK_BYTES", "4k");
+  set_setting("ACCDP_CHUNK_BYTES", "16k");
   for (int size : {2, 3, 4}) hand_over(size, kUsual, 3000);
   hand_over(3, kYieldFirst, 2000);
   hand_over(4, kCrowded, 2000);

@@ -13,7 +13,8 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kFramesPerSlot = 64;  // at most: shorter frames cost more than they gain
+constexpr std::size_t kLeastPiece = 32 << 10;  // of a message on a node: each costs a hand-over
+constexpr std::size_t kFramesPerSlot = 64;     // at most: shorter frames cost more than they gain
 
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
@@ -148,10 +149,10 @@ const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows() {
 const char* name_of(ReduceAlgorithm algorithm) { return reduce_algorithm_rows()[static_cast<int>(algorithm)].name; }
 
 std::size_t node_piece_bytes(std::size_t bytes, std::size_t slot_bytes, bool is_crowded) {
-  constexpr std::size_t kPieces = 8, kLeastPiece = 32 << 10, kMostPiece = 256 << 10, kPage = 4096;
+  constexpr std::size_t kPieces = 8, kMostPiece = 256 << 10, kPage = 4096;
   // Who shares a core does not read while the source writes: for each piece they take turns, which costs as long as it
   // takes to copy some 50 KiB.
-  if (is_crowded) return std::clamp(bytes / kPage * kPage, std::min(kLeastPiece, slot_bytes), slot_bytes);
+  if (is_crowded) return slot_bytes;
   // Of longer ones the source's own cache keeps less than a whole piece until the others read it.
   return std::clamp(bytes / kPieces / kPage * kPage, std::min(kLeastPiece, slot_bytes),
                     std::min(kMostPiece, slot_bytes));
@@ -169,7 +170,9 @@ Estimate node_bcast(std::size_t bytes, const Shape& shape, const Machine& m, std
 }
 
 std::size_t scatter_piece_bytes(std::size_t block, int k, std::size_t slot_bytes, bool is_crowded) {
-  return std::max(slot_share_bytes(k, node_piece_bytes(block * k, slot_bytes, is_crowded)), kLine);
+  // Root writes all others' shares before they read: of many ranks' short ones that takes no longer than a hand-over.
+  const std::size_t least = std::min(kLeastPiece, slot_share_bytes(k, slot_bytes));
+  return std::max(slot_share_bytes(k, node_piece_bytes(block * k, slot_bytes, is_crowded)), least);
 }
 
 std::size_t slot_share_bytes(int k, std::size_t slot_bytes) { return slot_bytes / k / kLine * kLine; }

@@ -14,8 +14,8 @@ constexpr std::size_t kAllowanceBytes = 1 << 20;
 // Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
 constexpr std::size_t kMostAheadBytes = 256 << 10;
 
-// Of a piece in a ring: what caches keep until it is taken.
-constexpr std::size_t kMostPieceBytes = 256 << 10;
+// Of a piece in a ring: what is worth a hand-over, and what caches keep until it is taken.
+constexpr std::size_t kLeastPieceBytes = 32 << 10, kMostPieceBytes = 256 << 10;
 
 /// What counts towards the allowance: empty messages take memory, too.
 std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
@@ -308,9 +308,10 @@ bool PostOffice::flush_ring(int peer) {
     if (m) finish(m);
     moved = true;
   }
-  const std::size_t ring = fabric_.board().ring_bytes(), most = std::min(ring / 4, kMostPieceBytes);
+  const std::size_t ring = fabric_.board().ring_bytes();
   for (std::size_t put = 0; put < ring && !route.streaming.empty();) {
     const MessageHandle m = route.streaming.front();
+    const std::size_t most = std::min(ring / 4, std::clamp(m->bytes / 8, kLeastPieceBytes, kMostPieceBytes));
     // Small scraps cost a hand-over each, so wait for room that is worth it.
     const std::size_t piece = std::min({m->bytes - m->moved, out.space(), most});
     if (piece < std::min(m->bytes - m->moved, most / 2)) return moved;

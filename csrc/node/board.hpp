@@ -117,8 +117,8 @@ class Board {
   void note_core() const noexcept;  ///< on which core this rank runs
   RingLine& ring_line(int from, int to) const;
   std::byte* ring_data(int from, int to) const;
-  /// Where to write so many bytes of a step that nobody reads the last but one before of. Those who read them are
-  /// told along with the step.
+  /// Where this rank writes so many bytes in a step, when nobody reads any more what it wrote two steps before. Its
+  /// readers are told the place along with the step.
   ///
   /// It wanders downwards through the slot. Lines that lie in their readers' own caches are written again hardly more
   /// than one at a time; by the time that this one comes round they are there no longer. Downwards, because a processor

@@ -78,6 +78,11 @@ void pieces_on_a_node() {
   CHECK(node_bcast(64 << 20, shape, {}).chunk_bytes == 256 << 10);
   shape.is_crowded = true;
   CHECK(node_bcast(256 << 10, shape, {}).steps == 1 && node_bcast(4 << 20, shape, {}).steps == 4);
+  for (std::size_t bytes : {40'000, 300'001}) {
+    CHECK(node_bcast(bytes, shape, {}).steps == 1 && gather_by_pairs(bytes, shape, {}).steps == 1);
+    CHECK(scatter_by_pairs(bytes / 2, shape, {}).steps == 1);
+  }
+  CHECK(scatter_by_pairs(4 << 10, shape_of(1, 64), {}).steps == 1);
 }
 
 /// However long a message and however many nodes: in no time, and time grows with bytes.

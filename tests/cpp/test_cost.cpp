@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/settings.hpp"
+#include "coll/block_costs.hpp"
 #include "coll/meeting.hpp"
 #include "coll/plan.hpp"
 #include "ranks.hpp"

@@ -1,6 +1,7 @@
 // Gather and scatter of blocks of one size. Ranks on root's node go through its slots, piece by piece;
 // ranks of other nodes exchange directly with root ("pairs"), so each byte crosses the wire once, meanwhile.
-// Cost: steps as of a broadcast of S (gather) or S*k (scatter) bytes (cost.hpp); S bytes per remote rank.
+// Cost: steps as of a broadcast of S (gather) or S*k (scatter; at least 32 KiB of a block) bytes; S bytes per remote
+// rank.
 
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"

@@ -13,8 +13,8 @@ namespace accdp {
 /// one core's two threads, 7 to 10 in one socket, 30 to 40 between sockets. Past the caches the writer waits for
 /// nothing, but the reader gets what memory gives. Who writes is then the slower one of the two or, past the caches,
 /// who reads: so the writer compares what its own stores cost with what a way through memory does. Near that limit
-/// either is as good, and memory has more to do past the caches: so only what costs twice as much is far. That is what
-/// it costs on lines that their readers no longer hold (Board::take_slot): 2 to 6 ns in one socket.
+/// either is as good, and memory has more to do past the caches: so only what costs twice as much is far. On lines
+/// that their readers no longer hold (Board::take_slot) ordinary stores cost 2 to 6 ns in one socket.
 class StoreChoice {
  public:
   explicit StoreChoice(double memory_ns_per_byte) : memory_(memory_ns_per_byte) {}

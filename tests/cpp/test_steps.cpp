@@ -76,6 +76,25 @@ void hand_over(int size, Patience patience, std::uint64_t steps_to_do) {
   }));
 }
 
+/// No place is taken again before nearly the whole slot was; what is next lies below. Little stays where it is.
+void places_wander() {
+  Board board(-1, 1, 0);
+  const std::size_t bytes = 3000, taken = 3008;  // whole lines
+  for (std::uint64_t half : {0, 1}) {
+    std::byte* const begin = board.take_slot(half, 64);
+    std::byte* before = board.take_slot(half, bytes);
+    CHECK(before + taken == begin + board.slot_bytes());
+    for (std::size_t i = 1; i < board.slot_bytes() / taken; ++i) {
+      std::byte* const place = board.take_slot(half + 2 * i, bytes);
+      CHECK(place == before - taken && place >= begin && place == board.slot(0, half));
+      before = place;
+    }
+    CHECK(board.take_slot(half, bytes) + taken == begin + board.slot_bytes());
+    for (int i = 0; i < 3; ++i) CHECK(board.take_slot(half, 64) == begin);
+    CHECK(board.take_slot(half, board.slot_bytes()) == begin);
+  }
+}
+
 void failure_wakes_all() {
   constexpr int kSize = 3;
   Segment segment(kSize);
@@ -148,6 +167,7 @@ int main() {
   for (int size : {2, 3, 4}) hand_over(size, kUsual, 3000);
   hand_over(3, kYieldFirst, 2000);
   hand_over(4, kCrowded, 2000);
+  places_wander();
   no_wake_up_is_lost();
   failure_wakes_all();
   failure_texts();

@@ -20,6 +20,7 @@
 #include "base/error.hpp"
 #include "base/settings.hpp"
 #include "node/copies.hpp"
+#include "node/pages.hpp"
 #include "node/peer_memory.hpp"
 
 namespace accdp {
@@ -163,10 +164,16 @@ std::byte* Board::take_slot(std::uint64_t step, std::size_t bytes) {
   if (bytes <= kStaysBytes) {
     place = 0;
   } else {
-    std::size_t& lowest = lowest_[step % 2];
+    Wandering& at = wandering_[step % 2];
     bytes = std::min(whole_lines(bytes), layout_.slot_bytes);
-    if (lowest < bytes) lowest = layout_.slot_bytes;
-    place = lowest -= bytes;
+    if (at.lowest < bytes) at.lowest = layout_.slot_bytes;
+    place = at.lowest -= bytes;
+    const std::size_t used = layout_.slot_bytes - place;
+    if (used > at.paged) {
+      const std::size_t paged = pages_ahead(at.paged, used, layout_.slot_bytes);
+      make_pages(slot(local_rank_, step) + used - paged, paged - at.paged);
+      at.paged = paged;
+    }
   }
   return slot(local_rank_, step);
 }

@@ -91,6 +91,7 @@ struct alignas(128) RankLine {
 struct alignas(128) RingLine {
   std::atomic<std::uint64_t> written{0};
   std::uint64_t taken_seen = 0;  ///< the writer's
+  std::uint64_t paged = 0;       ///< the writer's: bytes from the start on that have pages
   alignas(64) std::atomic<std::uint64_t> taken{0};
   std::uint64_t written_seen = 0;  ///< the reader's
 };
@@ -166,7 +167,10 @@ class Board {
   int local_rank_;
   Layout layout_;
   Handle<MappingTraits> mapping_;
-  std::size_t lowest_[2] = {};  ///< in this rank's two slots: what was last taken there
+  struct Wandering {
+    std::size_t lowest = 0;  ///< what was last taken
+    std::size_t paged = 0;   ///< bytes at the upper end that have pages
+  } wandering_[2];           ///< in this rank's two slots
   std::uint64_t probe_word_;
 };
 

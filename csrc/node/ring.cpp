@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "node/copies.hpp"
+#include "node/pages.hpp"
 
 namespace accdp {
 
@@ -19,13 +20,18 @@ std::size_t Ring::space(std::size_t enough) const {
 }
 
 void Ring::put(const MessageHead& head, const std::byte* payload, SlotWriter& writer) {
-  std::uint64_t at = line_->written.load(std::memory_order_relaxed);
+  const std::uint64_t at = line_->written.load(std::memory_order_relaxed), end = at + sizeof head + head.piece;
+  if (const std::size_t used = std::min(end, std::uint64_t{capacity_}); used > line_->paged) {
+    const std::size_t paged = pages_ahead(line_->paged, used, capacity_);
+    make_pages(data_ + line_->paged, paged - line_->paged);
+    line_->paged = paged;
+  }
   copy_in(at, &head, sizeof head,
           [](std::byte* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
   if (head.piece)
     copy_in(at + sizeof head, payload, head.piece,
             [&](std::byte* to, const void* from, std::size_t bytes) { writer.write(to, from, bytes); });
-  line_->written.store(at + sizeof head + head.piece, std::memory_order_release);
+  line_->written.store(end, std::memory_order_release);
 }
 
 bool Ring::has_news() const {

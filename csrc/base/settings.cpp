@@ -22,8 +22,7 @@ constexpr Setting kRows[] = {
      "them than 16 MiB have room for, down to 256k.",
      true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
-     "Messages up to this size are sent before the receiver asked for them. To ranks of other nodes all below 60 KiB "
-     "are, and longer ones may follow at once (docs/algorithms.md).",
+     "Messages within a node up to this size are sent before the receiver asked for them (docs/algorithms.md).",
      true},
     {&Settings::cma, "ACCDP_CMA", "auto, on or off",
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "

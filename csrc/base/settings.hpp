@@ -11,7 +11,7 @@ struct Settings {
   std::int64_t chunk_bytes = 1 << 20;
   std::int64_t flat_bytes = 16 << 10;
   std::int64_t ring_bytes = 2 << 20;
-  std::int64_t eager_bytes = 8 << 10;
+  std::int64_t eager_bytes = 64 << 10;
   std::string cma = "auto";
   std::string slot_stores = "auto";
   double spin_us = 20;

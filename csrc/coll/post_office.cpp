@@ -9,16 +9,11 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kWirePieceBytes = 64 << 20;
-// What a rank may hold of each rank of other nodes because it was sent before anybody asked.
-constexpr std::size_t kAllowanceBytes = 1 << 20;
 // Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
 constexpr std::size_t kMostAheadBytes = 256 << 10;
 
 // Of a piece in a ring: what is worth a hand-over, and what caches keep until it is taken.
-constexpr std::size_t kLeastPieceBytes = 32 << 10, kMostPieceBytes = 256 << 10;
-
-/// What counts towards the allowance: empty messages take memory, too.
-std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
+constexpr std::size_t kLeastPieceBytes = 16 << 10, kMostPieceBytes = 256 << 10;
 
 /// Calls piece(bytes) for what goes over the wire at once; of an empty message one piece, whose end is the message's.
 template <class Piece>
@@ -90,7 +85,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   } else if (may_go_ahead(*m)) {
     m->matched = true;
     Route& route = routes_[m->peer];
-    if (!is_near(m->peer)) route.sent_ahead += held_bytes(m->bytes);
+    route.sent_ahead += held_bytes(m->bytes);
     if (m->bytes <= eager_bytes(m->peer)) {
       route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
     } else {
@@ -106,6 +101,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     routes_[m->peer].outbox.push_back(
         {{kind, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
   }
+  if (caller_waits) show_driving(true);  // in a moment, but the receiver may see the message sooner
   try {
     begin(*m);
     const bool needs_attendant = !caller_waits && !open_.empty();
@@ -126,26 +122,39 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
 
 /// To another node a second message takes longer than the copies into a letter and out of it.
 std::size_t PostOffice::eager_bytes(int peer) const {
-  constexpr std::size_t kMostInLetter = Wire::kAtOnceBytes - sizeof(LetterHead);
-  return is_near(peer) ? fabric_.eager_bytes : std::max(fabric_.eager_bytes, kMostInLetter);
+  return is_near(peer) ? fabric_.eager_bytes : Wire::kAtOnceBytes - sizeof(LetterHead);
 }
 
-/// Whether a message leaves before the receiver asks for it. On a node the ring bounds what then lies at the receiver
-/// unless it looks; between nodes the allowance does.
-bool PostOffice::may_go_ahead(const Message& m) const {
-  if (is_near(m.peer)) return m.bytes <= fabric_.eager_bytes;
+/// Whether the receiver then holds no more than its allowance.
+bool PostOffice::is_allowed(int peer, std::size_t bytes) {
+  Route& route = routes_[peer];
+  const auto fits = [&] { return route.sent_ahead - route.matched_there + held_bytes(bytes) <= kAllowanceBytes; };
+  if (fits() || !is_near(peer)) return fits();
+  const int here = fabric_.topology().local_rank();
+  const RingLine& line = fabric_.board().ring_line(here, fabric_.topology().local_of(peer));
+  route.matched_there = line.matched.load(std::memory_order_acquire);
+  return fits();
+}
+
+/// Whether a message leaves before the receiver asks for it.
+bool PostOffice::may_go_ahead(const Message& m) {
   if (takes_device_memory(m.bytes, m.peer)) return false;
-  const Route& route = routes_[m.peer];
-  return m.bytes <= kMostAheadBytes && route.sent_ahead - route.matched_there + held_bytes(m.bytes) <= kAllowanceBytes;
+  return m.bytes <= (is_near(m.peer) ? fabric_.eager_bytes : kMostAheadBytes) && is_allowed(m.peer, m.bytes);
 }
 
 // ---- matching -----------------------------------------------------------------------------------
 
-/// What came ahead has found its receive. The peer hears of it with the next letter, and of much at once.
+/// What came ahead has found its receive. A near peer sees that when it needs to; others hear of it with the next
+/// letter, and of much at once.
 void PostOffice::count_matched(int from, const MessageHead& head) {
-  if (is_near(from) || asks(head)) return;
+  if (asks(head) || from == fabric_.topology().rank()) return;
   Route& route = routes_[from];
   route.matched += held_bytes(head.bytes);
+  if (is_near(from)) {
+    const Topology& t = fabric_.topology();
+    RingLine& line = fabric_.board().ring_line(t.local_of(from), t.local_rank());
+    return line.matched.store(route.matched, std::memory_order_release);
+  }
   if (route.matched - route.told_matched < kAllowanceBytes / 2) return;
   route.told_matched = route.matched;
   route.outbox.push_back({{MessageHead::kCount, 0, head.tag, 0, 0}, nullptr});
@@ -313,8 +322,8 @@ bool PostOffice::flush_ring(int peer) {
     const MessageHandle m = route.streaming.front();
     const std::size_t most = std::min(ring / 4, std::clamp(m->bytes / 8, kLeastPieceBytes, kMostPieceBytes));
     // Small scraps cost a hand-over each, so wait for room that is worth it.
-    const std::size_t piece = std::min({m->bytes - m->moved, out.space(), most});
-    if (piece < std::min(m->bytes - m->moved, most / 2)) return moved;
+    const std::size_t room = out.space(), piece = std::min({m->bytes - m->moved, room, most});
+    if (room == 0 || piece < std::min(m->bytes - m->moved, most / 2)) return moved;
     out.put({MessageHead::kData, static_cast<std::uint32_t>(piece), m->tag, m->id, m->bytes}, m->data + m->moved,
             route.writer);
     m->moved += piece;

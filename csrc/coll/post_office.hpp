@@ -43,11 +43,10 @@ using MessageHandle = std::shared_ptr<Message>;
 
 /// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
 ///
-/// Short messages travel at once and wait at the receiver if nobody asked for them yet. Long ones ask
-/// first (kAsk), but for those to other nodes that go ahead (kAhead): as long as the receiver holds no more than
-/// kAllowanceBytes of one rank's messages that it has not asked for. Where the receiver can read the sender's memory it
-/// may copy them out of there, and says so (kTaken); else it grants them a place, and they come in pieces (kGrant,
-/// kData). Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records. Whoever
+/// Short messages travel at once and wait at the receiver if nobody asked for them yet, and somewhat longer ones to other
+/// nodes go ahead (kAhead), as long as the receiver holds no more than kAllowanceBytes of one rank's messages that it
+/// has not asked for. All others ask first (kAsk). Where the receiver can read the sender's memory it may copy them out
+/// of there, and says so (kTaken); else it grants them a place, and they come in pieces (kGrant, kData). Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records. Whoever
 /// waits drives all messages of the group; a background thread does where nobody waits, or looks, for a while.
 class PostOffice {
  public:
@@ -94,6 +93,11 @@ class PostOffice {
   bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
 
  private:
+  /// What a rank may hold of each other one because it was sent before anybody asked.
+  static constexpr std::size_t kAllowanceBytes = 1 << 20;
+  /// What counts of it: empty messages take memory, too.
+  static std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
+
   struct Unexpected {
     int from;
     MessageHead head;
@@ -134,7 +138,8 @@ class PostOffice {
   bool flush_ring(int peer);
   bool take_piece(int peer);
   bool two_cores_copy(const Message& message, int from) const;
-  bool may_go_ahead(const Message& message) const;
+  bool is_allowed(int peer, std::size_t bytes);
+  bool may_go_ahead(const Message& message);
   void count_matched(int from, const MessageHead& head);
   void make_place(const MessageHandle& receive, int from);
   void grant_place(const MessageHandle& receive, int from);
@@ -152,6 +157,7 @@ class PostOffice {
              Clock::time_point until = Clock::time_point::max());
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                      Clock::time_point until = Clock::time_point::max());
+  void show_driving(bool drives);
   void attend();  // the background thread
   bool came_over_wire(const std::function<bool()>& enough);
   void run_callbacks(std::unique_lock<std::mutex>& lock);

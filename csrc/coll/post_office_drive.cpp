@@ -158,6 +158,12 @@ void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+/// Tells the node's other ranks whether a caller waits here and moves messages, so that what they want of this rank is
+/// soon done. The background thread may be asleep.
+void PostOffice::show_driving(bool drives) {
+  fabric_.board().mine().drives.store(drives, std::memory_order_relaxed);
+}
+
 /// Makes the background thread leave the driving to the caller, who knows sooner what he waits for.
 void PostOffice::relieve_attendant() {
   ++visits_;
@@ -185,6 +191,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   std::exception_ptr interrupt;
   driving_ = true;
   driver_.set();
+  show_driving(!attended_);
   Watcher watcher(*this);
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
@@ -192,9 +199,8 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
     if (attended_ && prepare_attendant_) prepare_attendant_();
     std::vector<std::uint64_t> taken(t.local_size());
     // What keeps coming for others must not keep this rank from seeing what it waits for in vain.
-    Clock::time_point next_look = Clock::now() + kLongestSleep;
     const auto look_in_between = [&] {
-      if (Clock::now() < next_look) return;
+      if (Clock::now() < next_look_) return;
       lock.unlock();
       try {
         if (!watcher.has_failed()) watcher.look_around();  // else when all has been taken that came before
@@ -203,7 +209,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         throw;
       }
       lock.lock();
-      next_look = Clock::now() + kLongestSleep;
+      next_look_ = Clock::now() + kLongestSleep;
     };
     bool naps = attended_;  // the background thread had better leave the cores to others
     while (!enough() && !(is_limited && Clock::now() >= until)) {
@@ -215,12 +221,12 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       bool moved = progress();
       for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
       const std::uint64_t changes = changes_;
-      if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) {
         naps = attended_;
         look_in_between();
-        continue;
       }
+      if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
+      if (moved) continue;
       if (enough()) break;
       if (failed) fabric_.throw_if_failed();
       std::vector<int> blocked;
@@ -260,6 +266,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   }
   driving_ = false;
   driver_.clear();
+  show_driving(false);
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);
@@ -269,6 +276,7 @@ void PostOffice::wait(const MessageHandle& m, double timeout_s) {
   std::unique_lock lock = enter();
   if (timeout_s >= 0) m->deadline = Deadline(timeout_s);
   drive_or_wait(lock, [&] { return m->done.load(); });
+  if (!driving_) show_driving(false);  // where it was done before
   if (m->error) std::rethrow_exception(m->error);
 }
 

@@ -17,9 +17,6 @@ namespace {
 
 // Between two pieces the driver looks at its other messages.
 constexpr std::size_t kTakenBytes = 4 << 20;
-// Shorter ones take less time through the ring, too, but only from a sender who waits; one that computes meanwhile
-// would have to be woken.
-constexpr std::size_t kPipelinedBytes = 256 << 10;
 // So that the sender goes from one to the next, and what comes last can still be taken out of its memory.
 constexpr std::size_t kGrantedAhead = 2;
 
@@ -38,7 +35,8 @@ bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
     const std::unique_lock lock = enter();
     Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
     const std::size_t needed = std::max<std::size_t>(data.size(), 1);
-    if (!routes_[to].outbox.empty() || out.space(needed) < needed) return false;
+    if (!routes_[to].outbox.empty() || out.space(needed) < needed || !is_allowed(to, data.size())) return false;
+    routes_[to].sent_ahead += held_bytes(data.size());
     out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data(),
             routes_[to].writer);
   }
@@ -67,6 +65,7 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
   }
   if (head.kind != MessageHead::kEager || head.tag != tag || head.bytes != data.size()) return false;
   in.take(head, data.data());
+  count_matched(from, head);
   lock.unlock();
   fabric_.board().line(t.local_of(from)).bells[kPointToPoint].ring();  // it may wait for room
   count_op(OpKind::kRecv, data.size(), Clock::now() - started);
@@ -74,10 +73,12 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
 }
 
 /// Whether a long message had better come through the ring: the sender's core copies into it while this one copies out,
-/// which takes about half as long as one core that reads the other's memory. But it is twice the work: not where ranks
-/// share cores, and not beside long messages to or from others, or to that rank, which keep both cores busy anyway.
+/// which takes about half as long as one core that reads the other's memory. But it is twice the work, and the sender
+/// has to see to it: not where he computes or ranks share cores, and not beside long messages to or from others, or to
+/// that rank, which keep both cores busy anyway.
 bool PostOffice::two_cores_copy(const Message& m, int from) const {
-  if (m.bytes < kPipelinedBytes || m.moved > 0) return false;
+  const RankLine& sender = fabric_.board().line(fabric_.topology().local_of(from));
+  if (m.moved > 0 || !sender.drives.load(std::memory_order_relaxed)) return false;
   for (int peer = 0; peer < fabric_.topology().size(); ++peer) {
     const Route& route = routes_[peer];
     if (!route.asked.empty() || !route.streaming.empty()) return false;

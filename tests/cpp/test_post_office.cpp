@@ -1,8 +1,12 @@
 // Send and receive: any order of tags, any source, messages of all lengths under way at once, to oneself.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "messages.hpp"
 
@@ -173,31 +177,36 @@ void long_both_ways(Group& group) {
   group.barrier();
 }
 
-/// What nobody asks for goes ahead to another node as long as no more than 1 MiB of it lies there; the rest waits, and
-/// all of it arrives. Once it has, as much may go ahead again.
-void ahead(Group& group) {
-  constexpr std::size_t kAllowance = 1 << 20, kBytes = 1000;
-  constexpr std::size_t kAhead = kAllowance / (sizeof(MessageHead) + kBytes), kMessages = 3 * kAhead;
-  const Data shorts = content(0, 1, 1, kBytes);
+constexpr std::size_t kAllowance = 1 << 20;
+
+/// What nobody asks for goes ahead as long as no more than 1 MiB of it lies there; the rest waits, and all of it
+/// arrives. Once it has, as much may go ahead again.
+void allowance(Group& group, std::size_t bytes) {
+  const std::size_t ahead = kAllowance / (sizeof(MessageHead) + bytes), messages = 3 * ahead;
+  const Data data = content(0, 1, 1, bytes);
   for (int round = 0; round < 2; ++round) {
     if (group.rank() == 1) {
       group.barrier();  // by now all are on their way
-      for (std::size_t i = 0; i < kMessages; ++i) {
-        Data in(kBytes);
+      for (std::size_t i = 0; i < messages; ++i) {
+        Data in(bytes);
         group.receive_now(in, 0, 1);
-        CHECK(in == shorts);
+        CHECK(in == data);
       }
       group.send_now({}, 0, 2);
       continue;
     }
     std::vector<MessageHandle> sent;
-    for (std::size_t i = 0; i < kMessages; ++i) sent.push_back(group.send(shorts, 1, 1));
-    CHECK(std::all_of(sent.begin(), sent.begin() + kAhead, [](const MessageHandle& m) { return m->done.load(); }));
-    CHECK(std::none_of(sent.begin() + kAhead, sent.end(), [](const MessageHandle& m) { return m->done.load(); }));
+    for (std::size_t i = 0; i < messages; ++i) sent.push_back(group.send(data, 1, 1));
+    CHECK(std::all_of(sent.begin(), sent.begin() + ahead, [](const MessageHandle& m) { return m->done.load(); }));
+    CHECK(std::none_of(sent.begin() + ahead, sent.end(), [](const MessageHandle& m) { return m->done.load(); }));
     group.barrier();
     for (const MessageHandle& message : sent) group.post_office().wait(message);
     group.receive_now({}, 1, 2);
   }
+}
+
+void ahead_to_other_nodes(Group& group) {
+  allowance(group, 1000);
   // What fills it to the last byte leaves no room for an empty one either.
   const Data quarter = content(0, 1, 2, kAllowance / 4 - sizeof(MessageHead));
   if (group.rank() == 1) {
@@ -253,21 +262,43 @@ void everything(Group& group) {
   group.barrier();
 }
 
-/// Whoever waits in vain hears so in time, however much comes that nobody has asked for.
+/// Whoever waits in vain hears so in time, however much comes for other receives.
 void flood(Group& group) {
-  constexpr int kFlood = 1, kCount = 2, kNever = 3;
+  constexpr int kFlood = 1, kCount = 2, kNever = 3, kEnd = 4;
   std::uint64_t count = 0;
-  Data data(64);
+  const Bytes count_bytes = std::as_writable_bytes(std::span(&count, 1));
+  std::array<std::array<std::byte, 64>, 32> places;
   if (group.rank() == 2) {
-    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(data, 0, kFlood);
-    group.send_now(std::as_bytes(std::span(&count, 1)), 0, kCount);
+    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(places[0], 0, kFlood);
+    group.send_now(count_bytes, 0, kCount);
+    group.receive_now({}, 0, kEnd);
+    for (std::size_t i = 0; i < places.size(); ++i) group.send_now(places[0], 0, kFlood);
   }
   if (group.rank() == 0) {
+    PostOffice& office = group.post_office();
+    std::atomic<std::uint64_t> came{0};
+    std::atomic<bool> is_over{false};
+    // Each place is received into again and again.
+    const std::function<void(std::size_t)> refill = [&](std::size_t i) {
+      for (bool is_done = true; is_done; came += is_done) {
+        const MessageHandle message = group.receive(places[i], 2, kFlood);
+        is_done = message->done;
+        if (is_done) continue;
+        office.on_done(message, [&, i] {
+          ++came;
+          if (!is_over) refill(i);
+        });
+      }
+    };
+    for (std::size_t i = 0; i < places.size(); ++i) refill(i);
     const auto began = Clock::now();
-    CHECK_THROWS(group.receive_now(data, 1, kNever, 0.3), PeerTimeout, "Timed out after 0.3 s");
+    CHECK_THROWS(group.receive_now(places[0], 1, kNever, 0.3), PeerTimeout, "Timed out after 0.3 s");
     CHECK(Clock::now() - began < 2s);
-    group.receive_now(std::as_writable_bytes(std::span(&count, 1)), 2, kCount);
-    for (; count > 0; --count) group.receive_now(data, 2, kFlood);
+    group.receive_now(count_bytes, 2, kCount);
+    while (came < count) std::this_thread::yield();
+    is_over = true;
+    group.send_now({}, 2, kEnd);
+    while (came < count + places.size()) std::this_thread::yield();  // the background thread moves them
   }
   group.barrier();
 }
@@ -280,10 +311,13 @@ int main() {
     CHECK(run_ranks(2, long_both_ways));
   }
   CHECK(run_ranks(3, flood));
+  set_setting("ACCDP_RING_BYTES", "2M");
+  CHECK(run_ranks(2, [](Group& group) { allowance(group, 1000); }));
+  make_limits_small();
   CHECK(run_closed_ranks(2, refused));
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
     run_nodes(nodes, everything);
-  run_nodes({0, 1}, ahead);
+  run_nodes({0, 1}, ahead_to_other_nodes);
   run_nodes({0, 1}, long_both_ways);
   CHECK(run_ranks(2, callbacks));
   run_nodes({0, 1}, callbacks);

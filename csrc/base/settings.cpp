@@ -22,8 +22,7 @@ constexpr Setting kRows[] = {
      "them than 16 MiB have room for, down to 256k.",
      true},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
-     "Messages within a node up to this size are sent before the receiver asked for them (docs/algorithms.md).",
-     true},
+     "Messages within a node up to this size are sent before the receiver asked for them (docs/algorithms.md).", true},
     {&Settings::cma, "ACCDP_CMA", "auto, on or off",
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "
      "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",

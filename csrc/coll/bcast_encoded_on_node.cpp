@@ -13,7 +13,8 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
   for (std::size_t frame = 0; frame < plan.frames().size(); ++frame) {
     ConstBytes message;
     if (c.local_rank() == source) {
-      message = codec.encode(frame, Bytes(c.open(c.slot_bytes()), c.slot_bytes()));
+      const std::size_t room = frame_room(plan.frames()[frame].bytes, plan.frames()[frame].chunks);
+      message = codec.encode(frame, Bytes(c.open(room), room));
       c.publish();
       if (codec.is_lossy() && root_takes_decoded) codec.decode(frame, message);
     } else {

@@ -36,12 +36,6 @@ bool asks(const MessageHead& head) { return head.kind == MessageHead::kAsk || he
 
 }  // namespace
 
-PostOffice::PostOffice(Fabric& fabric)
-    : fabric_(fabric),
-      routes_(fabric.topology().size()),
-      spin_(fabric.patience(kPointToPoint).spin),
-      wire_patience_(fabric.wire_patience) {}
-
 MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits) {
   auto message = std::make_shared<Message>(true, to, tag, const_cast<std::byte*>(data.data()), data.size(), timeout_s);
   post(message, caller_waits);
@@ -85,8 +79,8 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   } else if (may_go_ahead(*m)) {
     m->matched = true;
     Route& route = routes_[m->peer];
-    route.sent_ahead += held_bytes(m->bytes);
-    if (m->bytes <= eager_bytes(m->peer)) {
+    route.sent_ahead += held_bytes(m->bytes, m->tag);
+    if (m->tag < 0 || m->bytes <= eager_bytes(m->peer)) {
       route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
     } else {
       m->id = next_id_++;
@@ -125,11 +119,12 @@ std::size_t PostOffice::eager_bytes(int peer) const {
   return is_near(peer) ? fabric_.eager_bytes : Wire::kAtOnceBytes - sizeof(LetterHead);
 }
 
-/// Whether the receiver then holds no more than its allowance.
-bool PostOffice::is_allowed(int peer, std::size_t bytes) {
+/// Whether the receiver then holds no more than its allowance; on a node one message at the least.
+bool PostOffice::is_allowed(int peer, std::size_t held) {
   Route& route = routes_[peer];
-  const auto fits = [&] { return route.sent_ahead - route.matched_there + held_bytes(bytes) <= kAllowanceBytes; };
-  if (fits() || !is_near(peer)) return fits();
+  const std::size_t most = is_near(peer) ? std::max(kAllowanceBytes, held) : kAllowanceBytes;
+  const auto fits = [&] { return route.sent_ahead - route.matched_there + held <= most; };
+  if (held == 0 || fits() || !is_near(peer)) return held == 0 || fits();
   const int here = fabric_.topology().local_rank();
   const RingLine& line = fabric_.board().ring_line(here, fabric_.topology().local_of(peer));
   route.matched_there = line.matched.load(std::memory_order_acquire);
@@ -139,7 +134,8 @@ bool PostOffice::is_allowed(int peer, std::size_t bytes) {
 /// Whether a message leaves before the receiver asks for it.
 bool PostOffice::may_go_ahead(const Message& m) {
   if (takes_device_memory(m.bytes, m.peer)) return false;
-  return m.bytes <= (is_near(m.peer) ? fabric_.eager_bytes : kMostAheadBytes) && is_allowed(m.peer, m.bytes);
+  const std::size_t most = is_near(m.peer) ? fabric_.eager_bytes : kMostAheadBytes;
+  return m.tag < 0 || (m.bytes <= most && is_allowed(m.peer, held_bytes(m.bytes, m.tag)));
 }
 
 // ---- matching -----------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ bool PostOffice::may_go_ahead(const Message& m) {
 void PostOffice::count_matched(int from, const MessageHead& head) {
   if (asks(head) || from == fabric_.topology().rank()) return;
   Route& route = routes_[from];
-  route.matched += held_bytes(head.bytes);
+  route.matched += held_bytes(head.bytes, head.tag);
   if (is_near(from)) {
     const Topology& t = fabric_.topology();
     RingLine& line = fabric_.board().ring_line(t.local_of(from), t.local_rank());

@@ -43,11 +43,12 @@ using MessageHandle = std::shared_ptr<Message>;
 
 /// Send and receive between any two ranks of a group, with tags, any-source and any number on their way.
 ///
-/// Short messages travel at once and wait at the receiver if nobody asked for them yet, and somewhat longer ones to other
-/// nodes go ahead (kAhead), as long as the receiver holds no more than kAllowanceBytes of one rank's messages that it
-/// has not asked for. All others ask first (kAsk). Where the receiver can read the sender's memory it may copy them out
-/// of there, and says so (kTaken); else it grants them a place, and they come in pieces (kGrant, kData). Ranks of one node use the rings of the shared segment; other nodes the wire, with the same records. Whoever
-/// waits drives all messages of the group; a background thread does where nobody waits, or looks, for a while.
+/// Short messages travel at once and wait at the receiver if nobody asked for them yet, and somewhat longer ones to
+/// other nodes go ahead (kAhead), as long as the receiver holds no more than kAllowanceBytes of one rank's messages
+/// that it has not asked for. All others ask first (kAsk). Where the receiver can read the sender's memory it may copy
+/// them out of there, and says so (kTaken); else it grants them a place, and they come in pieces (kGrant, kData). Ranks
+/// of one node use the rings of the shared segment; other nodes the wire, with the same records. Whoever waits drives
+/// all messages of the group; a background thread does where nobody waits, or looks, for a while.
 class PostOffice {
  public:
   explicit PostOffice(Fabric& fabric);
@@ -95,8 +96,10 @@ class PostOffice {
  private:
   /// What a rank may hold of each other one because it was sent before anybody asked.
   static constexpr std::size_t kAllowanceBytes = 1 << 20;
-  /// What counts of it: empty messages take memory, too.
-  static std::size_t held_bytes(std::size_t message_bytes) { return sizeof(MessageHead) + message_bytes; }
+  /// What counts of it: empty messages take memory, too, but the group's own, with tags below 0, wait for none.
+  static std::size_t held_bytes(std::size_t message_bytes, std::int64_t tag) {
+    return tag < 0 ? 0 : sizeof(MessageHead) + message_bytes;
+  }
 
   struct Unexpected {
     int from;
@@ -138,7 +141,7 @@ class PostOffice {
   bool flush_ring(int peer);
   bool take_piece(int peer);
   bool two_cores_copy(const Message& message, int from) const;
-  bool is_allowed(int peer, std::size_t bytes);
+  bool is_allowed(int peer, std::size_t held);
   bool may_go_ahead(const Message& message);
   void count_matched(int from, const MessageHead& head);
   void make_place(const MessageHandle& receive, int from);
@@ -158,6 +161,7 @@ class PostOffice {
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                      Clock::time_point until = Clock::time_point::max());
   void show_driving(bool drives);
+  void look_in_between(std::unique_lock<std::mutex>& lock);
   void attend();  // the background thread
   bool came_over_wire(const std::function<bool()>& enough);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
@@ -179,8 +183,8 @@ class PostOffice {
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
   std::uint64_t visits_ = 0;      // posts, waits and looks of callers
   bool driving_ = false;
-  ThreadMark driver_;                // who does
-  std::shared_ptr<Watcher> looker_;  // of test()
+  ThreadMark driver_;  // who does
+  std::unique_ptr<Watcher> watcher_;
   Clock::time_point next_look_{};
   bool attended_ = false;  // it is the background thread that drives
   std::function<void()> prepare_attendant_;

@@ -24,7 +24,7 @@ std::string PostOffice::describe(const Message& m) {
   return text;
 }
 
-/// Watches on behalf of all open messages.
+/// Watches on behalf of all open messages, for whoever drives.
 class PostOffice::Watcher final : public Lookout {
  public:
   explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
@@ -61,6 +61,13 @@ class PostOffice::Watcher final : public Lookout {
  private:
   PostOffice& office_;
 };
+
+PostOffice::PostOffice(Fabric& fabric)
+    : fabric_(fabric),
+      routes_(fabric.topology().size()),
+      watcher_(std::make_unique<Watcher>(*this)),
+      spin_(fabric.patience(kPointToPoint).spin),
+      wire_patience_(fabric.wire_patience) {}
 
 PostOffice::~PostOffice() {
   {
@@ -160,8 +167,20 @@ void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
 
 /// Tells the node's other ranks whether a caller waits here and moves messages, so that what they want of this rank is
 /// soon done. The background thread may be asleep.
-void PostOffice::show_driving(bool drives) {
-  fabric_.board().mine().drives.store(drives, std::memory_order_relaxed);
+void PostOffice::show_driving(bool drives) { fabric_.board().mine().drives.store(drives, std::memory_order_relaxed); }
+
+/// What keeps coming for others must not keep a rank from seeing what it waits for in vain.
+void PostOffice::look_in_between(std::unique_lock<std::mutex>& lock) {
+  if (Clock::now() < next_look_) return;
+  lock.unlock();
+  try {
+    if (!watcher_->has_failed()) watcher_->look_around();  // else when all has been taken that came before
+  } catch (...) {
+    lock.lock();
+    throw;
+  }
+  lock.lock();
+  next_look_ = Clock::now() + kLongestSleep;
 }
 
 /// Makes the background thread leave the driving to the caller, who knows sooner what he waits for.
@@ -189,29 +208,19 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
                        Clock::time_point until) {
   const bool is_limited = until != Clock::time_point::max();
   std::exception_ptr interrupt;
+  const bool attends = is_attendant();
   driving_ = true;
   driver_.set();
-  show_driving(!attended_);
-  Watcher watcher(*this);
+  show_driving(!attends);
+  Watcher& watcher = *watcher_;
+  // Not at once, after a time without messages; but one flood may be driven in many turns.
+  if (const auto now = Clock::now(); now > next_look_ + kLongestSleep) next_look_ = now + kLongestSleep;
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
   try {
-    if (attended_ && prepare_attendant_) prepare_attendant_();
+    if (attends && prepare_attendant_) prepare_attendant_();
     std::vector<std::uint64_t> taken(t.local_size());
-    // What keeps coming for others must not keep this rank from seeing what it waits for in vain.
-    const auto look_in_between = [&] {
-      if (Clock::now() < next_look_) return;
-      lock.unlock();
-      try {
-        if (!watcher.has_failed()) watcher.look_around();  // else when all has been taken that came before
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
-      next_look_ = Clock::now() + kLongestSleep;
-    };
-    bool naps = attended_;  // the background thread had better leave the cores to others
+    bool naps = attends;  // the background thread had better leave the cores to others
     while (!enough() && !(is_limited && Clock::now() >= until)) {
       step_aside(lock);
       const bool failed = board.has_failed();  // before progress(): what others did before they failed counts
@@ -222,8 +231,8 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
       const std::uint64_t changes = changes_;
       if (moved) {
-        naps = attended_;
-        look_in_between();
+        naps = attends;
+        look_in_between(lock);
       }
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) continue;
@@ -233,6 +242,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       for (int peer : t.neighbours())
         if (!routes_[peer].outbox.empty() || !routes_[peer].streaming.empty()) blocked.push_back(t.local_of(peer));
       const bool polls = fabric_.wire() != nullptr;
+      bool came = false;
       lock.unlock();
       // What could let us move on: a record for us, room in a ring that we filled, a message posted or given up here.
       auto news = [&] {
@@ -247,7 +257,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       try {
         if (!polls) {
           wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
-        } else if (!naps && came_over_wire(enough)) {
+        } else if (!naps && (came = came_over_wire(enough))) {
           // to be seen by the next round
         } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
           naps = true;
@@ -260,6 +270,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         throw;
       }
       lock.lock();
+      if (came) look_in_between(lock);
     }
   } catch (...) {
     interrupt = give_up(std::current_exception());
@@ -346,11 +357,10 @@ bool PostOffice::test(const MessageHandle& m) {
     progress();
     for (int peer : fabric_.topology().neighbours()) take_piece(peer);
     if (!m->done && Clock::now() >= next_look_) {
-      if (!looker_) looker_ = std::make_shared<Watcher>(*this);
       lock.unlock();
       try {
-        looker_->has_failed();  // takes notice of what other nodes say
-        looker_->look_around();
+        watcher_->has_failed();  // takes notice of what other nodes say
+        watcher_->look_around();
       } catch (...) {
         lock.lock();
         throw;
@@ -363,6 +373,7 @@ bool PostOffice::test(const MessageHandle& m) {
   }
   driving_ = false;
   driver_.clear();
+  show_driving(false);
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);

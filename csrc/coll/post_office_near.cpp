@@ -35,8 +35,9 @@ bool PostOffice::send_at_once(ConstBytes data, int to, std::int64_t tag) {
     const std::unique_lock lock = enter();
     Ring out(fabric_.board(), t.local_rank(), t.local_of(to));
     const std::size_t needed = std::max<std::size_t>(data.size(), 1);
-    if (!routes_[to].outbox.empty() || out.space(needed) < needed || !is_allowed(to, data.size())) return false;
-    routes_[to].sent_ahead += held_bytes(data.size());
+    const std::size_t held = held_bytes(data.size(), tag);
+    if (!routes_[to].outbox.empty() || out.space(needed) < needed || !is_allowed(to, held)) return false;
+    routes_[to].sent_ahead += held;
     out.put({MessageHead::kEager, static_cast<std::uint32_t>(data.size()), tag, 0, data.size()}, data.data(),
             routes_[to].writer);
   }

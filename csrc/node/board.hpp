@@ -72,7 +72,7 @@ struct alignas(128) RankLine {
   std::uint64_t digests[kShortSlots];  ///< of its signatures; with `step` all that others read: one or two cache lines
   std::atomic<std::int32_t> core{0};   ///< where it last ran, counted from 1; 0: not known
   alignas(64) Bell bells[kChannels];
-  std::atomic<std::uint32_t> drives{0};  ///< whether a caller waits there for messages, and moves them
+  std::atomic<std::uint32_t> drives{0};         ///< whether a caller waits there for messages, and moves them
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
   std::atomic<std::uint64_t> probe_value{0};
   std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
@@ -94,7 +94,7 @@ struct alignas(128) RingLine {
   std::uint64_t taken_seen = 0;  ///< the writer's
   std::uint64_t paged = 0;       ///< the writer's: bytes from the start on that have pages
   alignas(64) std::atomic<std::uint64_t> taken{0};
-  std::uint64_t written_seen = 0;          ///< the reader's
+  std::uint64_t written_seen = 0;         ///< the reader's
   std::atomic<std::uint64_t> matched{0};  ///< the reader's: what PostOffice counts of what came ahead
 };
 

@@ -13,8 +13,8 @@
 namespace accdp {
 
 std::size_t pages_ahead(std::size_t there, std::size_t used, std::size_t bytes) noexcept {
-  constexpr std::size_t kLeast = 16 << 10;
-  return std::min(bytes, std::max(used, there + std::max(there, kLeast)));
+  constexpr std::size_t kLeast = 16 << 10, kMost = 256 << 10;
+  return std::min(bytes, std::max(used, there + std::clamp(there, kLeast, kMost)));
 }
 
 void make_pages(std::byte* from, std::size_t bytes) noexcept {

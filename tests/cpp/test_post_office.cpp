@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -262,45 +263,84 @@ void everything(Group& group) {
   group.barrier();
 }
 
+constexpr int kFlood = 1, kCount = 2, kNever = 3, kEnd = 4;
+
+/// Receives what rank 2 sends again and again into the same places, by callbacks.
+class Flooded {
+ public:
+  explicit Flooded(Group& group) : group_(group) {
+    for (std::size_t i = 0; i < places_.size(); ++i) refill(i);
+  }
+  static constexpr std::size_t kPlaces = 32;
+  void end() { is_over_ = true; }
+  void await(std::uint64_t messages) const {
+    while (came_ < messages) std::this_thread::yield();  // the background thread moves them
+  }
+
+ private:
+  void refill(std::size_t i) {
+    for (bool is_done = true; is_done; came_ += is_done) {
+      const MessageHandle message = group_.receive(places_[i], 2, kFlood);
+      is_done = message->done;
+      if (!is_done) group_.post_office().on_done(message, [this, i] { again(i); });
+    }
+  }
+  void again(std::size_t i) {
+    ++came_;
+    if (is_over_) return;
+    try {
+      refill(i);
+    } catch (const PeerDied&) {
+    }
+  }
+
+  Group& group_;
+  std::array<std::array<std::byte, 64>, kPlaces> places_;
+  std::atomic<std::uint64_t> came_{0};
+  std::atomic<bool> is_over_{false};
+};
+
 /// Whoever waits in vain hears so in time, however much comes for other receives.
 void flood(Group& group) {
-  constexpr int kFlood = 1, kCount = 2, kNever = 3, kEnd = 4;
   std::uint64_t count = 0;
   const Bytes count_bytes = std::as_writable_bytes(std::span(&count, 1));
-  std::array<std::array<std::byte, 64>, 32> places;
+  std::byte data[64] = {};
   if (group.rank() == 2) {
-    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(places[0], 0, kFlood);
+    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(data, 0, kFlood);
     group.send_now(count_bytes, 0, kCount);
     group.receive_now({}, 0, kEnd);
-    for (std::size_t i = 0; i < places.size(); ++i) group.send_now(places[0], 0, kFlood);
+    for (std::size_t i = 0; i < Flooded::kPlaces; ++i) group.send_now(data, 0, kFlood);
   }
   if (group.rank() == 0) {
-    PostOffice& office = group.post_office();
-    std::atomic<std::uint64_t> came{0};
-    std::atomic<bool> is_over{false};
-    // Each place is received into again and again.
-    const std::function<void(std::size_t)> refill = [&](std::size_t i) {
-      for (bool is_done = true; is_done; came += is_done) {
-        const MessageHandle message = group.receive(places[i], 2, kFlood);
-        is_done = message->done;
-        if (is_done) continue;
-        office.on_done(message, [&, i] {
-          ++came;
-          if (!is_over) refill(i);
-        });
-      }
-    };
-    for (std::size_t i = 0; i < places.size(); ++i) refill(i);
+    Flooded flooded(group);
     const auto began = Clock::now();
-    CHECK_THROWS(group.receive_now(places[0], 1, kNever, 0.3), PeerTimeout, "Timed out after 0.3 s");
+    CHECK_THROWS(group.receive_now(data, 1, kNever, 0.3), PeerTimeout, "Timed out after 0.3 s");
     CHECK(Clock::now() - began < 2s);
     group.receive_now(count_bytes, 2, kCount);
-    while (came < count) std::this_thread::yield();
-    is_over = true;
+    flooded.await(count);
+    flooded.end();
     group.send_now({}, 2, kEnd);
-    while (came < count + places.size()) std::this_thread::yield();  // the background thread moves them
+    flooded.await(count + Flooded::kPlaces);
   }
   group.barrier();
+}
+
+/// The same of a death.
+void flood_and_death(Group& group) {
+  static std::optional<Flooded> flooded;  // its places stay: receives of a failed group are over, but not its threads
+  std::byte data[64] = {};
+  if (group.rank() == 1) std::_Exit(0);
+  const auto began = Clock::now();
+  if (group.rank() == 2) {
+    const auto send = [&] {
+      while (Clock::now() - began < 10s) group.send_now(data, 0, kFlood);
+    };
+    CHECK_THROWS(send(), PeerDied, "rank 1");
+  } else {
+    flooded.emplace(group);
+    CHECK_THROWS(group.receive_now(data, 1, kNever), PeerDied, "rank 1");
+  }
+  CHECK(Clock::now() - began < 5s);
 }
 
 int main() {
@@ -311,8 +351,14 @@ int main() {
     CHECK(run_ranks(2, long_both_ways));
   }
   CHECK(run_ranks(3, flood));
+  CHECK(run_ranks(3, flood_and_death));
+  run_nodes({0, 1, 0}, flood);
+  run_nodes({0, 1, 2}, flood);
   set_setting("ACCDP_RING_BYTES", "2M");
-  CHECK(run_ranks(2, [](Group& group) { allowance(group, 1000); }));
+  for (const char* cma : {"off", "auto"}) {
+    set_setting("ACCDP_CMA", cma);
+    for (std::size_t bytes : {0, 1000}) CHECK(run_ranks(2, [&](Group& group) { allowance(group, bytes); }));
+  }
   make_limits_small();
   CHECK(run_closed_ranks(2, refused));
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})

@@ -36,6 +36,12 @@ bool asks(const MessageHead& head) { return head.kind == MessageHead::kAsk || he
 
 }  // namespace
 
+PostOffice::PostOffice(Fabric& fabric)
+    : fabric_(fabric),
+      routes_(fabric.topology().size()),
+      spin_(fabric.patience(kPointToPoint).spin),
+      wire_patience_(fabric.wire_patience) {}
+
 MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits) {
   auto message = std::make_shared<Message>(true, to, tag, const_cast<std::byte*>(data.data()), data.size(), timeout_s);
   post(message, caller_waits);

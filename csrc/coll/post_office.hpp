@@ -156,12 +156,13 @@ class PostOffice {
   void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
   void expire();
   std::exception_ptr give_up(std::exception_ptr error);
-  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
+  void drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
              Clock::time_point until = Clock::time_point::max());
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                      Clock::time_point until = Clock::time_point::max());
   void show_driving(bool drives);
-  void look_in_between(std::unique_lock<std::mutex>& lock);
+  void look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher);
   void attend();  // the background thread
   bool came_over_wire(const std::function<bool()>& enough);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
@@ -183,10 +184,10 @@ class PostOffice {
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
   std::uint64_t visits_ = 0;      // posts, waits and looks of callers
   bool driving_ = false;
-  ThreadMark driver_;  // who does
-  std::unique_ptr<Watcher> watcher_;
-  Clock::time_point next_look_{};
-  bool attended_ = false;  // it is the background thread that drives
+  ThreadMark driver_;                // who does
+  std::shared_ptr<Watcher> looker_;  // of test()
+  Clock::time_point next_look_{};    // of test()
+  bool attended_ = false;            // it is the background thread that drives
   std::function<void()> prepare_attendant_;
   bool resting_ = false;    // the background thread sleeps until told
   Habit spin_;              // of receive_at_once()

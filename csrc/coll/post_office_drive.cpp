@@ -24,7 +24,8 @@ std::string PostOffice::describe(const Message& m) {
   return text;
 }
 
-/// Watches on behalf of all open messages, for whoever drives.
+/// Watches on behalf of all open messages. One for each wait, however often callbacks interrupt that: a new one knows
+/// nothing of how long it has been waited.
 class PostOffice::Watcher final : public Lookout {
  public:
   explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
@@ -36,6 +37,7 @@ class PostOffice::Watcher final : public Lookout {
     }
     Lookout::look_around();
   }
+  Clock::time_point next_look = Clock::now() + kLongestSleep;  ///< while messages move
 
  protected:
   bool waits_for(int rank) const override {
@@ -61,13 +63,6 @@ class PostOffice::Watcher final : public Lookout {
  private:
   PostOffice& office_;
 };
-
-PostOffice::PostOffice(Fabric& fabric)
-    : fabric_(fabric),
-      routes_(fabric.topology().size()),
-      watcher_(std::make_unique<Watcher>(*this)),
-      spin_(fabric.patience(kPointToPoint).spin),
-      wire_patience_(fabric.wire_patience) {}
 
 PostOffice::~PostOffice() {
   {
@@ -169,18 +164,18 @@ void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
 /// soon done. The background thread may be asleep.
 void PostOffice::show_driving(bool drives) { fabric_.board().mine().drives.store(drives, std::memory_order_relaxed); }
 
-/// What keeps coming for others must not keep a rank from seeing what it waits for in vain.
-void PostOffice::look_in_between(std::unique_lock<std::mutex>& lock) {
-  if (Clock::now() < next_look_) return;
+/// What keeps coming for others, or is sent meanwhile, must not keep a rank from seeing what it waits for in vain.
+void PostOffice::look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher) {
+  if (Clock::now() < watcher.next_look) return;
   lock.unlock();
   try {
-    if (!watcher_->has_failed()) watcher_->look_around();  // else when all has been taken that came before
+    if (!watcher.has_failed()) watcher.look_around();  // else when all has been taken that came before
   } catch (...) {
     lock.lock();
     throw;
   }
   lock.lock();
-  next_look_ = Clock::now() + kLongestSleep;
+  watcher.next_look = Clock::now() + kLongestSleep;
 }
 
 /// Makes the background thread leave the driving to the caller, who knows sooner what he waits for.
@@ -202,9 +197,14 @@ bool PostOffice::came_over_wire(const std::function<bool()>& enough) {
          try_until(wire_patience_.yield, 1, yield, came);
 }
 
+void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough) {
+  Watcher watcher(*this);
+  drive(lock, watcher, enough);
+}
+
 /// Moves messages until `enough()`, or until callbacks were due, or so long. Called with the lock held and driving_
 /// false.
-void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
+void PostOffice::drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
                        Clock::time_point until) {
   const bool is_limited = until != Clock::time_point::max();
   std::exception_ptr interrupt;
@@ -212,9 +212,6 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   driving_ = true;
   driver_.set();
   show_driving(!attends);
-  Watcher& watcher = *watcher_;
-  // Not at once, after a time without messages; but one flood may be driven in many turns.
-  if (const auto now = Clock::now(); now > next_look_ + kLongestSleep) next_look_ = now + kLongestSleep;
   Board& board = fabric_.board();
   const Topology& t = fabric_.topology();
   try {
@@ -230,10 +227,8 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       bool moved = progress();
       for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
       const std::uint64_t changes = changes_;
-      if (moved) {
-        naps = attends;
-        look_in_between(lock);
-      }
+      look_in_between(lock, watcher);
+      if (moved) naps = attends;
       if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
       if (moved) continue;
       if (enough()) break;
@@ -242,7 +237,6 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       for (int peer : t.neighbours())
         if (!routes_[peer].outbox.empty() || !routes_[peer].streaming.empty()) blocked.push_back(t.local_of(peer));
       const bool polls = fabric_.wire() != nullptr;
-      bool came = false;
       lock.unlock();
       // What could let us move on: a record for us, room in a ring that we filled, a message posted or given up here.
       auto news = [&] {
@@ -257,7 +251,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
       try {
         if (!polls) {
           wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
-        } else if (!naps && (came = came_over_wire(enough))) {
+        } else if (!naps && came_over_wire(enough)) {
           // to be seen by the next round
         } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
           naps = true;
@@ -270,7 +264,6 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
         throw;
       }
       lock.lock();
-      if (came) look_in_between(lock);
     }
   } catch (...) {
     interrupt = give_up(std::current_exception());
@@ -306,10 +299,11 @@ void PostOffice::limit(const MessageHandle& m, double timeout_s) {
 /// Until `enough()`, whoever drives.
 void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                                Clock::time_point until) {
+  Watcher watcher(*this);
   while (!enough() && (until == Clock::time_point::max() || Clock::now() < until)) {
     if (!driving_) {
       ++visits_;
-      drive(lock, enough, until);
+      drive(lock, watcher, enough, until);
       continue;
     }
     check_not_driven_here();
@@ -357,10 +351,11 @@ bool PostOffice::test(const MessageHandle& m) {
     progress();
     for (int peer : fabric_.topology().neighbours()) take_piece(peer);
     if (!m->done && Clock::now() >= next_look_) {
+      if (!looker_) looker_ = std::make_shared<Watcher>(*this);
       lock.unlock();
       try {
-        watcher_->has_failed();  // takes notice of what other nodes say
-        watcher_->look_around();
+        looker_->has_failed();  // takes notice of what other nodes say
+        looker_->look_around();
       } catch (...) {
         lock.lock();
         throw;

@@ -286,12 +286,11 @@ class Flooded {
     }
   }
   void again(std::size_t i) {
-    ++came_;
-    if (is_over_) return;
     try {
-      refill(i);
-    } catch (const PeerDied&) {
+      if (!is_over_) refill(i);
+    } catch (const Error&) {  // the group has failed, or is closed
     }
+    ++came_;  // last: whoever awaits it may end all this
   }
 
   Group& group_;
@@ -300,13 +299,22 @@ class Flooded {
   std::atomic<bool> is_over_{false};
 };
 
+/// Now and then it pauses, or whoever receives would find the next one there and never wait.
+void send_flood(Group& group, std::uint64_t& count, std::chrono::seconds time) {
+  std::byte data[64] = {};
+  for (const auto end = Clock::now() + time; Clock::now() < end; ++count) {
+    group.send_now(data, 0, kFlood);
+    if (count % 8 == 7) std::this_thread::sleep_for(20us);
+  }
+}
+
 /// Whoever waits in vain hears so in time, however much comes for other receives.
 void flood(Group& group) {
   std::uint64_t count = 0;
   const Bytes count_bytes = std::as_writable_bytes(std::span(&count, 1));
   std::byte data[64] = {};
   if (group.rank() == 2) {
-    for (const auto end = Clock::now() + 3s; Clock::now() < end; ++count) group.send_now(data, 0, kFlood);
+    send_flood(group, count, 3s);
     group.send_now(count_bytes, 0, kCount);
     group.receive_now({}, 0, kEnd);
     for (std::size_t i = 0; i < Flooded::kPlaces; ++i) group.send_now(data, 0, kFlood);
@@ -332,15 +340,31 @@ void flood_and_death(Group& group) {
   if (group.rank() == 1) std::_Exit(0);
   const auto began = Clock::now();
   if (group.rank() == 2) {
-    const auto send = [&] {
-      while (Clock::now() - began < 10s) group.send_now(data, 0, kFlood);
-    };
-    CHECK_THROWS(send(), PeerDied, "rank 1");
+    std::uint64_t count = 0;
+    CHECK_THROWS(send_flood(group, count, 10s), PeerDied, "rank 1");
   } else {
     flooded.emplace(group);
     CHECK_THROWS(group.receive_now(data, 1, kNever), PeerDied, "rank 1");
   }
   CHECK(Clock::now() - began < 5s);
+}
+
+/// Nor does what is sent meanwhile hide it.
+void busy_and_death(Group& group) {
+  if (group.rank() == 1) std::_Exit(0);
+  std::byte data[64] = {}, none[64] = {};
+  const auto began = Clock::now();
+  std::atomic<bool> is_over{false};
+  std::thread sender([&] {
+    try {
+      while (!is_over) group.send_now(data, 0, kFlood), group.receive_now(none, 0, kFlood);  // to itself
+    } catch (const Error&) {
+    }
+  });
+  CHECK_THROWS(group.receive_now(data, 1, kNever), PeerDied, "rank 1");
+  CHECK(Clock::now() - began < 5s);
+  is_over = true;
+  sender.join();
 }
 
 int main() {
@@ -352,6 +376,7 @@ int main() {
   }
   CHECK(run_ranks(3, flood));
   CHECK(run_ranks(3, flood_and_death));
+  CHECK(run_ranks(2, busy_and_death));
   run_nodes({0, 1, 0}, flood);
   run_nodes({0, 1, 2}, flood);
   set_setting("ACCDP_RING_BYTES", "2M");

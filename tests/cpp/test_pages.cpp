@@ -26,7 +26,7 @@ std::size_t with_pages(std::byte* begin, std::size_t bytes) {
   return kPage * std::count_if(there.begin(), there.end(), [](unsigned char page) { return page & 1; });
 }
 
-/// Uses a region by pieces until it is used up; `use(i)` returns how much of it was used then.
+/// Uses a region by pieces until it is used up; `use()` returns how much of it was used then.
 template <class Use>
 void few_wait(std::byte* begin, std::size_t bytes, Use use) {
   const std::size_t at_first = with_pages(begin, bytes);

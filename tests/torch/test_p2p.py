@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from data import MOVED_DTYPES, assert_same, reason_of, values
 
-# Nothing, one element, around 64 KiB (sent before it is asked for), and beyond.
-COUNTS = (0, 1, 2049, 16_384, 16_385, 65_537, 1_000_003)
+# Nothing, one element, around 8 KiB, around 64 KiB (sent before it is asked for) and around 256 KiB, and beyond.
+COUNTS = (0, 1, 2048, 2049, 16_384, 16_385, 65_536, 65_537, 1_000_003)
 
 
 @pytest.mark.on_ranks(2)

@@ -200,7 +200,7 @@ def _nvcomp() -> dict[str, Any]:
         if version := _version(name):
             have, why_not = nvcomp.device_codecs()
             on_device = (
-                f"on a GPU {', '.join(have)}, of which LZ4 and Bitcomp are used"
+                f"on a GPU {', '.join(have)}, of which ANS, LZ4 and Bitcomp are used"
                 if have
                 else f"nothing for a GPU: {why_not}"
             )

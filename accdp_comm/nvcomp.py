@@ -36,17 +36,21 @@ _STEPS = (
 def device_codecs() -> tuple[list[str], str]:
     """Return the codecs whose batched functions for a GPU are in nvCOMP's library, and why there are none.
 
-    The library is opened, which needs neither a GPU nor a driver. The core calls those of LZ4 and Bitcomp
+    The library is opened, which needs neither a GPU nor a driver. The core calls those of ANS, LZ4 and Bitcomp
     (csrc/codec/cuda_nvcomp.cu).
     """
-    directory = find_directory()
-    path = f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6"
     try:
-        library = ctypes.CDLL(path)
+        found = library()
     except OSError as error:
         return [], f"nvCOMP's libnvcomp.so.6 could not be opened ({error})"
-    have = [name for name in _ON_DEVICE if all(hasattr(library, f"nvcompBatched{name}{step}") for step in _STEPS)]
-    return have, "" if have else f"{path} has none of nvcompBatched{{{','.join(_ON_DEVICE)}}}*"
+    have = [name for name in _ON_DEVICE if all(hasattr(found, f"nvcompBatched{name}{step}") for step in _STEPS)]
+    return have, "" if have else f"{found._name} has none of nvcompBatched{{{','.join(_ON_DEVICE)}}}*"
+
+
+def library() -> ctypes.CDLL:
+    """Open nvCOMP's library for devices; raises OSError."""
+    directory = find_directory()
+    return ctypes.CDLL(f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6")
 
 
 def missing_codecs() -> dict[str, str]:

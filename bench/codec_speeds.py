@@ -80,7 +80,9 @@ def measure(data: Data, turns: int) -> list[dict]:
     names = [
         row["name"]
         for row in _core.codecs()
-        if not row["why_not"] and (data.deviation or not row["lossy"]) and _core.codec_takes(row["name"], data.datatype)
+        if not (row["why_not"] or row["stand_in"])
+        and (data.deviation or not row["lossy"])
+        and _core.codec_takes(row["name"], data.datatype)
     ]
     bound = BOUND * (data.deviation or 0)
     times: dict[str, list[tuple[int, float, float]]] = {}

@@ -4,8 +4,9 @@
 
 Data are weights and gradients of a small model (bench/real_tensors.py), random bits and zeros. Every chunk of fpk and
 qpk is compared, byte for byte, with what the codecs of the host write. The lz4 and bitcomp of nvCOMP may write other
-bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. Without nvCOMP they are
-skipped. A row that fails says why, and the next is measured; the file has all rows until then; the status is 1.
+bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. What ans encodes only the GPU can
+decode, and so it is done with what nvCOMP has besides (bench/gpu_nvcomp.py). Without nvCOMP they are skipped. A row
+that fails says why, and the next is measured; the file has all rows until then; the status is 1.
 Times are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians; `copy_bytes_per_s` is
 a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is slower than
 `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
@@ -22,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gpu_nvcomp
 import numpy as np
 import real_tensors
 import torch
@@ -38,8 +40,9 @@ TYPES = {
     "float16": _core.Datatype.f16,
 }
 DATA = ("weights", "gradients", "random", "zeros")
-CODECS = ("fpk", "qpk", "lz4", "bitcomp")
+CODECS = ("fpk", "qpk", "lz4", "bitcomp", "ans")
 SAME_BYTES = ("fpk", "qpk")  # as the host's
+OTHER_BYTES = ("lz4", "bitcomp")  # than the host's, which it reads
 BOUND = 0.01  # qpk: of the tensor's standard deviation
 
 
@@ -91,7 +94,7 @@ class Pass:
             self.worker.encode(self.codec, self.type, self.bound, jobs, sizes, self.stream)
 
     def check(self) -> int:
-        """Compare all chunks with the host's, both ways; returns the bytes that travel."""
+        """Compare all chunks with the host's, both ways, where it has the codec; returns the bytes that travel."""
         self._host_sizes = self.sizes.tolist()
         total = 0
         stored, raw = self.stored.cpu().numpy(), self.raw.cpu().numpy()
@@ -105,7 +108,7 @@ class Pass:
             if self.codec == "qpk" and found:
                 self._steps[i] = struct.unpack("<d", found[:8])[0]
         self._check_decoding(stored, raw)
-        if self.codec not in SAME_BYTES:
+        if self.codec in OTHER_BYTES:
             for i, begin in enumerate(self.begins):
                 chunk = _core.encode_chunk(self.codec, self.type, raw[begin : begin + self._length(i)].tobytes(), 0.0)
                 self._host_sizes[i] = len(chunk)
@@ -136,9 +139,10 @@ class Pass:
             if not self._host_sizes[i]:
                 continue
             chunk = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
-            wanted = _core.decode_chunk(self.codec, self.type, chunk, self._length(i))
             found = back[begin : begin + self._length(i)].tobytes()
-            assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not decoded as in the host"
+            if self.codec in SAME_BYTES + OTHER_BYTES:
+                wanted = _core.decode_chunk(self.codec, self.type, chunk, self._length(i))
+                assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not decoded as in the host"
             if not self.bound:
                 assert found == raw[begin : begin + self._length(i)].tobytes(), f"{self.codec}: chunk {i} was changed"
 
@@ -163,22 +167,30 @@ def measure(cache: Path, row: dict) -> None:
     is_model = data in ("weights", "gradients")
     tensor = tensor_of(cache, row["dtype"], data)
     bound = (BOUND * float(tensor.float().std()) if is_model else 1.0) if codec == "qpk" else 0.0
-    one = Pass(codec, row["dtype"], bound, tensor)
+    one: Pass | gpu_nvcomp.Trial
+    if codec in gpu_nvcomp.CODECS:
+        one = gpu_nvcomp.Trial(nvcomp.library(), codec, tensor)
+    else:
+        one = Pass(codec, row["dtype"], bound, tensor)
     one.encode()
     stored = one.check()
     nbytes = one.raw.numel()
     other = torch.empty_like(one.raw)
     row |= {"bytes": nbytes, "ratio": nbytes / stored}
     row["encode_bytes_per_s"] = nbytes / seconds(one.encode)
-    if any(one.sizes.tolist()):
+    if stored < nbytes:
         row["decode_bytes_per_s"] = nbytes / seconds(one.decode)
         slower = min(row["encode_bytes_per_s"], row["decode_bytes_per_s"])
-        row["wins_below_gbit"] = 8e-9 * slower if stored < nbytes else 0.0
+        row["wins_below_gbit"] = 8e-9 * slower
     row["copy_bytes_per_s"] = nbytes / seconds(lambda: other.copy_(one.raw))
 
 
 def why_not(codec: str, dtype: str) -> str:
     """Why the GPU does not encode that; empty where it does."""
+    if codec in gpu_nvcomp.CODECS:
+        have, why = nvcomp.device_codecs()
+        name = gpu_nvcomp.CODECS[codec][0]
+        return "" if name in have else why or f"nvCOMP has no batched {name}"
     if _core.DeviceCodec.has(codec, TYPES[dtype]):
         return ""
     return "nvCOMP does not work on this device" if nvcomp.find_directory() else "nvCOMP is not installed"
@@ -186,7 +198,7 @@ def why_not(codec: str, dtype: str) -> str:
 
 def rows(cache: Path) -> Iterator[dict]:
     """All rows, each by itself."""
-    for data, codec, dtype in itertools.product(DATA, CODECS, TYPES):
+    for data, codec, dtype in itertools.product(DATA, (*CODECS, *gpu_nvcomp.CODECS), TYPES):
         row = {"codec": codec, "dtype": dtype, "data": data}
         try:
             if reason := why_not(codec, dtype):

@@ -45,7 +45,7 @@ def rank(device: str, count: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from accdp_comm import bcast_compressed
+    from accdp_comm import bcast_compressed, nvcomp
 
     dist.init_process_group("accdp")
     generator = torch.Generator().manual_seed(0)
@@ -55,7 +55,9 @@ def rank(device: str, count: int) -> None:
     old = old.to(device)
     is_root = dist.get_rank() == 0
     rows = []
-    ways = [("none", False), ("fpk", False), ("auto", False), ("auto", True)]
+    ways = [("none", False), ("fpk", False), ("ans", False), ("auto", False), ("auto", True)]
+    if "ans" in nvcomp.missing_codecs():
+        ways.remove(("ans", False))
     times: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
     for turn in range(ROUNDS + 1):
         for codec, has_reference in ways:
@@ -71,7 +73,8 @@ def rank(device: str, count: int) -> None:
             if turn:
                 times[codec, has_reference].append(took)
             if turn == ROUNDS:
-                found = {"codec": codec, "reference": has_reference, "logical_bytes": results[0].logical_bytes}
+                found = {"codec": codec, "used": results[0].codec, "reference": has_reference}
+                found |= {"logical_bytes": results[0].logical_bytes}
                 found |= {"wire_bytes": results[0].wire_bytes, "s": statistics.median(times[codec, has_reference])}
                 rows.append(found)
     if is_root:

@@ -36,9 +36,9 @@ _MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52, "comple
 
 
 def codec_rows() -> list[dict[str, Any]]:
-    """The codecs of this build that work here and have any datatype."""
+    """The codecs of this build that work on host memory here and have any datatype."""
     nvcomp.find()
-    return [row for row in _core.codecs() if not row["why_not"] and row["datatypes"]]
+    return [row for row in _core.codecs() if not row["why_not"] and not row["stand_in"] and row["datatypes"]]
 
 
 def takes(row: dict[str, Any], datatype: str) -> bool:

@@ -33,6 +33,7 @@ py::list codec_list() {
     entry["format"] = row->format;
     entry["library_major"] = reason.empty() ? row->library_major() : 0;
     entry["why_not"] = reason;
+    entry["stand_in"] = row->stand_in ? row->stand_in->name : "";
     rows.append(entry);
   }
   return rows;
@@ -85,7 +86,8 @@ std::tuple<std::size_t, double, double> encode_and_decode(const std::string& cod
 void bind_codecs(py::module_& m) {
   m.def(
       "codecs", codec_list,
-      "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works).");
+      "One dict per codec: name, datatypes, exactness, home, lossy, format, library_major, why_not (empty: it works), "
+      "stand_in (of a codec that only GPUs have: what is used where a rank has its tensors elsewhere; else empty).");
   m.def(
       "codec_takes", [](const std::string& codec, Datatype type) { return codec_named(codec).takes(type); },
       py::arg("codec"), py::arg("dtype"), "Whether a codec takes that datatype.");

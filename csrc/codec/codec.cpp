@@ -7,12 +7,12 @@
 
 namespace accdp {
 
-extern const CodecRow kFpkRow, kBitcompRow, kLz4Row, kQpkRow, kBitcompLossyRow, kZhuffRow, kZstdRow, kQhuffRow;
+extern const CodecRow kFpkRow, kBitcompRow, kAnsRow, kLz4Row, kQpkRow, kBitcompLossyRow, kZhuffRow, kZstdRow, kQhuffRow;
 
 namespace {
 
 constexpr const CodecRow* kRows[] = {
-    &kFpkRow, &kBitcompRow, &kLz4Row, &kQpkRow, &kBitcompLossyRow, &kZhuffRow, &kZstdRow, &kQhuffRow,
+    &kFpkRow, &kBitcompRow, &kAnsRow, &kLz4Row, &kQpkRow, &kBitcompLossyRow, &kZhuffRow, &kZstdRow, &kQhuffRow,
 };
 
 /// wrong: what somebody wrote, and where; expected: what will do besides the codecs' names.
@@ -32,7 +32,7 @@ std::span<const CodecRow* const> codec_rows() noexcept { return kRows; }
 std::uint32_t codecs_of_auto() noexcept {
   std::uint32_t set = 0;
   for (const CodecRow* row : kRows)
-    if (!row->trusts_input) set |= bit_of(row->id);
+    if (!row->trusts_input && !row->stand_in) set |= bit_of(row->id);
   return set;
 }
 

@@ -13,7 +13,7 @@ enum class CodecId : std::uint8_t {
   kNone = 0,
   kFpk = 1,
   kBitcomp = 2,
-  kAns = 3,  ///< nvCOMP's, on the GPU only
+  kAns = 3,
   kLz4 = 4,
   kQpk = 5,
   kBitcompLossy = 6,
@@ -61,6 +61,9 @@ struct CodecRow {
   /// Its decoder may crash on a chunk that somebody made wrong on purpose, with right checksums: such a codec is
   /// encoded and decoded only where the caller names it.
   bool trusts_input = false;
+  /// Only devices encode and decode it, and it is used only where the caller names it: what stands in for it where a
+  /// rank of the call cannot. Its encode() finds nothing that becomes smaller, its decode() throws. Else null.
+  const CodecRow* stand_in = nullptr;
 };
 
 /// All rows but kNone, in the order of their numbers.

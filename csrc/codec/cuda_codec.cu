@@ -58,8 +58,6 @@ Steps steps_of(const Encoding& how) {
   return steps;
 }
 
-bool is_of_nvcomp(CodecId codec) { return codec == CodecId::kLz4 || codec == CodecId::kBitcomp; }
-
 /// Calls `with` with the format of a codec for a datatype.
 template <class With>
 void dispatch(CodecId codec, Datatype type, With&& with) {

@@ -15,7 +15,7 @@
 namespace accdp {
 
 /// Whether codec and datatype can be encoded and decoded on the current device: fpk and qpk for all datatypes that they
-/// take; lz4 and bitcomp where nvCOMP can (cuda_nvcomp.hpp).
+/// take; ans, lz4 and bitcomp where nvCOMP can (cuda_nvcomp.hpp).
 bool encodes_on_device(CodecId codec, Datatype type);
 /// Names of the codecs that encode and decode on the current device, of some datatype at least.
 std::vector<std::string> device_codecs();
@@ -29,9 +29,9 @@ std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes);
 void load_codecs() noexcept;
 
 /// The codecs on a device, in the order of a stream: fpk and qpk, the bytes of fpk_encode() and qpk_encode(), and back;
-/// lz4 and bitcomp by nvCOMP. Its intermediate results live in memory of its own, so all calls are to be made on one
-/// stream. Tensors begin at multiples of their elements' size, which are read and written 16 bytes at a time where they
-/// begin at multiples of that; encoded chunks begin at multiples of 16.
+/// ans, lz4 and bitcomp by nvCOMP. Its intermediate results live in memory of its own, so all calls are to be made on
+/// one stream. Tensors begin at multiples of their elements' size, which are read and written 16 bytes at a time where
+/// they begin at multiples of that; encoded chunks begin at multiples of 16.
 class DeviceCodec {
  public:
   /// For calls with so many chunks of up to so many bytes of a tensor, and others that need no more memory. It takes as

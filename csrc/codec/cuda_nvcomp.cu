@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "codec/ans.hpp"
 #include "codec/bitcomp.hpp"
 #include "codec/cuda_launch.hpp"
 #include "codec/lz4.hpp"
@@ -18,9 +19,12 @@ namespace {
 using device_codec::each_index;
 using device_codec::launch;
 
-constexpr int kNotDone = -1;                  // no status of nvCOMP's
-constexpr std::size_t kBitcompAlignment = 8;  // of what Bitcomp decodes to
+constexpr int kNotDone = -1;  // no status of nvCOMP's
 constexpr std::size_t kSlotAlignment = 256;
+
+/// Of the tensors' memory; encoded chunks are aligned as any of them want.
+std::size_t alignment_to_encode(CodecId codec) { return codec == CodecId::kAns ? 16 : 1; }
+std::size_t alignment_to_decode(CodecId codec) { return codec == CodecId::kAns ? 16 : codec == CodecId::kLz4 ? 1 : 8; }
 
 struct Tables {
   const void* in[kMostDeviceChunks];
@@ -85,6 +89,9 @@ template <class With>
 auto with_codec(CodecId codec, Datatype type, With&& with) {
   if (codec == CodecId::kLz4)
     return with("LZ4", nvcomp::batched_lz4(), nvcomp::Lz4Compression{}, nvcomp::Lz4Decompression{});
+  if (codec == CodecId::kAns)
+    return with("ANS", nvcomp::batched_ans(), nvcomp::AnsCompression{.type = ans_type(type)},
+                nvcomp::AnsDecompression{});
   nvcomp::BitcompCompression how;
   how.word = batched_word(type);
   return with("Bitcomp", nvcomp::batched_bitcomp(), how, nvcomp::BitcompDecompression{});
@@ -101,6 +108,8 @@ std::size_t longest(std::span<const DeviceChunk> chunks, std::uint32_t DeviceChu
   return most;
 }
 
+bool is_aligned(const std::byte* at, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(at) % bytes == 0; }
+
 void make_room(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream) {
   if (buffer.bytes() >= bytes) return;
   synchronize(stream);  // nothing uses the old memory any more
@@ -115,8 +124,12 @@ bool is_driver_new_enough(std::uint32_t cuda_version) {
 
 }  // namespace
 
+bool is_of_nvcomp(CodecId codec) noexcept {
+  return codec == CodecId::kLz4 || codec == CodecId::kBitcomp || codec == CodecId::kAns;
+}
+
 bool nvcomp_encodes_on_device(CodecId codec, Datatype type) {
-  if (codec != CodecId::kBitcomp && (codec != CodecId::kLz4 || lz4_splits(type))) return false;
+  if (!is_of_nvcomp(codec) || (codec == CodecId::kLz4 && lz4_splits(type))) return false;
   return with_codec(codec, type, [](const char*, const auto& api, const auto&, const auto&) {
     static const bool works = api.why_not.empty() && is_driver_new_enough(api.cuda_version);
     return works;
@@ -131,12 +144,26 @@ std::size_t nvcomp_room(CodecId codec, std::size_t chunk_bytes) {
   });
 }
 
+/// What must not be read or written where it is goes by another copy.
+std::byte* NvcompCodec::aligned_slot(std::size_t chunks, std::size_t chunk_bytes, std::size_t i, cudaStream_t stream) {
+  const std::size_t slot = (chunk_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  make_room(aligned_, chunks * slot, stream);
+  return aligned_.data() + i * slot;
+}
+
 void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> given,
                                std::uint32_t* sizes, cudaStream_t stream) {
-  const Chunks chunks(given);
+  Chunks chunks(given);
   make_room(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::in_bytes);
+  for (std::uint32_t i = 0; i < chunks.count; ++i) {
+    DeviceChunk& chunk = chunks.chunk[i];
+    if (is_aligned(chunk.in, alignment_to_encode(codec))) continue;
+    std::byte* const slot = aligned_slot(chunks.count, most, i, stream);
+    copy_async(slot, chunk.in, chunk.in_bytes, stream);
+    chunk.in = slot;
+  }
   launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, how.type, [&](const char* name, const auto& api, const auto& options, const auto&) {
@@ -157,18 +184,11 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
   make_room(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::out_bytes);
-  // What must not be written where it belongs goes there by another copy.
-  const std::size_t slot = (most + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-  const auto is_misplaced = [&](const std::byte* out) {
-    return codec == CodecId::kBitcomp && reinterpret_cast<std::uintptr_t>(out) % kBitcompAlignment != 0;
-  };
   std::vector<std::byte*> places;
   for (std::uint32_t i = 0; i < chunks.all; ++i) {
     std::byte*& out = chunks.chunk[i].out;
     places.push_back(out);
-    if (!is_misplaced(out)) continue;
-    make_room(aligned_, chunks.all * slot, stream);
-    out = aligned_.data() + i * slot;
+    if (!is_aligned(out, alignment_to_decode(codec))) out = aligned_slot(chunks.all, most, i, stream);
   }
   launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)

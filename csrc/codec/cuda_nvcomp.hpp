@@ -9,14 +9,17 @@
 
 namespace accdp {
 
-/// Whether nvCOMP encodes so on a device: lz4 and bitcomp, where its library has the functions and the driver is as
-/// new as they need. Not lz4 of 8-byte integers, which it would have to take apart first.
+/// ans, bitcomp and lz4.
+bool is_of_nvcomp(CodecId codec) noexcept;
+/// Whether nvCOMP encodes so on a device: those three, where its library has the functions and the driver is as new as
+/// they need. Not lz4 of 8-byte integers, which it would have to take apart first.
 bool nvcomp_encodes_on_device(CodecId codec, Datatype type);
-/// As encoded_room(), of those two.
+/// As encoded_room(), of those three.
 std::size_t nvcomp_room(CodecId codec, std::size_t chunk_bytes);
 
-/// lz4 and bitcomp on a device by nvCOMP's batched functions: streams that the codecs of the host read, though not the
-/// bytes that they write, and back, in the order of a stream. All calls are to be made on one stream.
+/// ans, bitcomp and lz4 on a device by nvCOMP's batched functions, in the order of a stream. Streams of the latter two
+/// are such as the codecs of the host read, though not the bytes that they write. All calls are to be made on one
+/// stream.
 /// Calls have up to kMostDeviceChunks chunks; memory is taken by those that need it, and kept.
 class NvcompCodec {
  public:
@@ -28,6 +31,8 @@ class NvcompCodec {
                     cudaStream_t stream);
 
  private:
+  std::byte* aligned_slot(std::size_t chunks, std::size_t chunk_bytes, std::size_t i, cudaStream_t stream);
+
   DeviceBuffer tables_, room_, aligned_;
 };
 

@@ -131,6 +131,11 @@ const BatchedLz4& batched_lz4() {
   return *api;
 }
 
+const BatchedAns& batched_ans() {
+  static const BatchedAns* const api = new BatchedAns(open_batched<BatchedAns>("ANS"));
+  return *api;
+}
+
 }  // namespace nvcomp
 
 void set_nvcomp_directory(std::string path) {

@@ -63,6 +63,8 @@ struct Lz4 {
 /// Words as the batched functions number them.
 enum class BatchedWord : int { kI8 = 0, kU8 = 1, kI16 = 2, kU16 = 3, kI32 = 4, kU32 = 5, kI64 = 6, kU64 = 7 };
 enum class Backend : int { kDefault = 0, kHardware = 1, kCuda = 2 };
+/// What ANS takes data for: it codes their exponents apart from the rest.
+enum class AnsType : int { kBytes = 1, kF8E4M3 = 9, kHalves = 10, kF32 = 11, kAsEncoded = 0xff };
 
 struct Lz4Compression {
   BatchedWord word = BatchedWord::kI8;
@@ -87,6 +89,17 @@ struct BitcompDecompression {
   Backend backend = Backend::kDefault;
   char reserved[60] = {};
 };
+struct AnsCompression {
+  int algorithm = 0;
+  AnsType type = AnsType::kBytes;
+  char reserved[56] = {};
+};
+struct AnsDecompression {
+  Backend backend = Backend::kDefault;
+  AnsType type = AnsType::kAsEncoded;
+  char reserved[56] = {};  ///< zero: chunks are validated
+};
+static_assert(sizeof(AnsCompression) == 64 && sizeof(AnsDecompression) == 64);
 static_assert(sizeof(Lz4Compression) == 64 && sizeof(Lz4Decompression) == 64);
 static_assert(sizeof(BitcompCompression) == 64 && sizeof(BitcompDecompression) == 64);
 
@@ -112,12 +125,14 @@ struct Batched {
 };
 using BatchedLz4 = Batched<Lz4Compression, Lz4Decompression>;
 using BatchedBitcomp = Batched<BitcompCompression, BitcompDecompression>;
+using BatchedAns = Batched<AnsCompression, AnsDecompression>;
 
 // Each is opened by its first call, independent of the others.
 const Bitcomp& bitcomp();
 const Lz4& lz4();
 const BatchedBitcomp& batched_bitcomp();
 const BatchedLz4& batched_lz4();
+const BatchedAns& batched_ans();
 
 }  // namespace nvcomp
 }  // namespace accdp

@@ -28,8 +28,7 @@ double adjusted_speed(double usual, std::vector<double>& slowness) {
 std::vector<Candidate> codecs_to_try(const Encoding& how, std::uint32_t lacking, double pace, const Placement& placed) {
   std::vector<Candidate> found;
   for (const CodecRow* codec : codec_rows()) {
-    if (codec->trusts_input || !codec->takes(how.type) || (codec->lossy && !(how.bound > 0)) ||
-        is_in(lacking, codec->id))
+    if (!is_in(codecs_of_auto() & ~lacking, codec->id) || !codec->takes(how.type) || (codec->lossy && !(how.bound > 0)))
       continue;
     if (!why_not_here(*codec).empty()) continue;
     const CodecCost in_host = codec_speed(*codec, how.type), cost = placed(*codec, in_host);

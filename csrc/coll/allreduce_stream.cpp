@@ -63,6 +63,8 @@ class StreamFrames : public FrameCodec {
   void finish_report() { contribution_.finish_report(), sum_.finish_report(); }
 
   bool is_for_device() const { return contribution_.is_for_device(); }
+  bool needs_device() const { return contribution_.needs_device(); }
+  void stand_in() { contribution_.stand_in(), sum_.stand_in(); }
   /// All is encoded, decoded and reduced there; else in the host, which has the tensors then. contributions: the frames
   /// that this rank encodes for others, in that order.
   void settle(bool is_far, std::vector<std::size_t> contributions) {
@@ -258,7 +260,12 @@ class OverNodes {
   /// On their devices the ranks of a node add up all of the message before it goes to other nodes, and hand out all of
   /// it at the end: both at the speed of a GPU's memory, beside which what there is to overlap would be little.
   void reduce_encoded() {
-    const bool is_far = works_far(), is_alone = c_.local_size() == 1;
+    bool is_far = works_far();
+    if (codec_.needs_device() && !is_so_on_all(is_far)) {
+      codec_.stand_in();
+      is_far = works_far();
+    }
+    const bool is_alone = c_.local_size() == 1;
     codec_.settle(is_far, contributed_frames());
     if (!is_far) return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
     FarMemory& far = *options_.far;
@@ -267,6 +274,13 @@ class OverNodes {
     reduce_frames_between_nodes(c_, data_, how_, grid_, &codec_, workplace);
     far.finish();
     if (!is_alone) far.share_on_node(c_, data_, lots());
+  }
+
+  bool is_so_on_all(bool mine) {
+    double without = mine ? 0 : 1;
+    const Bytes bytes = std::as_writable_bytes(std::span(&without, 1));
+    reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
+    return without == 0;
   }
 
   /// Whether this rank could reduce on its device.

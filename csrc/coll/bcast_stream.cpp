@@ -32,8 +32,9 @@ struct Passage {
 };
 
 /// What ranks tell each other with their signatures: the root how the stream goes, who decodes it that it does so in
-/// the host, and who was the last to have all of the stream before from this root how long that one took.
-enum Notice : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kDecodesInHost = 4 };
+/// the host, who encodes or decodes that its device has not the codec that must be there (StreamCodec::needs_device),
+/// and who was the last to have all of the stream before from this root how long that one took.
+enum Notice : std::uint64_t { kNothing = 0, kDirect = 1, kReceipts = 2, kDecodesInHost = 4, kNeedsStandIn = 8 };
 constexpr int kTimeAt = 8;  // the bit where nanoseconds begin
 
 class BetweenNodes {
@@ -297,10 +298,15 @@ class BetweenNodes {
     moved_bytes_ += memory.size() * (1 + hops_[i].to.size());
     pass(memory, hops_[i].to, p);
     if (!direct_)
-      codec_->decode(frame, memory);
+      decode(frame, memory);
     else if (memory.data() == p.room.data())
       scatter(memory, spans_of_frame(frame));
     taken_.at(hops_[i].from).count();
+  }
+
+  void decode(std::size_t frame, ConstBytes message) {
+    codec_->decode(frame, message);
+    if (codec_->needs_device() && c_.local_size() > 1) codec_->fetch(frame);  // for those who have it from here
   }
 
   // ---- on the node ------------------------------------------------------------------------------
@@ -359,6 +365,13 @@ BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const Strea
   return choose_bcast(c.shape().nodes, plan.frames().size(), static_cast<double>(plan.bytes()), c.machine().link);
 }
 
+/// After all have met: with the codec asked for where all that encode or decode have it.
+void settle(Context& c, StreamCodec& codec, bool decodes_far) {
+  if (!codec.needs_device()) return;
+  if (c.await_told() & kNeedsStandIn) codec.stand_in();
+  codec.decode_far(decodes_far || codec.needs_device());
+}
+
 /// Whether receivers get frames as the root encoded them, if it encodes any.
 bool goes_encoded_from_root(const StreamOptions& options, const Topology& t) {
   if (options.algorithm == BcastAlgorithm::kMpi || options.algorithm == BcastAlgorithm::kP2pCompressed) return false;
@@ -376,6 +389,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
   const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;
   StreamOptions options = asked;
+  if (options.codec && options.codec->stand_in && !goes_encoded_from_root(options, t))
+    options.codec = options.codec->stand_in;
   if (options.far && (plain || !goes_encoded_from_root(options, t))) {
     std::vector<ConstBytes> wanted;
     for (const Piece& piece : pieces) {
@@ -392,6 +407,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   // Ranks that share what their leader decodes want it in the host.
   const bool decodes_far = t.nodes() == 1 || c.local_size() == 1;
   codec.decode_far(decodes_far);
+  const bool is_coded_here = t.nodes() == 1 || t.leader(t.node(), root) == t.rank();
+  if (codec.needs_device() && is_coded_here && !codec.is_for_device()) c.tell(kNeedsStandIn);
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(BcastAlgorithm::kMpi);
     c.note({name_of(BcastAlgorithm::kMpi), 1, plan.bytes()});
@@ -402,6 +419,8 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     bcast_on_node(c, memory_of(pieces), t.local_of(root));  // memory is faster than any codec
     report.wire_bytes = t.size() > 1 ? plan.bytes() : 0;
   } else if (t.nodes() == 1) {
+    if (codec.needs_device()) c.meet();
+    settle(c, codec, decodes_far);
     bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
   } else if (plain && options.algorithm == BcastAlgorithm::kAuto && goes_with_signatures(c, pieces, plan.bytes())) {
     bcast_with_signatures(c, memory_of(pieces), root);
@@ -424,6 +443,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
     const auto meeting = Clock::now();
     c.meet();
     if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c.shape()));
+    if (is_coded_here) settle(c, codec, decodes_far);
     if (by_message)
       bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
     else

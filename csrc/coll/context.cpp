@@ -66,6 +66,14 @@ std::optional<std::uint64_t> Context::told_by_all() const {
   return leader.told.load(std::memory_order_relaxed);
 }
 
+std::uint64_t Context::await_told() {
+  const int leader = topology().leader(topology().node());
+  if (topology().nodes() == 1 || leader == topology().rank()) return told_;
+  std::optional<std::uint64_t> told;
+  poll([&] { return (told = told_by_all()) ? -1 : leader; });
+  return *told;
+}
+
 void Context::publish_ahead() {
   steps_.sign(signature_, digest_);
   steps_.publish();

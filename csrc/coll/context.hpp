@@ -102,6 +102,7 @@ class Context final : public Lookout {
   std::uint64_t told() const { return told_; }  ///< of all on leaders, elsewhere of this rank's node
   /// Of all on any rank; nothing while the leader of its node is still meeting the others.
   std::optional<std::uint64_t> told_by_all() const;
+  std::uint64_t await_told();  ///< the same; waits for that leader
 
   /// Begin and end of messages to and from ranks of other nodes.
   Wire::Request isend(const Outgoing& parcel, Wire::Form form = Wire::Form::kWhole) {

@@ -46,6 +46,7 @@ StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, co
       reference_(reference),
       report_(report),
       chooser_(pieces, plan, options),
+      named_(options.codec),
       far_(options.far) {
   if (far_) far_frames_.emplace(*far_, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
 }
@@ -92,8 +93,7 @@ const CodecRow* StreamCodec::codec_for(const Piece& piece) const {
     return found == chosen_.end() ? nullptr : found->second;
   }
   const Datatype type = which.delta ? delta_type(which.type) : which.type;
-  const bool fits = options_.codec && options_.codec->takes(type) && (!options_.codec->lossy || which.lossy);
-  return fits ? options_.codec : nullptr;
+  return named_ && named_->takes(type) && (!named_->lossy || which.lossy) ? named_ : nullptr;
 }
 
 bool StreamCodec::encodes() const {
@@ -172,7 +172,7 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
   FrameExpectation expected{
       static_cast<std::uint8_t>(collective_),          sequence_, plan_.bytes(), reference_, f.first,
       static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks};
-  expected.codecs = options_.automatic ? codecs_of_auto() : options_.codec ? bit_of(options_.codec->id) : 0;
+  expected.codecs = options_.automatic ? codecs_of_auto() : named_ ? bit_of(named_->id) : 0;
   return FrameReader(message, expected);
 }
 

@@ -73,6 +73,10 @@ class StreamCodec {
   void round_far(std::size_t frame, Bytes residual, double factor, bool replaces);
   /// Whether the device has all codecs that were chosen, and all tensors.
   bool is_for_device() const;
+  /// Whether the codec that was asked for is only on devices: nothing else will do then, on any rank that encodes or
+  /// decodes, or all use what stands in for it.
+  bool needs_device() const { return named_ && named_->stand_in; }
+  void stand_in() { named_ = named_->stand_in; }
   /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
   void decode_far(bool on) { decodes_far_ = on; }
   /// The order in which frames will be encoded; else that of their numbers. Of others nothing is encoded ahead.
@@ -101,6 +105,7 @@ class StreamCodec {
   StreamReport& report_;
   StreamChooser chooser_;
   Choices chosen_;
+  const CodecRow* named_;  // asked for, or what stands in for it; null: none, or automatic
   std::map<CodecId, std::uint64_t> encoded_bytes_;
   FarMemory* far_;
   std::optional<FarFrames> far_frames_;

@@ -29,7 +29,7 @@ std::vector<std::byte> decoded(const CodecRow& codec, Datatype type, ConstBytes 
 int main() {
   if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
   for (const CodecRow* codec : codec_rows()) {
-    if (!codec->why_not().empty()) continue;
+    if (codec->stand_in || !codec->why_not().empty()) continue;
     int gained = 0;
     for (Datatype type : kAllTypes)
       for (Fill fill : kAllFills) {

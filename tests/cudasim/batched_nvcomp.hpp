@@ -12,5 +12,6 @@ inline bool has_batched_nvcomp() {
   accdp::set_nvcomp_directory(CUDASIM_NVCOMP_DIR);
   CHECK(accdp::nvcomp::batched_lz4().why_not.empty());
   CHECK(accdp::nvcomp::batched_bitcomp().why_not.empty());
+  CHECK(accdp::nvcomp::batched_ans().why_not.empty());
   return true;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/ranges.hpp"
+#include "batched_nvcomp.hpp"
 #include "codec_data.hpp"
 #include "device_checks.hpp"
 #include "process_wire.hpp"
@@ -72,6 +73,7 @@ bool is_far(int rank, int which) {
 }
 
 bool g_shares = true;  // whether the ranks of a node reach each other's devices
+bool g_has_nvcomp = false;
 
 /// Whether a rank encodes on its device: all of its node do, if there are other nodes.
 bool works_on_device(const Topology& t, int which) {
@@ -195,6 +197,30 @@ void automatic(const Gpu& gpu, int which) {
   }
 }
 
+/// ans travels where all ranks work on their devices; else all use what stands in for it.
+void on_devices_only(const Gpu& gpu, int which) {
+  Group& group = gpu.group;
+  const Topology& t = group.topology();
+  if (t.nodes() == 1) return;
+  bool all_far = true;
+  for (int rank = 0; rank < t.size(); ++rank)
+    all_far &= is_far(rank, which) && (g_shares || t.leader(t.node_of(rank)) == rank);
+  for (const std::size_t count : {std::size_t{60'000}, std::size_t{200'000}}) {
+    const Given given = given_by(group.rank(), Datatype::kF32, Kind::kSparse, count, {count - 7, 7});
+    Given wanted = given, mine = given;
+    const StreamOptions options = stream_options("ans", 8192, "");
+    const StreamReport near = allreduce_near(group, wanted, ReduceOp::kSum, options);
+    const bool far = is_far(group.rank(), which);
+    const StreamReport report =
+        far ? allreduce_far(gpu, mine, ReduceOp::kSum, options) : allreduce_near(group, mine, ReduceOp::kSum, options);
+    CHECK(mine.values == wanted.values);
+    if (!t.is_leader()) continue;  // others may have no part of the wire
+    CHECK(near.codec == "fpk");
+    CHECK(report.codec == (all_far ? "ans" : "fpk"));
+    CHECK(report.codec_place == (works_on_device(t, which) ? "device" : "host"));
+  }
+}
+
 void everything_reduced(Group& group) {
   cudasim::set_jitter(5);
   Gpu gpu(group);
@@ -203,6 +229,7 @@ void everything_reduced(Group& group) {
     bounded(gpu, which);
     relative(gpu, which);
     automatic(gpu, which);
+    if (g_has_nvcomp) on_devices_only(gpu, which);
   }
   CHECK(cudasim::late_loads() == 0);
   CHECK(await_readers(std::chrono::seconds(10)));  // what they read of each other's pools, they say
@@ -250,6 +277,7 @@ void ranges() {
 
 int main() {
   ranges();
+  g_has_nvcomp = has_batched_nvcomp();
   set_setting("ACCDP_CACHE_DIR", "-");
   CHECK(run_ranks(2, everything_reduced));  // one node: nothing is encoded
   CHECK(run_processes_on_nodes({0, 1}, everything_reduced));
@@ -263,6 +291,7 @@ int main() {
     cudasim::set_peer_access(false);
     Gpu gpu(group);
     exact(gpu, 0);
+    if (g_has_nvcomp) on_devices_only(gpu, 0);
   }));
   failure(0, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 30); }, "cudaErrorLaunchFailure");
   // The first two allocations are the test's own.

@@ -1,4 +1,4 @@
-// Compressed broadcasts of tensors in device memory: encoded and decoded there where the codec is fpk, qpk, lz4 or
+// Compressed broadcasts of tensors in device memory: encoded and decoded there where the codec is fpk, qpk, ans, lz4 or
 // bitcomp, in groups whose other ranks may hold theirs in host memory.
 #include <cmath>
 #include <cstring>
@@ -94,6 +94,17 @@ std::vector<Tensor> tensors_of(std::size_t count, bool is_far, bool is_filled) {
 
 bool is_far(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
 
+/// Whether this rank encodes or decodes, and what with where the codec asked for is only on devices.
+bool is_coded_at(const Topology& t, int rank, int root) {
+  return t.nodes() == 1 || t.leader(t.node_of(rank), root) == rank;
+}
+std::string codec_used(const Topology& t, const std::string& asked, int root, int which) {
+  if (asked != "ans") return asked;
+  for (int rank = 0; rank < t.size(); ++rank)
+    if (is_coded_at(t, rank, root) && !is_far(rank, which)) return "fpk";
+  return "ans";
+}
+
 void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, std::size_t chunk) {
   const StreamOptions options = stream_options(codec, chunk, algorithm);
   const Group& group = gpu.group;
@@ -104,10 +115,13 @@ void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, 
       const StreamReport report = bcast(gpu, mine, root, options);
       const std::vector<Tensor> wanted = tensors_of(count, far, true);
       for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i].values);
-      const bool decodes = group.topology().nodes() == 1 ? group.size() > 1 : group.topology().nodes() == group.size();
+      const Topology& t = group.topology();
+      const bool by_message = std::string(algorithm) == "p2p_compressed";
+      if (count == 30'000 && std::string(codec) == "ans" && is_coded_at(t, group.rank(), root))
+        CHECK(report.codec == (by_message ? "fpk" : codec_used(t, codec, root, which)));
+      const bool decodes = t.nodes() == 1 ? group.size() > 1 : t.nodes() == group.size();
       const bool is_for_devices = std::string(codec) == "fpk" || g_nvcomp.contains(codec);
-      if (count == 30'000 && is_for_devices && std::string(algorithm) != "p2p_compressed" &&
-          (decodes || (group.rank() == root && group.topology().nodes() > 1)))
+      if (count == 30'000 && is_for_devices && !by_message && (decodes || (group.rank() == root && t.nodes() > 1)))
         CHECK(report.codec_place == (far ? "device" : "host"));
     }
 }
@@ -205,6 +219,10 @@ void everything_encoded(Group& group) {
     for (const std::string& codec : g_nvcomp) exact(gpu, codec.c_str(), "chain", which, 16384);
     for (bool takes : {false, true}) bounded(gpu, which, takes, takes);
     for (const char* codec : {"fpk", "zhuff", "auto"}) differences(gpu, codec, which, 16384);
+    if (g_nvcomp.contains("ans")) {
+      exact(gpu, "ans", "p2p_compressed", which, 16384);
+      differences(gpu, "ans", which, 16384);
+    }
   }
   same_wire(gpu);
   CHECK(cudasim::late_loads() == 0);
@@ -224,7 +242,7 @@ void failure(int failing, const std::function<void()>& inject, const char* text)
 }
 
 int main() {
-  if (has_batched_nvcomp()) g_nvcomp = {"lz4", "bitcomp"};
+  if (has_batched_nvcomp()) g_nvcomp = {"lz4", "bitcomp", "ans"};
   for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
   run_nodes({0, 1, 2}, everything_encoded);
   run_nodes({0, 0, 1, 1}, everything_encoded);

@@ -25,9 +25,12 @@ from accdp_comm import (
     UsageError,
     _core,
     bcast_compressed,
+    nvcomp,
     relative,
     settings,
 )
+
+NO_ANS = nvcomp.missing_codecs().get("ans", "")
 
 # -- one tensor, exactly ---------------------------------------------------------------------------------------------
 
@@ -353,6 +356,25 @@ def test_async_time_out_is_told_by_wait(comm):
             with pytest.raises(PeerTimeout, match=r"bcast_compressed #1 Timed out after 1 s .* rank 1 "):
                 work.wait(float("inf"))
         comm.Barrier()
+
+
+@pytest.mark.skipif(bool(NO_ANS), reason=NO_ANS)
+@pytest.mark.parametrize("algorithm", ["chain", "p2p_compressed"])
+def test_a_codec_of_gpus_has_a_stand_in(comm, topology, algorithm):
+    """Of memory of the host `ans` makes what `fpk` would, and leaves what that does not take."""
+    with (
+        settings.override(topology=topology, bcast_algorithm=algorithm),
+        Communicator(comm, timeout_s=60) as world,
+    ):
+        for dtype, codec in ((np.float32, "fpk"), (np.int64, "none")):
+            for root in range(world.size):
+                wanted = (np.arange(50_000) % 7 + root).astype(dtype)
+                mine = wanted.copy() if world.rank == root else np.zeros_like(wanted)
+                result = bcast_compressed(mine, root, group=world, codec="ans")
+                assert np.array_equal(mine, wanted)
+                assert result.codec in (codec, "none") and result.codec_place == "host"
+                # Ranks that only get it from a mate say "none".
+                assert world.allgather(np.array([result.codec == codec])).any()
 
 
 # -- ranks that disagree ---------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from pathlib import Path
 import jobs
 import pytest
 
-from accdp_comm import _core
+from accdp_comm import _core, nvcomp
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
 import gpu_table  # noqa: E402
+
+ANS = [codec for codec in ("ans",) if codec not in nvcomp.missing_codecs()]
 
 
 def test_a_machine_without_gpu_is_told(tmp_path):
@@ -47,7 +49,7 @@ def test_ranks_check_and_measure(tmp_path):
     # 107 reductions that there are, of 5 calls each; torch refuses products of complex numbers.
     assert {who: one["calls"] for who, one in reductions.items()} == {"Communicator": 535, "torch backend": 525}
     assert all(one["datatypes"] == 17 and "not_done" not in one for one in reductions.values())
-    ways = [f"compressed {codec}" for codec in ("none", "fpk", "qpk")]
+    ways = [f"compressed {codec}" for codec in ("none", "fpk", *ANS, "qpk")]
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
@@ -82,8 +84,9 @@ def test_apart(without_gpu):
     assert "failed" not in found, found["failed"]
     assert (found["ranks"], found["topology"], found["mps"]) == (2, "0,1", False)
     rows = [row for row in found["rows"] if row["what"].startswith("compressed ")]
-    assert [row["what"] for row in rows] == ["compressed none", "compressed fpk", "compressed qpk"]
+    assert [row["what"] for row in rows] == [f"compressed {codec}" for codec in ("none", "fpk", *ANS, "qpk")]
     assert all(row["ratio"] >= 1 and row["codec_place"] == "host" for row in rows)
+    assert all(row["codec"] in ("none", "fpk", "qpk") for row in rows)  # no GPU: fpk stands in for ans
 
 
 def test_many_ranks(without_gpu):
@@ -195,12 +198,13 @@ def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
     has = type("DeviceCodec", (), {"has": staticmethod(lambda codec, dtype: codec in gpu_codecs.SAME_BYTES)})
     monkeypatch.setattr(gpu_codecs._core, "DeviceCodec", has, raising=False)
     monkeypatch.setattr(gpu_codecs.nvcomp, "find_directory", lambda: None)
+    monkeypatch.setattr(gpu_codecs.nvcomp, "device_codecs", lambda: ([], "nvCOMP is not installed"))
     monkeypatch.setattr(gpu_codecs, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["gpu_codecs.py", "--out", str(out), "--cache", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         gpu_codecs.main()
     rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 3 * len(gpu_codecs.CODECS) * len(gpu_codecs.TYPES)
+    assert len(rows) == 3 * (len(gpu_codecs.CODECS) + len(gpu_codecs.gpu_nvcomp.CODECS)) * len(gpu_codecs.TYPES)
     first = [{"codec": codec, "dtype": dtype} for codec in ("fpk", "lz4") for dtype in ("float32", "float16")]
     first[0] |= {"ratio": 2.0}
     first[1] |= {"ratio": 2.0, "failed": "AssertionError: chunk 3 is not what the host writes"}
@@ -208,7 +212,7 @@ def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
     first[3] |= {"skipped": "nvCOMP is not installed"}
     assert [rows[i] for i in (0, 2, 6, 8)] == [{**row, "data": "weights"} for row in first]
     monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
-    with pytest.raises(SystemExit, match="2 of 12 rows failed"):
+    with pytest.raises(SystemExit, match="2 of 21 rows failed"):
         gpu_codecs.main()
     assert gpu_table.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
 
@@ -439,6 +443,6 @@ def test_broadcast_between_hosts(tmp_path):
         pytest.skip(found["skipped"])
     assert "failed" not in found, found
     assert [(row["link_gbit"], row["codec"]) for row in found["rows"]] == [
-        (gbit, codec) for gbit in (10, 25) for codec in ("none", "fpk", "auto", "auto")
+        (gbit, codec) for gbit in (10, 25) for codec in ("none", "fpk", *ANS, "auto", "auto")
     ]
     assert all(row["s"] > 0 and row["wire_bytes"] > 0 for row in found["rows"])

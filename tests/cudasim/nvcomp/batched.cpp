@@ -1,6 +1,7 @@
 // nvCOMP's batched functions on the simulated device: a library of the name of nvCOMP's, whose work on a stream is done
 // by nvCOMP's host functions, which the process has opened before (batched_nvcomp.hpp). What a GPU would not take is
 // refused with nvCOMP's status for it, and temporary memory is written over, so that too little of it is found.
+// nvCOMP has no host functions for ANS: here a stream of it is an LZ4 block behind a head that says what it is of.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -11,12 +12,15 @@
 
 namespace {
 
+using accdp::nvcomp::AnsCompression;
+using accdp::nvcomp::AnsDecompression;
+using accdp::nvcomp::AnsType;
 using accdp::nvcomp::BitcompCompression;
 using accdp::nvcomp::BitcompDecompression;
 using accdp::nvcomp::Lz4Compression;
 using accdp::nvcomp::Lz4Decompression;
 
-constexpr int kSuccess = 0, kCannotDecompress = 12, kTooSmall = 15, kMisaligned = 17, kCudaError = 1000;
+constexpr int kSuccess = 0, kInvalid = 10, kCannotDecompress = 12, kTooSmall = 15, kMisaligned = 17, kCudaError = 1000;
 
 int enqueue(const char* call, void* stream, void* room, std::size_t room_bytes, std::function<void()> work) {
   const auto with_room = [=] {
@@ -62,6 +66,42 @@ int decompress_bitcomp(const void* in, std::size_t in_bytes, void* out, std::siz
   return accdp::nvcomp::bitcomp().uncompress(plan.raw, in, out) == 0 ? kSuccess : kCannotDecompress;
 }
 
+int lz4_room(std::size_t bytes) { return static_cast<int>(bytes + bytes / 255 + 16); }
+
+struct AnsHead {
+  static constexpr std::uint64_t kMagic = 0x534e412064656d61;
+  std::uint64_t magic;
+  AnsType type;
+  std::uint32_t bytes;
+};
+
+int ans_width(AnsType type) { return type == AnsType::kF32 ? 4 : type == AnsType::kHalves ? 2 : 1; }
+
+int compress_ans(AnsType type, const void* in, std::size_t bytes, void* out, std::size_t* out_bytes) {
+  if (!is_aligned(in, 16) || !is_aligned(out, 16) || bytes % ans_width(type)) return kMisaligned;
+  const AnsHead head{AnsHead::kMagic, type, static_cast<std::uint32_t>(bytes)};
+  std::memcpy(out, &head, sizeof head);
+  const int stored = accdp::nvcomp::lz4().compress_fast(
+      static_cast<const char*>(in), static_cast<char*>(out) + sizeof head, static_cast<int>(bytes), lz4_room(bytes), 1);
+  *out_bytes = sizeof head + static_cast<std::size_t>(stored);
+  return stored > 0 ? kSuccess : kTooSmall;
+}
+
+int decompress_ans(AnsType type, const void* in, std::size_t in_bytes, void* out, std::size_t most_bytes,
+                   std::size_t* out_bytes) {
+  if (!is_aligned(in, 16) || !is_aligned(out, 16)) return kMisaligned;
+  AnsHead head{};
+  if (in_bytes < sizeof head) return kCannotDecompress;
+  std::memcpy(&head, in, sizeof head);
+  if (head.magic != AnsHead::kMagic || (type != AnsType::kAsEncoded && type != head.type)) return kCannotDecompress;
+  const int bytes =
+      accdp::nvcomp::lz4().decompress_safe(static_cast<const char*>(in) + sizeof head, static_cast<char*>(out),
+                                           static_cast<int>(in_bytes - sizeof head), static_cast<int>(most_bytes));
+  if (bytes < 0 || static_cast<std::uint32_t>(bytes) != head.bytes) return kCannotDecompress;
+  *out_bytes = head.bytes;
+  return kSuccess;
+}
+
 }  // namespace
 
 extern "C" {
@@ -73,7 +113,7 @@ int nvcompGetProperties(std::uint32_t* properties) {
 }
 
 int nvcompBatchedLZ4CompressGetMaxOutputChunkSize(std::size_t bytes, Lz4Compression, std::size_t* most) {
-  *most = bytes + bytes / 255 + 16;
+  *most = static_cast<std::size_t>(lz4_room(bytes));
   return kSuccess;
 }
 int nvcompBatchedLZ4CompressGetTempSize(std::size_t, std::size_t, Lz4Compression, std::size_t* room, std::size_t all,
@@ -111,6 +151,37 @@ int nvcompBatchedLZ4DecompressAsync(const void* const* in, const std::size_t* in
       statuses[i] = bytes >= 0 ? kSuccess : kCannotDecompress;
       if (bytes >= 0) out_bytes[i] = static_cast<std::size_t>(bytes);
     }
+  });
+}
+
+int nvcompBatchedANSCompressGetMaxOutputChunkSize(std::size_t bytes, AnsCompression how, std::size_t* most) {
+  *most = sizeof(AnsHead) + static_cast<std::size_t>(lz4_room(bytes));
+  return how.type == AnsType::kAsEncoded ? kInvalid : kSuccess;
+}
+int nvcompBatchedANSCompressGetTempSize(std::size_t, std::size_t, AnsCompression, std::size_t* room, std::size_t,
+                                        void*) {
+  *room = 0;
+  return kSuccess;
+}
+int nvcompBatchedANSCompressAsync(const void* const* in, const std::size_t* in_bytes, std::size_t, std::size_t chunks,
+                                  void* room, std::size_t room_bytes, void* const* out, std::size_t* out_bytes,
+                                  AnsCompression how, int* statuses, void* stream) {
+  return enqueue(__func__, stream, room, room_bytes, [=] {
+    for (std::size_t i = 0; i < chunks; ++i)
+      statuses[i] = compress_ans(how.type, in[i], in_bytes[i], out[i], out_bytes + i);
+  });
+}
+int nvcompBatchedANSDecompressGetTempSize(std::size_t, std::size_t, AnsDecompression, std::size_t* room, std::size_t,
+                                          void*) {
+  *room = 0;
+  return kSuccess;
+}
+int nvcompBatchedANSDecompressAsync(const void* const* in, const std::size_t* in_bytes, const std::size_t* most_bytes,
+                                    std::size_t* out_bytes, std::size_t chunks, void* room, std::size_t room_bytes,
+                                    void* const* out, AnsDecompression how, int* statuses, void* stream) {
+  return enqueue(__func__, stream, room, room_bytes, [=] {
+    for (std::size_t i = 0; i < chunks; ++i)
+      statuses[i] = decompress_ans(how.type, in[i], in_bytes[i], out[i], most_bytes[i], out_bytes + i);
   });
 }
 

@@ -17,6 +17,8 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
              without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
+  killed     bench/gpu_kill.py: a rank is killed with work of its GPU under way
+  one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   sanitizer_nodes  the checks of nodes under compute-sanitizer
 A step's limit is there for one that hangs, so that reaching it is a failure, but for compute-sanitizer and more than 2
@@ -51,6 +53,7 @@ PROBE = Path(__file__).with_name("gpu_probe.py")
 MEMORY = Path(__file__).with_name("gpu_memory.py")
 CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
+KILL = Path(__file__).with_name("gpu_kill.py")
 NCCL_SHARES_GPUS = (2, 30, 3)
 SMI = "driver_version,uuid,compute_mode"
 CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
@@ -307,6 +310,20 @@ def apart(mps: bool) -> dict:
     return ranks_on_one_gpu(2, mps, "", ["--compressed"], ACCDP_TOPOLOGY="0,1") | {"topology": "0,1"}
 
 
+def one_connection(mps: bool) -> dict:
+    """Check 2 ranks whose streams share one queue of the device each, with which some people train."""
+    few = ["--most-bytes", "4096", "--most-elements", "1000"]
+    return ranks_on_one_gpu(2, mps, "", few, CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+
+def rank_killed() -> dict:
+    """Kill a rank with work under way; not under MPS, whose server and other clients that may take along."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        out = Path(folder, "killed.json")
+        ended = run([sys.executable, str(KILL), "--out", str(out)], 120)
+        return kept(out) | ended.trouble()
+
+
 def between_hosts() -> dict:
     """Broadcast compressed device memory over limited links of network namespaces."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -399,6 +416,8 @@ def main() -> int:
     step("nodes", lambda: over_nodes(works))
     more_ranks(works, keep_run)
     step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
+    step("killed", rank_killed)
+    step("one_connection", lambda: one_connection(works))
     step("hosts", between_hosts)
     step("sanitizer_nodes", sanitizer_over_nodes)
     print(table(found))

@@ -32,7 +32,7 @@ def table(found: dict) -> str:
     bandwidth = found["machine"]["copy_bytes_per_s"]
     heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    steps = [found[step] for step in ("nodes", "apart", "nccl") if "rows" in found.get(step, {})]
+    steps = [found[step] for step in ("nodes", "apart", "nccl", "one_connection") if "rows" in found.get(step, {})]
     for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
         lines += [f"{with_mps:<4}{run_['ranks']:>6}  {line}" for line in what_is_missing(run_)]
@@ -49,7 +49,7 @@ def table(found: dict) -> str:
                 peers = times.get((f"{what.removesuffix(' torch')} {peer}", nbytes))
                 line += f"{peers / taken:8.1f}" if peers else " " * 8
             if note := notes.get((what, nbytes)):
-                line += f"  {note['ratio']:.2f}x on the {note['codec_place']}"
+                line += f"  {note['ratio']:.2f}x, {note['codec']} on the {note['codec_place']}"
             lines.append(line.rstrip())
         lines += [f"{'':<12}{line}" for line in table_of_overlap(run_.get("overlap", {}))]
         if run_["rows"]:
@@ -57,6 +57,7 @@ def table(found: dict) -> str:
     if most := max((run_.get("gloo_most_bytes", 0) for run_ in found["runs"]), default=0):
         lines.append(f"x Gloo: up to {most >> 20} MiB, above which it is not timed")
     lines += [*table_of_probe(found.get("probe", {})), *table_of_memory(found.get("memory", {}))]
+    lines += table_of_deaths(found.get("killed", {}))
     return "\n".join([*lines, *table_of_hosts(found.get("hosts", {})), *table_of_codecs(found.get("codecs", {}))])
 
 
@@ -94,13 +95,24 @@ def table_of_memory(memory: dict) -> list[str]:
     return lines
 
 
+def table_of_deaths(killed: dict) -> list[str]:
+    """Say what became of a rank whose mate was killed."""
+    lines = [f"rank killed: {line}" for line in what_is_missing(killed)]
+    for row in killed.get("rows", []):
+        told = "; ".join(what_is_missing(row)) or f"told {row['noticed_s']:.1f} s later"
+        end = "still there" if row["ended"] == "killed" else f"ended with {row['ended']}"
+        lines.append(f"rank killed, the other leaves by {row['way']}: {told}; {end} after {row['ended_s']:.1f} s")
+    return lines
+
+
 def table_of_hosts(hosts: dict) -> list[str]:
     """Lay out what the broadcasts between hosts took."""
     lines = [f"between hosts: {line}" for line in what_is_missing(hosts)]
     for row in hosts.get("rows", []):
-        codec = row["codec"] + (" of differences" if row["reference"] else "")
+        used = f" ({row['used']})" if row["used"] != row["codec"] else ""
+        codec = row["codec"] + used + (" of differences" if row["reference"] else "")
         ratio, speed = row["logical_bytes"] / row["wire_bytes"], row["logical_bytes"] / row["s"] / 1e9
-        lines.append(f"{row['link_gbit']:>4} Gbit/s  {codec:<22}{ratio:>7.2f}x{speed:>8.2f} GB/s")
+        lines.append(f"{row['link_gbit']:>4} Gbit/s  {codec:<28}{ratio:>7.2f}x{speed:>8.2f} GB/s")
     return lines
 
 

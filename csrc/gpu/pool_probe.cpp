@@ -1,13 +1,14 @@
-// Whether events of other processes hold a rank's streams back. Three rounds on the same events. In each every rank
-// writes a number of its own and of the round into its slot and records its event; another stream of each rank waits
-// for the others' events and reads their numbers.
-//   1. Nobody is held back. What an event may remember of it when it is recorded anew is that it was done.
-//   2. The host holds back the stream of the group's first rank, in front of what it writes. The others must still wait
-//      when everybody has looked, and find the new number once it goes on.
-//   3. The same with the second rank, so that the first has seen it, too.
-// In 2 and 3 that event is all that can keep the others waiting: nothing of their own is, with which the stream that
-// reads may share a queue of the device. A driver under which events of other processes cannot be used says so, or lets
-// the reads through. The steps between ranks are taken whatever fails, or the ranks would lose step. Takes 100 ms.
+// Whether events of other processes hold a rank's streams back, and no longer than they should. Rounds on the same
+// events; in each every rank writes a number of its own and of the round into its slot and records its event, and
+// another stream of each rank waits for the others' events and reads their numbers.
+//   First: nobody is held back. What an event may remember of it when it is recorded anew is that it was done.
+//   Then, for two ranks of each GPU, so that every rank sees it of every GPU: the host holds back that rank's stream,
+//   in front of what it writes. The others must still wait when everybody has looked. Then the rank records its event
+//   anew, behind another hold; the first hold ends, and the others must find the new number, because what they wait for
+//   is the event as it was when they were told to wait.
+// The event is all that can keep the others waiting: nothing of their own is, with which the stream that reads may
+// share a queue of the device. A driver under which events of other processes cannot be used says so, or lets the reads
+// through, or never. The steps between ranks are taken whatever fails, or the ranks would lose step. Takes 100 ms.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -24,11 +25,13 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kProbeBytes = 4 << 10;
-constexpr int kProbeRounds = 3, kProbeLooks = 25;
-constexpr std::chrono::milliseconds kProbeRest{2};
+constexpr int kLooks = 50, kLeastLooks = 5;  // of all rounds together, of each
+constexpr std::chrono::milliseconds kRest{2};
+constexpr std::chrono::seconds kMostLate{2};  // of what nothing should hold back
+constexpr int kMostRanks = 32;
 
-/// What a rank of the node writes in a round: another number for each of up to 84 ranks.
-int number_of(int rank, int round) { return 1 + kProbeRounds * rank + round; }
+/// What a rank of the node writes in a round: not what any rank does in the same, nor itself in another.
+std::byte number_of(int rank, int round) { return static_cast<std::byte>(1 + (rank + kMostRanks * round) % 255); }
 
 /// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By itself it
 /// opens, too: the driver may have the thread that would open it wait for the stream.
@@ -58,6 +61,7 @@ class Gate {
     opened_.wait_for(lock, kMostClosed, [&] { return is_open_; });
   }
   static constexpr std::chrono::seconds kMostClosed{5};
+  static_assert(kMostClosed > kMostLate);
 
   cudaStream_t stream_;
   std::mutex mutex_;
@@ -89,11 +93,27 @@ std::string Pool::first_trouble(Context& c, const std::string& mine) {
   return {};
 }
 
+/// Which ranks of a group are held back, one after the other; ranks of the node know of all groups.
+std::vector<int> Pool::held_in_probe(int group) const {
+  std::vector<int> held;
+  if (groups_.members(group).size() < 2) return held;
+  for (int gpu = 0; gpu < gpus_.count(); ++gpu) {
+    int of_this = 0;
+    for (int rank : gpus_.members(gpu))
+      if (groups_.of(rank) == group && of_this++ < 2) held.push_back(rank);
+  }
+  return held;
+}
+
 std::string Pool::probe_events(Context& c) {
   const std::vector<int>& mates = groups_.mates();
   const std::size_t bytes = std::min(slot_bytes_, kProbeBytes);
   auto probe = std::make_unique<Probe>();
-  Gate gate(stream());
+  Gate gate(stream()), second_gate(stream());
+  const std::vector<int> held_ranks = held_in_probe(groups_.mine());
+  std::size_t holds = 0;  // of the group with most, since all ranks of the node take the same steps
+  for (int group = 0; group < groups_.count(); ++group) holds = std::max(holds, held_in_probe(group).size());
+  const int looks = std::max(kLeastLooks, kLooks / static_cast<int>(std::max<std::size_t>(holds, 1)));
   std::string trouble;
   const auto attempt = [&](auto work) {
     try {
@@ -110,7 +130,7 @@ std::string Pool::probe_events(Context& c) {
       probe->sent = PinnedBuffer(bytes);
       probe->seen = PinnedBuffer(bytes * c.local_size());
     }
-    std::memset(probe->sent.data(), number_of(me_, round), bytes);
+    std::memset(probe->sent.data(), std::to_integer<int>(number_of(me_, round)), bytes);
     std::memset(probe->seen.data(), 0, bytes * c.local_size());
     if (is_held) gate.close();
     copy_async(base(me_) + half(step_) * slot_bytes_, probe->sent.data(), bytes, stream());
@@ -122,45 +142,58 @@ std::string Pool::probe_events(Context& c) {
       wait_for(probe->reader.get(), published_[half(step_)][rank]);
       copy_async(probe->seen.data() + rank * bytes, slot(rank), bytes, probe->reader.get());
     }
-    for (int look = 0; held >= 0 && held != me_ && look < kProbeLooks; ++look) {
+    for (int look = 0; held >= 0 && held != me_ && look < looks; ++look) {
       if (!is_busy(probe->reader.get())) {
         trouble = "an event of " + name(held) + " did not hold a stream back";
         return;
       }
-      std::this_thread::sleep_for(kProbeRest);
+      std::this_thread::sleep_for(kRest);
     }
   };
-  const auto compare = [&](int round) {
-    if (!outlast(wait_for_work_of(processes_), has_read)) {
-      trouble = "a rank is gone";
-      return;
+  const auto go_on = [&](int held) {
+    if (held == me_) {
+      second_gate.close();
+      record(exports_.published[half(step_)], stream());
     }
+    gate.open();
+    const auto limit = Clock::now() + kMostLate;
+    const auto has_read_or_is_late = [&] { return has_read() || Clock::now() > limit; };
+    if (!outlast(wait_for_work_of(processes_), has_read_or_is_late))
+      trouble = "a rank is gone";
+    else if (!has_read())
+      trouble = "an event of " + name(held) + ", recorded anew, held back what had waited for it before";
+  };
+  const auto compare = [&](int round) {
     synchronize(probe->reader.get());
     synchronize(stream());
     for (int rank : mates) {
       const std::byte *const begin = probe->seen.data() + rank * bytes, *const end = begin + bytes;
-      const auto wanted = static_cast<std::byte>(number_of(rank, round));
-      if (rank != me_ && std::count(begin, end, wanted) != end - begin)
+      if (rank != me_ && std::count(begin, end, number_of(rank, round)) != end - begin)
         trouble = "an event of " + name(rank) + " came before what it stands for";
     }
   };
   // Afterwards nothing may wait any more, however this ends: freeing what is used waits for it.
   const auto settle_probe = [&] {
     gate.open();
+    second_gate.open();
     if (outlast(wait_for_work_of(processes_, true), has_read)) return;
     is_stuck_ = true;
     keep_for_ever(std::move(probe));
   };
   ++step_;  // one half of the slot, and its event, for all rounds
   try {
-    for (int round = 0; round < kProbeRounds && trouble.empty(); ++round) {
-      const int held = round > 0 && mates.size() > 1 ? mates[round - 1] : -1;
+    for (int round = 0; round <= static_cast<int>(holds) && trouble.empty(); ++round) {
+      const bool holds_one = round > 0 && round <= static_cast<int>(held_ranks.size());
+      const int held = holds_one ? held_ranks[round - 1] : -1;
       attempt([&] { write(round, held == me_); });
       trouble = first_trouble(c, trouble);  // nobody waits for an event before it is recorded
       if (!trouble.empty()) break;
       attempt([&] { read(held); });
       c.meet();
+      attempt([&] { go_on(held); });
       gate.open();
+      c.meet();
+      second_gate.open();
       attempt([&] { compare(round); });
       trouble = first_trouble(c, trouble);  // nor writes anew before all have read
     }

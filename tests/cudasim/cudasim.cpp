@@ -134,6 +134,12 @@ cudaError_t export_memory(void* handle, void* memory) {
   return cudaSuccess;
 }
 
+int gpu_of(const void* handle) {
+  Address address;
+  std::memcpy(&address, handle, sizeof address);
+  return address.gpu;
+}
+
 cudaError_t import_memory(void** memory, const void* handle) {
   Address address;
   std::memcpy(&address, handle, sizeof address);

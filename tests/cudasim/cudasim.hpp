@@ -28,8 +28,12 @@ void set_late_reads(int us);
 
 /// Waits on events of other processes do nothing, as if the driver ignored them.
 void ignore_ipc_events(bool ignored);
+/// The same for those of one GPU, by its number among all.
+void ignore_ipc_events_of(int gpu);
 /// Waits on events of other processes are for what was recorded first, as if the driver had not heard of more.
 void keep_ipc_events_stale(bool stale);
+/// Pending waits on events of other processes follow these when they are recorded anew.
+void renew_ipc_waits(bool renewed);
 
 /// Streams of this process take up no more work, as when it is killed with work under way.
 void stop_streams();

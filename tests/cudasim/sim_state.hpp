@@ -56,6 +56,7 @@ cudaError_t release(void* memory);
 /// A handle of 64 bytes, as all of CUDA's are.
 cudaError_t export_memory(void* handle, void* memory);
 cudaError_t import_memory(void** memory, const void* handle);
+int gpu_of(const void* handle);  // what it is of, by its number among all processes
 
 /// What frees memory, or ends an event that several processes have, waits for all work of the process first, as the
 /// real one may.

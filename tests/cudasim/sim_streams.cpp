@@ -38,13 +38,16 @@ struct SimEvent {
   /// Until all work that is under way has done with it: what ends an event of one process only does not wait for that.
   std::shared_ptr<Counters> counters;
   bool is_ours = true, is_shared = false;
+  int gpu = -1;  // of an event of another process
 };
 
 namespace {
 
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<int> g_jitter_us{0};
-std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_streams_are_stopped{false};
+std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false};
+std::atomic<bool> g_streams_are_stopped{false};
+std::atomic<int> g_ignored_gpu{-1};
 
 struct Queues {
   std::recursive_mutex mutex;                          // a stream that queue_of() makes enters itself
@@ -122,7 +125,9 @@ namespace cudasim {
 
 void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
+void ignore_ipc_events_of(int gpu) { g_ignored_gpu = gpu; }
 void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
+void renew_ipc_waits(bool renewed) { g_ipc_waits_are_renewed = renewed; }
 void stop_streams() { g_streams_are_stopped = true; }
 
 void drain_all() {
@@ -214,9 +219,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   const std::shared_ptr<SimEvent::Counters> counters = event->counters;
   std::uint32_t number = counters->recorded.load();
   if (g_ipc_events_are_stale && !event->is_ours) number = std::min<std::uint32_t>(number, 1);
-  const bool ignored = g_ignore_ipc_events && !event->is_ours;
+  const bool ignored = !event->is_ours && (g_ignore_ipc_events || event->gpu == g_ignored_gpu);
+  const bool renewed = !event->is_ours && g_ipc_waits_are_renewed;
   return cudasim::enqueue("cudaStreamWaitEvent", stream, [=] {
     if (!ignored) wait_until_done(*counters, number);
+    while (renewed && counters->done != counters->recorded) wait_until_done(*counters, counters->recorded);
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -238,6 +245,6 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
   SIM_FAULT("cudaIpcOpenEventHandle");
   void* memory;
   if (const cudaError_t code = cudasim::import_memory(&memory, &handle)) return code;
-  *event = new SimEvent{counters_at(static_cast<SimEvent::Counters*>(memory)), false, true};
+  *event = new SimEvent{counters_at(static_cast<SimEvent::Counters*>(memory)), false, true, cudasim::gpu_of(&handle)};
   return cudaSuccess;
 }

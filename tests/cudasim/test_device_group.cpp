@@ -61,6 +61,20 @@ int main() {
   const auto is_stale_on = [](int rank) { return [rank](int me) { cudasim::keep_ipc_events_stale(me == rank); }; };
   run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0 did not hold a stream back)", is_stale_on(1));
   run(3, "shared GPU, ordered by the host (rank 0: an event of rank ", is_stale_on(0));
+  const auto follows_on = [](int rank, bool apart) {
+    return [=](int me) {
+      if (apart) a_gpu_each(me);
+      cudasim::renew_ipc_waits(me == rank);
+    };
+  };
+  run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0, recorded anew, held back", follows_on(1, false));
+  run(2, "shared GPU, ordered by the host (rank 0: an event of rank 1, recorded anew, held back", follows_on(0, false));
+  run(3, "peer GPUs, ordered by the host (rank 2: an event of rank 0, recorded anew, held back", follows_on(2, true));
+  // Of every GPU: here only that of the last rank is not heard of.
+  run(4, "peer GPUs, ordered by the host (rank 0: an event of rank 3 did not hold a stream back)", [](int rank) {
+    a_gpu_each(rank);
+    if (rank != 3) cudasim::ignore_ipc_events_of(3);
+  });
   // A rank that has no other to wait for needs no probe, nor what it takes.
   run(1, "shared GPU, ordered by events",
       [](int) { cudasim::fail_always("cudaHostAlloc", cudaErrorMemoryAllocation); });

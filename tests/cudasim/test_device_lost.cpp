@@ -59,6 +59,44 @@ void after_a_call(const std::function<void(const Gpu&, const Array&)>& call) {
   });
 }
 
+/// Of another group, which the dead rank is not in: its work is behind that of the first.
+void in_another_group() {
+  struct Pids {
+    std::atomic<int> of[3];
+  };
+  Shared<Pids> pids;
+  const Segment segment(2);
+  with_a_death({0, 0, 0}, [&](Group& group, const auto& leave) {
+    const auto stream = [](const Gpu& gpu) { return reinterpret_cast<std::uintptr_t>(gpu.stream()); };
+    pids->of[group.rank()] = getpid();
+    const Gpu gpu(group);
+    const Array data(gpu, Ints(kCount));
+    bcast(gpu, data, 0);
+    std::unique_ptr<Group> other;
+    std::unique_ptr<Gpu> beside;
+    const auto bcast_beside = [&] {
+      DeviceCollectives via{beside->path, kDevice, stream(gpu)};
+      other->bcast(data.bytes(), kType, 0, -1, via);
+    };
+    if (group.rank() != kDead) {
+      const std::vector<Peer> peers{{"host", pids->of[0], 0, 0}, {"host", pids->of[2], 0, 0}};
+      other = std::make_unique<Group>("other", group.rank() / 2, peers, segment.fd(), 30, nullptr);
+      beside = std::make_unique<Gpu>(*other);
+      bcast_beside();
+    }
+    gpu.synchronize();
+    group.barrier();
+    die_later(gpu);
+    bcast(gpu, data, kDead);
+    if (group.rank() == kDead) ::pause();
+    bcast_beside();
+    CHECK_THROWS(beside->path->fetch(kDevice, stream(gpu), {{data.bytes(), true, false}}), PeerDied,
+                 "waits for a device that waits for rank 1 (pid");
+    CHECK(!beside->path->settle());
+    leave();
+  });
+}
+
 void in_the_probe() {
   with_a_death(kOneNode, [](Group& group, const auto& leave) {
     const Gpu gpu(group);
@@ -133,6 +171,7 @@ int main() {
     send_from_device(gpu.group, kDevice, stream(gpu), data.bytes(), kDead, 3, -1);
   });
   after_a_call([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); });
+  in_another_group();
   in_the_probe();
   for (bool deterministic : {false, true}) in_segments(deterministic);
   in_a_compressed_sum();

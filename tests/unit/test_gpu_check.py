@@ -238,14 +238,15 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "memory", lambda mps: {"rows": [{"scene": "MemPool", "skipped": "here"}]})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
-    for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer"):
+    monkeypatch.setattr(gpu_check, "one_connection", lambda mps: run_)
+    for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer", "rank_killed"):
         monkeypatch.setattr(gpu_check, step, lambda: {"skipped": "here"})
     out = tmp_path / "results" / "x.json"
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out)])
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps memory sanitizer codecs apart nodes nccl hosts sanitizer_nodes"
+    steps = "mpi nvcomp probe mps memory sanitizer codecs apart nodes nccl killed one_connection hosts sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]
@@ -333,13 +334,16 @@ def test_table():
     nodes = {"mps": False, "ranks": 4, "topology": "2x2", "device_path": "shared GPU on each of 2 nodes"}
     nodes["rows"] = [rows[0]]
     apart = {**nodes, "ranks": 2, "topology": "0,1", "device_path": "staged: the ranks are on several nodes"}
-    apart["rows"] = [{**rows[0], "what": "compressed fpk", "ratio": 1.17, "codec_place": "device"}]
-    hosts = {"rows": [{"link_gbit": 10, "codec": "fpk", "reference": True, "logical_bytes": 9e9, "wire_bytes": 3e9}]}
-    hosts["rows"][0]["s"] = 2.0
+    apart["rows"] = [{**rows[0], "what": "compressed ans", "ratio": 1.17, "codec": "fpk", "codec_place": "device"}]
+    host = {"link_gbit": 10, "codec": "auto", "used": "fpk", "reference": True, "logical_bytes": 9e9, "s": 2.0}
+    hosts = {"rows": [host | {"wire_bytes": 3e9}]}
+    killed = {"rows": [{"way": "exit", "ended": 0, "ended_s": 0.61, "noticed_s": 0.3, "error": "rank 1 exited"}]}
+    killed["rows"].append({"way": "os._exit", "ended": "killed", "ended_s": 15.0, "failed": "rank 0 got no error"})
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
     codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
     codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
     found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "apart": apart, "hosts": hosts}
+    found["killed"] = killed
     broken = {"codec": "qpk", "dtype": "float16", "data": "zeros", "failed": "why"}
     skipped = [{"codec": "lz4", "dtype": dtype, "data": "zeros", "skipped": "why"} for dtype in ("float16", "float32")]
     found["codecs"] = {"rows": [codec, broken, *skipped], "not_done": "x; ended after 9 s: no time left"}
@@ -354,10 +358,13 @@ def test_table():
     assert lines.pop(5).strip() == "gradients travel after backward only"
     assert lines[5].split() == ["no", "4", "allreduce", "1048576", "2.0", "-"]
     assert lines[6].strip() == "shared GPU on each of 2 nodes"
-    assert lines[7].split() == "no 2 compressed fpk 1048576 2.0 - 1.17x on the device".split()
+    assert lines[7].split() == "no 2 compressed ans 1048576 2.0 - 1.17x, fpk on the device".split()
     assert lines[9].split() == ["yes", "2", "allreduce", "torch", "1048576", "2.0", "0.50", "2.0"]
     assert lines[11] == "x Gloo: up to 64 MiB, above which it is not timed"
-    assert lines[12].split() == ["10", "Gbit/s", "fpk", "of", "differences", "3.00x", "4.50", "GB/s"]
+    assert lines.pop(12) == "rank killed, the other leaves by exit: told 0.3 s later; ended with 0 after 0.6 s"
+    told = "failed: rank 0 got no error; still there after 15.0 s"
+    assert lines.pop(12) == f"rank killed, the other leaves by os._exit: {told}"
+    assert lines[12].split() == "10 Gbit/s auto (fpk) of differences 3.00x 4.50 GB/s".split()
     assert lines[13] == "codecs on the GPU: not done: x; ended after 9 s: no time left"
     assert lines[15].split() == ["fpk", "float32", "weights", "1.17", "100.0", "200.0", "2000.0", "800"]
     assert lines[16].split() == ["qpk", "float16", "zeros", "failed:", "why"]
@@ -430,19 +437,3 @@ def test_the_script_goes_on_without_nvcomp(script, tmp_path, monkeypatch):
     assert errors == "gpu_check.sh: goes on without: nvidia-libnvcomp-cu13\n"
     monkeypatch.setenv("MPICC", "no-such-mpicc")
     assert "python -m pip install --quiet mpich" in script(1)[0]
-
-
-def test_broadcast_between_hosts(tmp_path):
-    """The step `hosts` on host memory, where this machine can make hosts; it says so where not."""
-    out = tmp_path / "hosts.json"
-    command = [sys.executable, str(gpu_check.HOSTS), "--device", "cpu", "--count", "65536", "--out", str(out)]
-    ended = gpu_check.run(command, 100)
-    assert ended.status == 0, ended.said
-    found = json.loads(out.read_text())
-    if "skipped" in found:
-        pytest.skip(found["skipped"])
-    assert "failed" not in found, found
-    assert [(row["link_gbit"], row["codec"]) for row in found["rows"]] == [
-        (gbit, codec) for gbit in (10, 25) for codec in ("none", "fpk", *ANS, "auto", "auto")
-    ]
-    assert all(row["s"] > 0 and row["wire_bytes"] > 0 for row in found["rows"])

@@ -1,9 +1,12 @@
 """The runs of bench/gpu_check.py with MPS and without: what is kept of them, and what counts as a failure."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from accdp_comm import nvcomp
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
@@ -68,3 +71,20 @@ def test_ranks_that_take_turns_have_less_to_do_and_more_time(monkeypatch):
     assert gpu_check.ranks_on_one_gpu(2, mps=False)["failed"] == "why"
     assert [limit_s for _, limit_s in commands] == [200, 200, 100, 90]
     assert ["--most-bytes" in command for command, _ in commands] == [True, True, False, False]
+
+
+def test_broadcast_between_hosts(tmp_path):
+    """The step `hosts` on host memory, where this machine can make hosts; it says so where not."""
+    ans = [codec for codec in ("ans",) if codec not in nvcomp.missing_codecs()]
+    out = tmp_path / "hosts.json"
+    command = [sys.executable, str(gpu_check.HOSTS), "--device", "cpu", "--count", "65536", "--out", str(out)]
+    ended = gpu_check.run(command, 100)
+    assert ended.status == 0, ended.said
+    found = json.loads(out.read_text())
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert "failed" not in found, found
+    assert [(row["link_gbit"], row["codec"]) for row in found["rows"]] == [
+        (gbit, codec) for gbit in (10, 25) for codec in ("none", "fpk", *ans, "auto", "auto")
+    ]
+    assert all(row["s"] > 0 and row["wire_bytes"] > 0 for row in found["rows"])

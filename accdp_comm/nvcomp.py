@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
+import sys
 from pathlib import Path
 
 from . import _core
@@ -12,14 +12,13 @@ from . import _core
 
 def find_directory() -> str | None:
     """Return the folder of libnvcomp.so.* of the package nvidia-libnvcomp, or None where that is not installed."""
-    try:
-        package = importlib.util.find_spec("nvidia.libnvcomp")
-    except ModuleNotFoundError:  # there is no package nvidia at all
-        return None
-    for folder in (package.submodule_search_locations or []) if package else []:
+    # Not by the import system: where another wheel of NVIDIA's makes `nvidia` a package, the folders of the rest are
+    # none of it.
+    for entry in sys.path:
         for name in ("lib64", "lib"):
-            if list(Path(folder, name).glob("libnvcomp.so.*")):
-                return str(Path(folder, name))
+            folder = Path(entry, "nvidia", "libnvcomp", name)
+            if any(folder.glob("libnvcomp.so.*")):
+                return str(folder.resolve())
     return None
 
 

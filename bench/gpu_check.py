@@ -10,16 +10,16 @@ Steps in this order, what matters most first. One that fails is recorded, and th
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
-  sanitizer  the checks on 1 rank under compute-sanitizer
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
   runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
              without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
+  sanitizer  the checks on 1 rank under compute-sanitizer
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
-  killed     bench/gpu_kill.py: a rank is killed with work of its GPU under way
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
+  killed     bench/gpu_kill.py: a rank is killed with work of its GPU under way
   sanitizer_nodes  the checks of nodes under compute-sanitizer
 A step's limit is there for one that hangs, so that reaching it is a failure, but for compute-sanitizer and more than 2
 ranks that take turns without MPS, which may just be slow. All steps together have --seconds: what there was no time for
@@ -43,9 +43,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gpu_table import has_failed, last_line, summary, table
+from gpu_table import has_failed, summary, table
 
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
@@ -69,7 +69,8 @@ ALLOCATORS = {  # scenes of gpu_memory.py: what torch's allocator is told
     "cudaMallocAsync": "backend:cudaMallocAsync",
     "MemPool,CuPy pool,CuPy stream": "",
 }
-FEW = ["--few", "--most-bytes", "4096", "--most-elements", "65537"]  # of 16 ranks
+FEW_ELEMENTS = ["--most-elements", "65537"]
+FEW = ["--few", "--most-bytes", "4096", *FEW_ELEMENTS]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
 
@@ -132,6 +133,15 @@ def end(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
         process.wait(5)
+
+
+def last_json(said: str) -> Any:
+    """Return what a command wrote as JSON, in a line that others may come before and after."""
+    for line in reversed(said.splitlines()):
+        if line.startswith(("{", "[")):
+            with contextlib.suppress(ValueError):
+                return json.loads(line)
+    raise ValueError(f"no JSON in: {said}")
 
 
 def kept(out: Path) -> dict:
@@ -227,7 +237,9 @@ def probe() -> dict:
     for mps in (False, True):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             out = Path(folder, "probe.json")
-            ended = run([*ACCDP, "run", *place(2, mps), str(PROBE), "--out", str(out)], 60)
+            # Not of values under MPS: a stream that waits for one for ever may take the server along.
+            options = ["--no-values"] if mps else []
+            ended = run([*ACCDP, "run", *place(2, mps), str(PROBE), "--out", str(out), *options], 60)
             row = {"mps": mps} | (json.loads(out.read_text()) if out.exists() else {}) | ended.trouble()
         if refused := refusal(row):
             row = {"mps": mps, "skipped" if find_binary() is None else "failed": refused}
@@ -244,7 +256,7 @@ def mpi() -> dict:
         "print(json.dumps({'wheels': wheels} | info.mpi()))"
     )
     ended = run([sys.executable, "-c", program], 60)
-    return ended.trouble() or json.loads(last_line(ended.said))
+    return ended.trouble() or last_json(ended.said)
 
 
 def two_ranks(keep: Callable[[dict], None]) -> str:
@@ -265,13 +277,14 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
     return "works" if found["rows"] else "was not seen to work"
 
 
-def more_ranks(mps: bool, keep: Callable[[dict], None]) -> None:
+def more_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
     """Run 4 and 8 ranks, and 16, of which less is asked; what takes longest and shows least comes last."""
     keep(ranks_on_one_gpu(4, mps))
     if mps:
         keep(ranks_on_one_gpu(8, mps))
     keep(ranks_on_one_gpu(16, mps, "", FEW))
     keep(ranks_on_one_gpu(4 if mps else 8, False))
+    return {"rows": []}  # they are among the runs
 
 
 def beside_nccl(version: str, mps: bool) -> dict:
@@ -312,7 +325,7 @@ def apart(mps: bool) -> dict:
 
 def one_connection(mps: bool) -> dict:
     """Check 2 ranks whose streams share one queue of the device each, with which some people train."""
-    few = ["--most-bytes", "4096", "--most-elements", "1000"]
+    few = ["--most-bytes", str(16 << 20), *FEW_ELEMENTS]  # so long that overlap is looked at, too
     return ranks_on_one_gpu(2, mps, "", few, CUDA_DEVICE_MAX_CONNECTIONS="1")
 
 
@@ -338,7 +351,7 @@ def nvcomp_functions() -> dict:
     ended = run([sys.executable, "-c", program], 60)
     if trouble := ended.trouble():
         return trouble
-    return dict(zip(("device_codecs", "why_not"), json.loads(last_line(ended.said)), strict=True))
+    return dict(zip(("device_codecs", "why_not"), last_json(ended.said), strict=True))
 
 
 def codecs_on_the_gpu() -> dict:
@@ -365,7 +378,7 @@ def sanitizer(launcher: Sequence[str] = (), options: Sequence[str] = (), **envir
 
 def sanitizer_over_nodes() -> dict:
     """The same on the ranks of over_nodes(), and on fewer elements."""
-    return sanitizer([*ACCDP, "run", *place(4, mps=False)], ["--most-elements", "65537"], ACCDP_TOPOLOGY="2x2")
+    return sanitizer([*ACCDP, "run", *place(4, mps=False)], FEW_ELEMENTS, ACCDP_TOPOLOGY="2x2")
 
 
 def main() -> int:
@@ -386,7 +399,7 @@ def main() -> int:
     if ended.status != 0:
         print(f"gpu_check: {ended.said}", file=sys.stderr)
         return 1
-    found: dict = {"machine": json.loads(last_line(ended.said)), "runs": []}
+    found: dict = {"machine": last_json(ended.said), "runs": []}
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:
@@ -407,18 +420,18 @@ def main() -> int:
     step("mpi", mpi)
     step("nvcomp", nvcomp_functions)
     step("probe", probe)
-    found["mps"] = two_ranks(keep_run)
+    step("mps", lambda: two_ranks(keep_run))
     works = found["mps"] == "works"
     step("memory", lambda: memory(works))
-    step("sanitizer", sanitizer)
     step("codecs", codecs_on_the_gpu)
     step("apart", lambda: apart(works))
     step("nodes", lambda: over_nodes(works))
-    more_ranks(works, keep_run)
+    step("more_ranks", lambda: more_ranks(works, keep_run))
+    step("sanitizer", lambda: sanitizer(options=FEW_ELEMENTS))
     step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
-    step("killed", rank_killed)
     step("one_connection", lambda: one_connection(works))
     step("hosts", between_hosts)
+    step("killed", rank_killed)
     step("sanitizer_nodes", sanitizer_over_nodes)
     print(table(found))
     print(summary(found, options.out))

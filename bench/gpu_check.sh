@@ -26,7 +26,7 @@ if ! "${make[@]}" .venv-gpu/stamps/run; then
   [ -x .venv-gpu/bin/python ] || exit 1  # why, has been said
   mpi="" missing=""  # pip installs all or nothing: now one by one
   command -v "${MPICC:-mpicc}" > /dev/null || mpi=requirements/mpi.txt
-  for package in $(sed 's/[=;# ].*//' requirements/build.txt requirements/run.txt $mpi | sort -u); do
+  for package in $(sed 's/[=;# ].*//; s/^setuptools$/&>=77/' requirements/build.txt requirements/run.txt $mpi | sort -u); do
     .venv-gpu/bin/python -m pip install --quiet ${wheels:+--no-index --find-links "$wheels"} "$package" ||
       missing+=" $package"
   done

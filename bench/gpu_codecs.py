@@ -67,7 +67,7 @@ class Pass:
         self.codec, self.type, self.bound = codec, TYPES[dtype], bound
         self.raw = tensor.view(torch.uint8)
         self.worker = _core.DeviceCodec(AT_ONCE, CHUNK)
-        self.room = _core.DeviceCodec.room(codec, CHUNK)
+        self.room = _core.DeviceCodec.room(codec, self.type, CHUNK)
         self.begins = list(range(0, self.raw.numel(), CHUNK))
         self.stored = torch.empty(len(self.begins) * self.room, dtype=torch.uint8, device="cuda")
         self.sizes = torch.zeros(len(self.begins), dtype=torch.int32, device="cuda")

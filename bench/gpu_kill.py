@@ -2,14 +2,16 @@
 
     python bench/gpu_kill.py --out FILE.json
 
-Two ranks on GPU 0, started here, because launchers end the other ranks as well. Rank 1 makes its stream stand still for
-a minute, hands an allreduce over behind that, and is killed. Rank 0's allreduce, and what follows on its stream, then
-waits for work that never comes. Written down is what becomes of rank 0:
-  noticed_s  after the death, until its next call raised; it must be an error that names rank 1, within LIMIT_S
-  error      its text
-  ended      with which status it left in order (`exit`: destroy_process_group and the interpreter's end) or by os._exit
-  ended_s    how long that took; "killed" where it had not ended by then: on a device that waits for ever the driver may
-             not let a process go, which is what "Not cudaFree() ..." in docs/gpu.md is about
+Two ranks on GPU 0, started here, because launchers end the other ranks as well, and without MPS, whose server and other
+clients a killed one may take along. Rank 1 makes its stream stand still for a minute, hands an allreduce over behind
+that, and is killed. Rank 0 hands over its part, and then sends on the same stream: the host waits for the device there,
+for work that never comes. What becomes of it, once for each way of leaving (`exit`: destroy_process_group and the end
+of the interpreter; `os._exit`):
+  noticed_s  after the death, until a call raised; it must be an error that names rank 1, within LIMIT_S
+  error      its text; `in` which call it was; `device_path`: which way data went
+  ended      with which status it ended; "killed" where it had not within LEAVING_S: on a device that waits for ever the
+             driver may not let a process go, which is what docs/gpu.md says of cudaFree()
+  ended_s    how long that took
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ import tempfile
 import time
 from pathlib import Path
 
+STARTING_S = 30.0
 LIMIT_S = 10.0
 LEAVING_S = 15.0  # which includes what the package waits for readers of its memory
 STILL_S = 60.0
 CYCLES_PER_S = 2e9
+BEFORE_DEATH_S = 1.0  # in which rank 1 hands its work over
 WAYS = ("exit", "os._exit")
 
 
@@ -41,21 +45,28 @@ def rank(way: str, device: str, folder: Path) -> None:
     dist.init_process_group("accdp")
     x = torch.ones(1 << 20, device=device)
     dist.all_reduce(x)  # sets up what the ranks share
-    said = folder / "rank0.json"
+    if device != "cpu":
+        torch.cuda.synchronize()
+    dist.barrier()
     if dist.get_rank() == 1:
+        (folder / "dies").write_text(str(time.time() + BEFORE_DEATH_S))
+        signal.setitimer(signal.ITIMER_REAL, BEFORE_DEATH_S)  # whose signal ends it, whatever it waits for
         if device != "cpu":
-            torch.cuda.synchronize()
             torch.cuda._sleep(int(STILL_S * CYCLES_PER_S))
             dist.all_reduce(x)
-        (folder / "dies").write_text(str(time.time()))
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+    found = {"device_path": getattr(dist.group.WORLD._get_backend(torch.device(device)), "device_path", "")}
     try:
-        while True:  # the first is handed over, a later one finds that rank 1 is gone
-            dist.all_reduce(x)
+        found["in"] = "all_reduce"
+        dist.all_reduce(x)
+        found["in"] = "send"
+        dist.send(x, 1)
     except Exception as error:
         died = float((folder / "dies").read_text())
         text = f"{type(error).__name__}: {error}"
-        said.write_text(json.dumps({"noticed_s": time.time() - died, "error": text.splitlines()[0]}))
+        found |= {"noticed_s": time.time() - died, "error": text.splitlines()[0]}
+        (folder / "part").write_text(json.dumps(found))
+        (folder / "part").rename(folder / "rank0.json")
     if way == "os._exit":
         os._exit(0)
     dist.destroy_process_group()
@@ -68,12 +79,20 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+def await_file(path: Path, until: float, process: subprocess.Popen) -> bool:
+    """Wait until the file is there, the process has ended or the time has come."""
+    while not path.exists() and time.time() < until and process.poll() is None:
+        time.sleep(0.02)
+    return path.exists()
+
+
 def scene(way: str, device: str) -> dict:
     """Play it once."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     command = [sys.executable, __file__, "--rank", way, "--device", device]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        where["CUDA_MPS_PIPE_DIRECTORY"] = str(folder / "no-mps")
         ranks = [
             subprocess.Popen(
                 [*command, "--out", name],
@@ -85,28 +104,27 @@ def scene(way: str, device: str) -> dict:
         found: dict = {"way": way}
         said, dies = folder / "rank0.json", folder / "dies"
         try:
-            end = time.monotonic() + 45
-            while not dies.exists() and time.monotonic() < end and ranks[0].poll() is None:
-                time.sleep(0.05)
-            end = time.monotonic() + LIMIT_S
-            while not said.exists() and time.monotonic() < end and ranks[0].poll() is None:
-                time.sleep(0.05)
+            if await_file(dies, time.time() + STARTING_S, ranks[0]):
+                await_file(said, float(dies.read_text() or "inf") + LIMIT_S, ranks[0])
+            was_told = said.exists()
             began = time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 ranks[0].wait(LEAVING_S)
             status = ranks[0].poll()
             found |= {"ended": "killed" if status is None else status, "ended_s": time.monotonic() - began}
-            found |= json.loads(said.read_text()) if said.exists() else {"failed": "rank 0 got no error"}
+            found |= json.loads(said.read_text()) if was_told else {}
         finally:
             for one in ranks:
                 one.kill()
             for one in ranks:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     one.wait(5)
-    if "rank 1" not in found.get("error", "rank 1"):
+    if not was_told:
+        found["failed"] = f"rank 0 got no error within {LIMIT_S:g} s"
+    elif "rank 1" not in found["error"]:
         found["failed"] = "the error does not name rank 1"
-    elif found.get("noticed_s", 0) > LIMIT_S:
-        found["failed"] = f"the error came after {found['noticed_s']:.1f} s"
+    elif found["ended"] not in (0, "killed"):
+        found["failed"] = f"rank 0 ended with {found['ended']}"
     return found
 
 

@@ -235,7 +235,9 @@ def ipc_of(device_path: str) -> dict[str, str]:
     return {"ipc_memory": "works", "ipc_events": why.removesuffix(")") if by_host else "works"}
 
 
-def probe(comm: Any, keep: Callable[[dict[str, Any]], None], device: str, driver: Callable[[], Any]) -> str:
+def probe(
+    comm: Any, keep: Callable[[dict[str, Any]], None], device: str, driver: Callable[[], Any], tries_values: bool = True
+) -> str:
     """Find out one thing after another; returns what was found of values in IPC memory."""
     import torch
 
@@ -249,6 +251,8 @@ def probe(comm: Any, keep: Callable[[dict[str, Any]], None], device: str, driver
         keep({"ipc_events_by_driver": bool(gpu.attribute(IPC_EVENTS))})
     except (DriverError, OSError, AttributeError) as error:  # no library, or one that lacks a function
         trouble = str(error)
+    if not tries_values:
+        return ""
     found = first_trouble(comm, trouble) or exchange_value(gpu, comm)
     keep({"wait_value": found})
     return found
@@ -258,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rank 0 writes")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-values", action="store_true", help="leave out values in IPC memory")
     options = parser.parse_args()
     faulthandler.dump_traceback_later(WITHIN_S, exit=True)
     found: dict[str, Any] = {}
@@ -270,7 +275,7 @@ def main() -> None:
                 part.write_text(json.dumps(found))
                 part.replace(options.out)
 
-        if STUCK in probe(comm, keep, options.device, Driver):
+        if STUCK in probe(comm, keep, options.device, Driver, not options.no_values):
             os._exit(1)  # the end of CUDA would wait for the stream
     faulthandler.cancel_dump_traceback_later()
 

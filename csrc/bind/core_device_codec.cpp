@@ -33,10 +33,10 @@ void bind_device_codec(py::module_& m) {
           "codec"_a, "dtype"_a, "Whether it can be encoded and decoded there.")
       .def_static(
           "room",
-          [](const std::string& name, std::size_t chunk_bytes) {
-            return LoneCodec::room(codec_named(name).id, chunk_bytes);
+          [](const std::string& name, Datatype type, std::size_t chunk_bytes) {
+            return LoneCodec::room(codec_named(name).id, type, chunk_bytes);
           },
-          "codec"_a, "chunk_bytes"_a, "What encoding a chunk may write.")
+          "codec"_a, "dtype"_a, "chunk_bytes"_a, "What encoding a chunk may write.")
       .def(
           "encode",
           [](LoneCodec& codec, const std::string& name, Datatype type, double bound, const std::vector<Chunk>& chunks,

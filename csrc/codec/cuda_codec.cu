@@ -144,8 +144,8 @@ double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t c
   return step;
 }
 
-std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes) {
-  if (is_of_nvcomp(codec)) return aligned(nvcomp_room(codec, chunk_bytes));
+std::size_t encoded_room(CodecId codec, Datatype type, std::size_t chunk_bytes) {
+  if (is_of_nvcomp(codec)) return aligned(nvcomp_room(codec, type, chunk_bytes));
   const std::size_t blocks = chunk_bytes / (2 * Quantiser::kBlock);
   return aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
 }

@@ -23,7 +23,7 @@ std::vector<std::string> device_codecs();
 /// CodecError where no encoder writes such a beginning.
 double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t chunk_bytes);
 /// What encoding a chunk may write before it is known that it did not become smaller.
-std::size_t encoded_room(CodecId codec, std::size_t chunk_bytes);
+std::size_t encoded_room(CodecId codec, Datatype type, std::size_t chunk_bytes);
 
 /// load_kernel() of all kernels of the codecs and of what surrounds them (cuda_transforms.hpp).
 void load_codecs() noexcept;

@@ -196,10 +196,11 @@ struct FpkFloats {
     std::uint32_t exponents[kSegment] = {}, rests[kSegment] = {};
     for (int b = 0; b < code.planes; ++b, from += kPlaneWords) add_plane(from[s], b, exponents);
     const CodeRange range = code.range();
-    if (!code.is_plain())
+    if (!code.is_plain()) {
 #pragma unroll
       for (std::uint32_t i = 0; i < kSegment; ++i)
         exponents[i] = range.has_zero && exponents[i] == range.first_unused ? 0 : (range.base - exponents[i]) & 0xff;
+    }
     if (has_escapes) {
       const std::uint8_t* list = reinterpret_cast<const std::uint8_t*>(in) + before + escapes.before;
 #pragma unroll

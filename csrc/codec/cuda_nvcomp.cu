@@ -108,13 +108,32 @@ std::size_t longest(std::span<const DeviceChunk> chunks, std::uint32_t DeviceChu
   return most;
 }
 
-bool is_aligned(const std::byte* at, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(at) % bytes == 0; }
-
 void make_room(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream) {
   if (buffer.bytes() >= bytes) return;
   synchronize(stream);  // nothing uses the old memory any more
   buffer = {};
   buffer = DeviceBuffer(bytes);
+}
+
+std::size_t in_slots(std::size_t bytes) { return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
+
+/// What must not be read or written where it is gets another place, in `room`; moved(chunk, place) hears of it before.
+template <class Pointer, class Moved>
+void move_misaligned(std::span<DeviceChunk> chunks, Pointer DeviceChunk::* at, std::uint32_t DeviceChunk::* bytes,
+                     std::size_t alignment, DeviceBuffer& room, cudaStream_t stream, Moved moved) {
+  const auto is_aligned = [&](const DeviceChunk& chunk) {
+    return reinterpret_cast<std::uintptr_t>(chunk.*at) % alignment == 0;
+  };
+  std::size_t all = 0;
+  for (const DeviceChunk& chunk : chunks) all += is_aligned(chunk) ? 0 : in_slots(chunk.*bytes);
+  make_room(room, all, stream);
+  std::byte* place = room.data();
+  for (DeviceChunk& chunk : chunks) {
+    if (is_aligned(chunk)) continue;
+    moved(chunk, place);
+    chunk.*at = place;
+    place += in_slots(chunk.*bytes);
+  }
 }
 
 bool is_driver_new_enough(std::uint32_t cuda_version) {
@@ -136,19 +155,12 @@ bool nvcomp_encodes_on_device(CodecId codec, Datatype type) {
   });
 }
 
-std::size_t nvcomp_room(CodecId codec, std::size_t chunk_bytes) {
-  return with_codec(codec, Datatype::kBytes, [&](const char* name, const auto& api, const auto& how, const auto&) {
+std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes) {
+  return with_codec(codec, type, [&](const char* name, const auto& api, const auto& how, const auto&) {
     std::size_t bytes = 0;
     require_success(api.max_bytes(chunk_bytes, how, &bytes), name, "CompressGetMaxOutputChunkSize");
     return bytes;
   });
-}
-
-/// What must not be read or written where it is goes by another copy.
-std::byte* NvcompCodec::aligned_slot(std::size_t chunks, std::size_t chunk_bytes, std::size_t i, cudaStream_t stream) {
-  const std::size_t slot = (chunk_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-  make_room(aligned_, chunks * slot, stream);
-  return aligned_.data() + i * slot;
 }
 
 void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> given,
@@ -157,13 +169,9 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
   make_room(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::in_bytes);
-  for (std::uint32_t i = 0; i < chunks.count; ++i) {
-    DeviceChunk& chunk = chunks.chunk[i];
-    if (is_aligned(chunk.in, alignment_to_encode(codec))) continue;
-    std::byte* const slot = aligned_slot(chunks.count, most, i, stream);
-    copy_async(slot, chunk.in, chunk.in_bytes, stream);
-    chunk.in = slot;
-  }
+  move_misaligned(
+      {chunks.chunk, chunks.count}, &DeviceChunk::in, &DeviceChunk::in_bytes, alignment_to_encode(codec), aligned_,
+      stream, [&](const DeviceChunk& chunk, std::byte* place) { copy_async(place, chunk.in, chunk.in_bytes, stream); });
   launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, how.type, [&](const char* name, const auto& api, const auto& options, const auto&) {
@@ -185,11 +193,9 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::out_bytes);
   std::vector<std::byte*> places;
-  for (std::uint32_t i = 0; i < chunks.all; ++i) {
-    std::byte*& out = chunks.chunk[i].out;
-    places.push_back(out);
-    if (!is_aligned(out, alignment_to_decode(codec))) out = aligned_slot(chunks.all, most, i, stream);
-  }
+  for (std::uint32_t i = 0; i < chunks.all; ++i) places.push_back(chunks.chunk[i].out);
+  move_misaligned({chunks.chunk, chunks.all}, &DeviceChunk::out, &DeviceChunk::out_bytes, alignment_to_decode(codec),
+                  aligned_, stream, [](const DeviceChunk&, std::byte*) {});
   launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, type, [&](const char* name, const auto& api, const auto&, const auto& options) {

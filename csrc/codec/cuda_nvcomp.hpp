@@ -15,7 +15,7 @@ bool is_of_nvcomp(CodecId codec) noexcept;
 /// they need. Not lz4 of 8-byte integers, which it would have to take apart first.
 bool nvcomp_encodes_on_device(CodecId codec, Datatype type);
 /// As encoded_room(), of those three.
-std::size_t nvcomp_room(CodecId codec, std::size_t chunk_bytes);
+std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes);
 
 /// ans, bitcomp and lz4 on a device by nvCOMP's batched functions, in the order of a stream. Streams of the latter two
 /// are such as the codecs of the host read, though not the bytes that they write. All calls are to be made on one
@@ -31,8 +31,6 @@ class NvcompCodec {
                     cudaStream_t stream);
 
  private:
-  std::byte* aligned_slot(std::size_t chunks, std::size_t chunk_bytes, std::size_t i, cudaStream_t stream);
-
   DeviceBuffer tables_, room_, aligned_;
 };
 

@@ -306,7 +306,7 @@ class BetweenNodes {
 
   void decode(std::size_t frame, ConstBytes message) {
     codec_->decode(frame, message);
-    if (codec_->needs_device() && c_.local_size() > 1) codec_->fetch(frame);  // for those who have it from here
+    if (codec_->needs_device() && c_.local_size() > 1) codec_->fetch_decoded(frame);  // for those who have it from here
   }
 
   // ---- on the node ------------------------------------------------------------------------------

@@ -112,12 +112,16 @@ void Group::complete(StreamOptions& options) const {
 
 void Group::check_codec(const StreamOptions& options) const {
   if (!options.codec) return;
-  if (const std::string reason = why_not_here(*options.codec); !reason.empty())
-    usage(std::string("codec=") + options.codec->name + " does not work here: " + reason);
-  for (int other = 0; other < size(); ++other)
-    if (auto lack = fabric_.peer(other).lacks.find(options.codec->name); lack != fabric_.peer(other).lacks.end())
-      usage(std::string("codec=") + options.codec->name + " does not work on " + fabric_.describe(other) + ": " +
-            lack->second);
+  for (const CodecRow* codec : {options.codec, options.codec->stand_in}) {
+    if (!codec) continue;
+    const std::string name = std::string("codec=") + options.codec->name +
+                             (codec == options.codec ? "" : std::string(": ") + codec->name + ", which may stand in,");
+    if (const std::string reason = why_not_here(*codec); !reason.empty())
+      usage(name + " does not work here: " + reason);
+    for (int other = 0; other < size(); ++other)
+      if (auto lack = fabric_.peer(other).lacks.find(codec->name); lack != fabric_.peer(other).lacks.end())
+        usage(name + " does not work on " + fabric_.describe(other) + ": " + lack->second);
+  }
   if (options.codec->lossy && !(options.bound.value > 0))
     usage(std::string("codec=") + options.codec->name + ": expected an error_bound, because it is lossy");
 }

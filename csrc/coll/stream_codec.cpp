@@ -78,6 +78,15 @@ void StreamCodec::fetch(std::size_t frame) {
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) fetch(plan_.chunks()[i]);
 }
 
+void StreamCodec::fetch_decoded(std::size_t frame) {
+  far_->finish();
+  const StreamPlan::Frame& f = plan_.frames()[frame];
+  std::vector<ConstBytes> wanted;
+  for (std::size_t i = f.first; i < f.first + f.chunks; ++i)
+    for (const Bytes& span : spans_of(pieces_, plan_.chunks()[i])) wanted.push_back(span);
+  far_->fetch(wanted);
+}
+
 bool StreamCodec::is_for_device() const {
   return far_ && std::all_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
            const Datatype type = piece.reference.empty() ? piece.type : delta_type(piece.type);

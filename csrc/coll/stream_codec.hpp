@@ -86,6 +86,8 @@ class StreamCodec {
   /// What is on a device comes to the host: all of the tensors, or those of a frame.
   void fetch();
   void fetch(std::size_t frame);
+  /// What was decoded on the device comes to the host, too. Throws CodecError where it was no chunk of its codec.
+  void fetch_decoded(std::size_t frame);
   void finish_report();  ///< names the codec that encoded most
 
  private:

@@ -115,7 +115,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     const std::size_t bytes = job.place.bytes();
     b.places.push_back(room);
-    room += encoded_room(job.codec->id, bytes);
+    room += encoded_room(job.codec->id, job.how.type, bytes);
     if (!job.place.is_direct()) plain += aligned(bytes);
     longest = std::max(longest, bytes);
   }
@@ -143,7 +143,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
       at += aligned(bytes);
     }
     chunks.push_back({in, b.far.data() + b.places[i], static_cast<std::uint32_t>(bytes),
-                      static_cast<std::uint32_t>(encoded_room(job.codec->id, bytes))});
+                      static_cast<std::uint32_t>(encoded_room(job.codec->id, job.how.type, bytes))});
     const bool goes_on = i + 1 < jobs.size() && jobs[i + 1].codec == job.codec &&
                          jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound;
     if (goes_on) continue;

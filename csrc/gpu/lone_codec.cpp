@@ -21,7 +21,9 @@ LoneCodec::LoneCodec(std::size_t chunks, std::size_t chunk_bytes)
     : codec_(std::make_unique<DeviceCodec>(chunks, chunk_bytes)) {}
 LoneCodec::~LoneCodec() = default;
 
-std::size_t LoneCodec::room(CodecId codec, std::size_t chunk_bytes) { return encoded_room(codec, chunk_bytes); }
+std::size_t LoneCodec::room(CodecId codec, Datatype type, std::size_t chunk_bytes) {
+  return encoded_room(codec, type, chunk_bytes);
+}
 std::vector<std::string> LoneCodec::names() { return device_codecs(); }
 
 bool LoneCodec::has(CodecId codec, Datatype type) { return encodes_on_device(codec, type); }

@@ -25,7 +25,7 @@ class LoneCodec {
 
   static std::vector<std::string> names();  ///< of all that work on the current device
   static bool has(CodecId codec, Datatype type);
-  static std::size_t room(CodecId codec, std::size_t chunk_bytes);
+  static std::size_t room(CodecId codec, Datatype type, std::size_t chunk_bytes);
   /// sizes, damaged: addresses of the device; stream: a cudaStream_t.
   void encode(CodecId codec, const Encoding& how, const std::vector<Chunk>& chunks, std::uintptr_t sizes,
               std::uintptr_t stream);

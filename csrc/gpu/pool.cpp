@@ -71,11 +71,7 @@ Pool::Pool(int me, int device, std::size_t slot_bytes) : me_(me), device_(device
 
 Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank(), device, slot_bytes) {
   const DeviceGuard guard(device);
-  for (int rank : c.topology().neighbours()) {
-    processes_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
-    names_.push_back(c.describe(rank));
-  }
-  board_ = c.board();
+  for (int rank : c.topology().neighbours()) processes_.push_back({c.peer(rank).pid, c.peer(rank).start_time});
   // The others' memory may be what they had in a pool before, and this process may still be about to read there.
   settle_all();
   stream_ = make_stream(true);  // other ranks wait for its work, and a training step's kernels take long
@@ -190,26 +186,11 @@ Pool::~Pool() {
 
 bool Pool::settle(bool has_failed) noexcept {
   const std::uint64_t step = readers_ ? readers_->handed_over() : 0;
-  const EndlessWait wait([&] { return has_failed || !lost().empty(); });
-  if (!is_stuck_ && !outlast(wait, [&] { return is_done(stream()); })) is_stuck_ = true;
+  if (!is_stuck_ && !outlast(wait_for_work_of(processes_, has_failed), [&] { return is_done(stream()); }))
+    is_stuck_ = true;
   if (readers_ && !is_stuck_) readers_->say_done(step);
   if (readers_ && (is_stuck_ || has_failed)) readers_->give_up();
   return !is_stuck_;
-}
-
-std::string Pool::lost() {
-  std::lock_guard lock(g_mutex);
-  for (const Pool* pool : pools()) {
-    // What never ends has been noticed, and later groups' work is not behind it.
-    if (pool->is_stuck_ || is_done(pool->stream())) continue;
-    if (pool->board_->has_failed()) return "a rank of a group that has failed";
-    for (std::size_t rank = 0; rank < pool->processes_.size(); ++rank) {
-      const Process& process = pool->processes_[rank];
-      const bool has_left = pool->board_->line(static_cast<int>(rank)).left.load(std::memory_order_acquire);
-      if (!has_left && !process_lives(process.pid, process.start_time)) return pool->names_[rank];
-    }
-  }
-  return {};
 }
 
 /// Waits for what the streams of all pools of this process hold now. Not until they hold nothing, which may never be

@@ -42,9 +42,6 @@ class Pool {
   /// Waits until the stream has done its work. False where that cannot be expected any more, since it waits for other
   /// ranks and a call failed, or one of them is gone; the pool may then never be destroyed.
   bool settle(bool has_failed) noexcept;
-  /// Of all pools of this process that have work: a rank on whose work that may wait, and that is gone, or whose group
-  /// has failed; empty: none. What comes behind it on other streams, of whatever group, has no end then either.
-  static std::string lost();
 
   bool is_usable() const { return is_usable_; }
   bool is_shared() const { return is_usable_ && groups_.count() == 1; }  ///< by all ranks of the node
@@ -91,8 +88,6 @@ class Pool {
 
   int me_, device_;
   std::vector<Process> processes_;  // of the node's ranks
-  std::vector<std::string> names_;
-  std::shared_ptr<Board> board_;
   std::shared_ptr<Readers> readers_;
   std::size_t slot_bytes_;
   std::string why_not_, why_no_events_;

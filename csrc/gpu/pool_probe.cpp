@@ -27,7 +27,9 @@ namespace {
 constexpr std::size_t kProbeBytes = 4 << 10;
 constexpr int kLooks = 50, kLeastLooks = 5;  // of all rounds together, of each
 constexpr std::chrono::milliseconds kRest{2};
-constexpr std::chrono::seconds kMostLate{2};  // of what nothing should hold back
+constexpr std::chrono::seconds kMostLate{3};  // of what nothing should hold back; later than a death counts
+constexpr std::chrono::seconds kNever{6};     // of what may be behind other work
+constexpr const char* kEndless = "waits for events of other processes do not end";
 constexpr int kMostRanks = 32;
 
 /// What a rank of the node writes in a round: not what any rank does in the same, nor itself in another.
@@ -61,7 +63,7 @@ class Gate {
     opened_.wait_for(lock, kMostClosed, [&] { return is_open_; });
   }
   static constexpr std::chrono::seconds kMostClosed{5};
-  static_assert(kMostClosed > kMostLate);
+  static_assert(kMostClosed > kMostLate && kMostClosed < kNever);
 
   cudaStream_t stream_;
   std::mutex mutex_;
@@ -124,9 +126,15 @@ std::string Pool::probe_events(Context& c) {
   };
   const auto name = [&](int rank) { return "rank " + std::to_string(c.topology().neighbours()[rank]); };
   const auto has_read = [&] { return !probe->reader || is_done(probe->reader.get()); };
+  const auto has_read_within = [&](std::chrono::seconds time) {
+    const auto limit = Clock::now() + time;
+    const bool all_live = outlast(wait_for_work_of(processes_), [&] { return has_read() || Clock::now() > limit; });
+    if (!all_live && trouble.empty()) trouble = "a rank is gone";
+    return has_read();
+  };
   const auto write = [&](int round, bool is_held) {
     if (round == 0) {
-      probe->reader = make_stream();
+      probe->reader = make_stream(true);
       probe->sent = PinnedBuffer(bytes);
       probe->seen = PinnedBuffer(bytes * c.local_size());
     }
@@ -156,14 +164,12 @@ std::string Pool::probe_events(Context& c) {
       record(exports_.published[half(step_)], stream());
     }
     gate.open();
-    const auto limit = Clock::now() + kMostLate;
-    const auto has_read_or_is_late = [&] { return has_read() || Clock::now() > limit; };
-    if (!outlast(wait_for_work_of(processes_), has_read_or_is_late))
-      trouble = "a rank is gone";
-    else if (!has_read())
+    if (held >= 0 && !has_read_within(kMostLate) && trouble.empty())
       trouble = "an event of " + name(held) + ", recorded anew, held back what had waited for it before";
   };
   const auto compare = [&](int round) {
+    if (!has_read_within(kNever) && trouble.empty()) trouble = kEndless;
+    if (!trouble.empty()) return;
     synchronize(probe->reader.get());
     synchronize(stream());
     for (int rank : mates) {
@@ -173,10 +179,10 @@ std::string Pool::probe_events(Context& c) {
     }
   };
   // Afterwards nothing may wait any more, however this ends: freeing what is used waits for it.
-  const auto settle_probe = [&] {
+  const auto settle_probe = [&](bool has_failed) {
     gate.open();
     second_gate.open();
-    if (outlast(wait_for_work_of(processes_, true), has_read)) return;
+    if (has_failed ? outlast(wait_for_work_of(processes_, true), has_read) : has_read_within(kNever)) return;
     is_stuck_ = true;
     keep_for_ever(std::move(probe));
   };
@@ -198,10 +204,14 @@ std::string Pool::probe_events(Context& c) {
       trouble = first_trouble(c, trouble);  // nor writes anew before all have read
     }
   } catch (...) {
-    settle_probe();
+    settle_probe(true);
     throw;
   }
-  settle_probe();
+  settle_probe(false);
+  // A stream that waits for ever is one for which the freeing of any memory waits.
+  if (is_stuck_ || trouble.find(kEndless) != std::string::npos)
+    throw CudaError((trouble.empty() ? kEndless : trouble) +
+                    ": expected a driver under which they do, or ACCDP_GPU_PATH=staged");
   return trouble;
 }
 

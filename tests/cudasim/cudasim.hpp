@@ -32,6 +32,8 @@ void ignore_ipc_events(bool ignored);
 void ignore_ipc_events_of(int gpu);
 /// Waits on events of other processes are for what was recorded first, as if the driver had not heard of more.
 void keep_ipc_events_stale(bool stale);
+/// Waits on events of other processes do not end.
+void lose_ipc_events(bool lost);
 /// Pending waits on events of other processes follow these when they are recorded anew.
 void renew_ipc_waits(bool renewed);
 

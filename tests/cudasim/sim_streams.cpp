@@ -46,7 +46,7 @@ namespace {
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<int> g_jitter_us{0};
 std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false};
-std::atomic<bool> g_streams_are_stopped{false};
+std::atomic<bool> g_streams_are_stopped{false}, g_ipc_events_are_lost{false};
 std::atomic<int> g_ignored_gpu{-1};
 
 struct Queues {
@@ -127,6 +127,7 @@ void set_jitter(int most_us) { g_jitter_us = most_us; }
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void ignore_ipc_events_of(int gpu) { g_ignored_gpu = gpu; }
 void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
+void lose_ipc_events(bool lost) { g_ipc_events_are_lost = lost; }
 void renew_ipc_waits(bool renewed) { g_ipc_waits_are_renewed = renewed; }
 void stop_streams() { g_streams_are_stopped = true; }
 
@@ -221,7 +222,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (g_ipc_events_are_stale && !event->is_ours) number = std::min<std::uint32_t>(number, 1);
   const bool ignored = !event->is_ours && (g_ignore_ipc_events || event->gpu == g_ignored_gpu);
   const bool renewed = !event->is_ours && g_ipc_waits_are_renewed;
+  const bool lost = !event->is_ours && g_ipc_events_are_lost;
   return cudasim::enqueue("cudaStreamWaitEvent", stream, [=] {
+    while (lost) usleep(10'000);
     if (!ignored) wait_until_done(*counters, number);
     while (renewed && counters->done != counters->recorded) wait_until_done(*counters, counters->recorded);
   });

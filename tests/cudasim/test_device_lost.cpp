@@ -35,11 +35,17 @@ void bcast(const Gpu& gpu, const Array& data, int root) {
   gpu.group.bcast(data.bytes(), kType, root, -1, via);
 }
 
-/// What rank 1's device gets from now on it never does, and the rank dies.
-void die_later(const Gpu& gpu) {
-  if (gpu.group.rank() != kDead) return;
-  call_in_stream(gpu.stream(), [](void*) { sleep(1000); }, nullptr);
-  ualarm(300'000, 0);
+/// What rank 1's device gets from now on it never does.
+void stall(const Gpu& gpu) {
+  if (gpu.group.rank() == kDead) call_in_stream(gpu.stream(), [](void*) { sleep(1000); }, nullptr);
+}
+void die(const Gpu& gpu) {
+  if (gpu.group.rank() == kDead) raise(SIGKILL);
+}
+/// The same, and the rank dies in the middle of what comes next.
+void stall_and_die(const Gpu& gpu) {
+  stall(gpu);
+  if (gpu.group.rank() == kDead) ualarm(300'000, 0);
 }
 
 /// A call of rank 0's after one whose work never comes. Its tensors and host copies may never be used again.
@@ -49,9 +55,9 @@ void after_a_call(const std::function<void(const Gpu&, const Array&)>& call) {
     const Array data(*gpu, Ints(kCount));
     bcast(*gpu, data, 0);  // sets up the pool
     gpu->synchronize();
-    die_later(*gpu);
+    stall(*gpu);
     bcast(*gpu, data, kDead);
-    if (group.rank() == kDead) ::pause();
+    die(*gpu);
     CHECK_THROWS(call(*gpu, data), PeerDied, "rank 1 (pid");
     CHECK(!gpu->path->settle());
     gpu->path.reset();
@@ -59,42 +65,18 @@ void after_a_call(const std::function<void(const Gpu&, const Array&)>& call) {
   });
 }
 
-/// Of another group, which the dead rank is not in: its work is behind that of the first.
-void in_another_group() {
-  struct Pids {
-    std::atomic<int> of[3];
-  };
-  Shared<Pids> pids;
-  const Segment segment(2);
-  with_a_death({0, 0, 0}, [&](Group& group, const auto& leave) {
-    const auto stream = [](const Gpu& gpu) { return reinterpret_cast<std::uintptr_t>(gpu.stream()); };
-    pids->of[group.rank()] = getpid();
+/// Where waits for other processes' events have no end, all ranks are told so.
+void endless_events() {
+  Shared<std::atomic<int>> told;
+  run_processes_on_nodes(kOneNode, [&](Group& group) {
+    cudasim::lose_ipc_events(group.rank() == 0);
     const Gpu gpu(group);
     const Array data(gpu, Ints(kCount));
-    bcast(gpu, data, 0);
-    std::unique_ptr<Group> other;
-    std::unique_ptr<Gpu> beside;
-    const auto bcast_beside = [&] {
-      DeviceCollectives via{beside->path, kDevice, stream(gpu)};
-      other->bcast(data.bytes(), kType, 0, -1, via);
-    };
-    if (group.rank() != kDead) {
-      const std::vector<Peer> peers{{"host", pids->of[0], 0, 0}, {"host", pids->of[2], 0, 0}};
-      other = std::make_unique<Group>("other", group.rank() / 2, peers, segment.fd(), 30, nullptr);
-      beside = std::make_unique<Gpu>(*other);
-      bcast_beside();
-    }
-    gpu.synchronize();
-    group.barrier();
-    die_later(gpu);
-    bcast(gpu, data, kDead);
-    if (group.rank() == kDead) ::pause();
-    bcast_beside();
-    CHECK_THROWS(beside->path->fetch(kDevice, stream(gpu), {{data.bytes(), true, false}}), PeerDied,
-                 "waits for a device that waits for rank 1 (pid");
-    CHECK(!beside->path->settle());
-    leave();
+    CHECK_THROWS(bcast(gpu, data, 0), CudaError, "rank 0: waits for events of other processes do not end: expected");
+    ++*told.operator->();
+    std::_Exit(0);
   });
+  CHECK(*told.operator->() == 2);
 }
 
 void in_the_probe() {
@@ -126,7 +108,7 @@ void in_segments(bool deterministic) {
     sum();
     CHECK(gpu.path->describe().find("2 GPUs apart") == 0);
     gpu.synchronize();
-    die_later(gpu);
+    stall_and_die(gpu);
     CHECK_THROWS(sum(), PeerDied, "rank 1 (pid");
     leave();
   });
@@ -153,7 +135,7 @@ void in_a_compressed_sum() {
     };
     sum();
     gpu.synchronize();
-    die_later(gpu);
+    stall_and_die(gpu);
     CHECK_THROWS(sum(), PeerDied, "rank 1 (pid");
     CHECK(group.topology().node() != 0 || !gpu.path->settle(true));
     leave();
@@ -164,15 +146,22 @@ void in_a_compressed_sum() {
 
 int main() {
   const auto stream = [](const Gpu& gpu) { return reinterpret_cast<std::uintptr_t>(gpu.stream()); };
-  after_a_call([](const Gpu& gpu, const Array& data) { bcast(gpu, data, 0); });
-  after_a_call(
-      [&](const Gpu& gpu, const Array& data) { gpu.path->fetch(kDevice, stream(gpu), {{data.bytes(), true, false}}); });
-  after_a_call([&](const Gpu& gpu, const Array& data) {
-    send_from_device(gpu.group, kDevice, stream(gpu), data.bytes(), kDead, 3, -1);
-  });
-  after_a_call([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); });
-  in_another_group();
-  in_the_probe();
-  for (bool deterministic : {false, true}) in_segments(deterministic);
-  in_a_compressed_sum();
+  const auto after = [](std::function<void(const Gpu&, const Array&)> call) { return [=] { after_a_call(call); }; };
+  const std::vector<std::function<void()>> scenes{
+      after([](const Gpu& gpu, const Array& data) { bcast(gpu, data, 0); }),
+      after([&](const Gpu& gpu, const Array& data) {
+        gpu.path->fetch(kDevice, stream(gpu), {{data.bytes(), true, false}});
+      }),
+      after([&](const Gpu& gpu, const Array& data) {
+        send_from_device(gpu.group, kDevice, stream(gpu), data.bytes(), kDead, 3, -1);
+      }),
+      after([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); }),
+      endless_events,
+      in_the_probe,
+      [] { in_segments(false); },
+      [] { in_segments(true); },
+      in_a_compressed_sum,
+  };
+  // All at once: they do little but wait until a death counts.
+  CHECK(fork_ranks(static_cast<int>(scenes.size()), [&](int scene) { scenes[scene](); }));
 }

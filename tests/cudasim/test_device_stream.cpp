@@ -9,6 +9,7 @@
 #include "codec_data.hpp"
 #include "device_checks.hpp"
 #include "gpu/host_copies.hpp"
+#include "process_wire.hpp"
 
 /// One tensor of a rank, on the device or not.
 struct Tensor {
@@ -208,6 +209,26 @@ void wrong_reference(Group& group) {
   CHECK(mine[0].values == before);
 }
 
+/// A leader whose device cannot read what it got, here ANS of another nvCOMP, says so before its mate has any of it.
+void undecodable(Group& group) {
+  Gpu gpu(group);
+  if (group.rank() == 2) setenv("CUDASIM_ANS_VERSION", "2", 1);
+  // So little that its ranks are done with it as soon as they have it.
+  const Buffer sparse = make(Kind::kSparse, Datatype::kF32, 10'000, 3);
+  std::vector<Tensor> mine{{Datatype::kF32, group.rank() == 0 ? sparse : Buffer(sparse.size()), true}};
+  const Buffer before = mine[0].values;
+  const auto call = [&] { bcast(gpu, mine, 0, stream_options("ans", 16384, "chain")); };
+  if (group.topology().node() == 0) {
+    try {
+      call();  // it may be done when the others find out
+    } catch (const Error&) {
+    }
+    return;
+  }
+  CHECK_THROWS(call(), Error, "a chunk that was decoded on the device is damaged");
+  if (group.rank() == 3) CHECK(mine[0].values == before);
+}
+
 void everything_encoded(Group& group) {
   cudasim::set_jitter(5);
   Gpu gpu(group);
@@ -254,6 +275,7 @@ int main() {
   }
   set_setting("ACCDP_GPU_PINNED_BYTES", "64M");
   CHECK(run_ranks(3, wrong_reference));
+  if (!g_nvcomp.empty()) CHECK(run_processes_on_nodes({0, 0, 1, 1}, undecodable));
   for (int rank : {0, 1}) {
     failure(rank, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure");
     // The first six allocations are the test's own.

@@ -377,6 +377,24 @@ def test_a_codec_of_gpus_has_a_stand_in(comm, topology, algorithm):
                 assert world.allgather(np.array([result.codec == codec])).any()
 
 
+@pytest.mark.skipif(bool(NO_ANS), reason=NO_ANS)
+def test_a_codec_of_gpus_whose_stand_in_one_rank_lacks(comm, topology):
+    """All are told before anything is sent, as of any other codec."""
+    lacks = comm.size - 1
+    with (
+        settings.override(topology=topology, codecs_off="fpk" if comm.rank == lacks else ""),
+        Communicator(comm, timeout_s=60) as world,
+    ):
+        if len(set(world.nodes)) == 1:
+            pytest.skip("ranks of one node look for themselves")
+        where = "here" if world.rank == lacks else rf"on rank {lacks} \(pid .*\)"
+        with pytest.raises(
+            UsageError, match=rf"codec=ans: fpk, which may stand in, does not work {where}: .*CODECS_OFF"
+        ):
+            bcast_compressed(np.ones(50_000, np.float32), group=world, codec="ans")
+        world.barrier()  # the group goes on
+
+
 # -- ranks that disagree ---------------------------------------------------------------------------------------------
 
 X = np.ones(30_000, np.float32)  # so long that root waits for all

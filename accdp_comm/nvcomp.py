@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import itertools
 import sys
 from pathlib import Path
 
@@ -14,12 +16,16 @@ def find_directory() -> str | None:
     """Return the folder of libnvcomp.so.* of the package nvidia-libnvcomp, or None where that is not installed."""
     # Not by the import system: where another wheel of NVIDIA's makes `nvidia` a package, the folders of the rest are
     # none of it.
-    for entry in sys.path:
-        for name in ("lib64", "lib"):
-            folder = Path(entry, "nvidia", "libnvcomp", name)
+    for entry, name in itertools.product(filter(_is_path, sys.path), ("lib64", "lib")):
+        folder = Path(entry, "nvidia", "libnvcomp", name)
+        with contextlib.suppress(OSError):  # one that must not be searched
             if any(folder.glob("libnvcomp.so.*")):
                 return str(folder.resolve())
     return None
+
+
+def _is_path(entry: object) -> bool:
+    return isinstance(entry, str)  # the import system passes over all else, too
 
 
 _ON_DEVICE = ("ANS", "Bitcomp", "Cascaded", "LZ4", "Zstd")

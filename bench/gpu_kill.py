@@ -37,6 +37,13 @@ BEFORE_DEATH_S = 1.0  # in which rank 1 hands its work over
 WAYS = ("exit", "os._exit")
 
 
+def write(path: Path, text: str) -> None:
+    """Whole, for who waits for the file."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.rename(path)
+
+
 def rank(way: str, device: str, folder: Path) -> None:
     """What each rank does; rank 0 says in a file what became of it."""
     import torch
@@ -49,7 +56,7 @@ def rank(way: str, device: str, folder: Path) -> None:
         torch.cuda.synchronize()
     dist.barrier()
     if dist.get_rank() == 1:
-        (folder / "dies").write_text(str(time.time() + BEFORE_DEATH_S))
+        write(folder / "dies", str(time.time() + BEFORE_DEATH_S))
         signal.setitimer(signal.ITIMER_REAL, BEFORE_DEATH_S)  # whose signal ends it, whatever it waits for
         if device != "cpu":
             torch.cuda._sleep(int(STILL_S * CYCLES_PER_S))
@@ -65,8 +72,7 @@ def rank(way: str, device: str, folder: Path) -> None:
         died = float((folder / "dies").read_text())
         text = f"{type(error).__name__}: {error}"
         found |= {"noticed_s": time.time() - died, "error": text.splitlines()[0]}
-        (folder / "part").write_text(json.dumps(found))
-        (folder / "part").rename(folder / "rank0.json")
+        write(folder / "rank0.json", json.dumps(found))
     if way == "os._exit":
         os._exit(0)
     dist.destroy_process_group()
@@ -104,9 +110,8 @@ def scene(way: str, device: str) -> dict:
         found: dict = {"way": way}
         said, dies = folder / "rank0.json", folder / "dies"
         try:
-            if await_file(dies, time.time() + STARTING_S, ranks[0]):
-                await_file(said, float(dies.read_text() or "inf") + LIMIT_S, ranks[0])
-            was_told = said.exists()
+            has_begun = await_file(dies, time.time() + STARTING_S, ranks[0])
+            was_told = has_begun and await_file(said, float(dies.read_text()) + LIMIT_S, ranks[0])
             began = time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 ranks[0].wait(LEAVING_S)
@@ -119,7 +124,9 @@ def scene(way: str, device: str) -> dict:
             for one in ranks:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     one.wait(5)
-    if not was_told:
+    if not has_begun:
+        found["failed"] = f"the ranks did not come so far within {STARTING_S:g} s"
+    elif not was_told:
         found["failed"] = f"rank 0 got no error within {LIMIT_S:g} s"
     elif "rank 1" not in found["error"]:
         found["failed"] = "the error does not name rank 1"

@@ -32,6 +32,7 @@ BYTES = (4 << 10, 1 << 20, 64 << 20, 256 << 20)
 GLOO_MOST_BYTES = 64 << 20  # through the host, of ranks that share a GPU: above, it alone would take most of the time
 MEETING_S = 45.0  # that ranks wait for each other between checks: longer than inside them
 CALL_S = 30.0
+CODEC_S = 8.0  # of a call whose codec may have failed on one rank only
 TYPES = (torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _missing = nvcomp.missing_codecs()
 CODECS = [codec for codec in ("auto", "fpk", "qpk", "lz4", "bitcomp", "ans") if codec not in _missing]
@@ -321,7 +322,7 @@ class Run:
         for codec in CODECS:
             failures = len(self.checks.failures)
             with self.checks.one(f"codec {codec}"):
-                group = dist.new_group(timeout=self.limit)
+                group = dist.new_group(timeout=datetime.timedelta(seconds=CODEC_S))
                 for count in self.counts:
                     check_codec(self.comm, self.expect, count, self.device, codec, group)
             failed = torch.tensor([float(len(self.checks.failures) > failures)])

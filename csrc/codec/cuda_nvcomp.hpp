@@ -23,7 +23,8 @@ std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes);
 /// Calls have up to kMostDeviceChunks chunks; memory is taken by those that need it, and kept.
 class NvcompCodec {
  public:
-  /// As DeviceCodec's. What nvCOMP cannot encode has size 0. Throws CudaError where nvCOMP cannot begin.
+  /// As DeviceCodec's; every chunk has the room that the longest one needs. What nvCOMP cannot encode has size 0.
+  /// Throws CudaError where nvCOMP cannot begin.
   void encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> chunks, std::uint32_t* sizes,
                     cudaStream_t stream);
   /// As DeviceCodec's; but of bitcomp nvCOMP notices no damage behind the head, and it waits for the stream first.

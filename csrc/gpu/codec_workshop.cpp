@@ -123,7 +123,8 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
   make_room(b.near, room);
   make_room(b.plain, plain);
   make_codec(jobs.size(), longest);
-  // A call of kernels for every run of chunks that are encoded alike.
+  // A call of kernels for every run of chunks that are encoded alike; of nvCOMP's that are as long, too, because it may
+  // use of each as much room as the longest one needs.
   std::vector<DeviceChunk> chunks;
   std::byte* at = b.plain.data();
   for (std::size_t i = 0, first = 0; i < jobs.size(); ++i) {
@@ -145,7 +146,8 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
     chunks.push_back({in, b.far.data() + b.places[i], static_cast<std::uint32_t>(bytes),
                       static_cast<std::uint32_t>(encoded_room(job.codec->id, job.how.type, bytes))});
     const bool goes_on = i + 1 < jobs.size() && jobs[i + 1].codec == job.codec &&
-                         jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound;
+                         jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound &&
+                         (!is_of_nvcomp(job.codec->id) || jobs[i + 1].place.bytes() == bytes);
     if (goes_on) continue;
     codec_->encode_async(job.codec->id, job.how, chunks, words(b.far_sizes) + first, kernels_.get());
     chunks.clear();

@@ -29,7 +29,6 @@ constexpr int kLooks = 50, kLeastLooks = 5;  // of all rounds together, of each
 constexpr std::chrono::milliseconds kRest{2};
 constexpr std::chrono::seconds kMostLate{3};  // of what nothing should hold back; later than a death counts
 constexpr std::chrono::seconds kNever{6};     // of what may be behind other work
-constexpr const char* kEndless = "waits for events of other processes do not end";
 constexpr int kMostRanks = 32;
 
 /// What a rank of the node writes in a round: not what any rank does in the same, nor itself in another.
@@ -168,7 +167,7 @@ std::string Pool::probe_events(Context& c) {
       trouble = "an event of " + name(held) + ", recorded anew, held back what had waited for it before";
   };
   const auto compare = [&](int round) {
-    if (!has_read_within(kNever) && trouble.empty()) trouble = kEndless;
+    if (!has_read_within(kNever) && trouble.empty()) trouble = "waits for events of other processes take too long";
     if (!trouble.empty()) return;
     synchronize(probe->reader.get());
     synchronize(stream());
@@ -209,9 +208,8 @@ std::string Pool::probe_events(Context& c) {
   }
   settle_probe(false);
   // A stream that waits for ever is one for which the freeing of any memory waits.
-  if (is_stuck_ || trouble.find(kEndless) != std::string::npos)
-    throw CudaError((trouble.empty() ? kEndless : trouble) +
-                    ": expected a driver under which they do, or ACCDP_GPU_PATH=staged");
+  const std::string stuck = first_trouble(c, is_stuck_ ? "waits for events of other processes do not end" : "");
+  if (!stuck.empty()) throw CudaError(stuck + ": expected a driver under which they do, or ACCDP_GPU_PATH=staged");
   return trouble;
 }
 

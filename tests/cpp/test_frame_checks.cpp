@@ -125,7 +125,7 @@ void every_field() {
       {"a chunk with flags 1,", [](Parts& p) { p.plain.flags = ChunkRecord::kDelta; }},
       {"a chunk with flags 2,", [](Parts& p) { p.encoded.flags = 2; }},
       {"a chunk of unknown codec 200", [](Parts& p) { p.encoded.codec = CodecId{200}; }},
-      {"a chunk of unknown codec 3", [](Parts& p) { p.plain.codec = CodecId::kAns; }},
+      {"a chunk of codec ans, which the call", [](Parts& p) { p.plain.codec = CodecId::kAns; }},
       {"a chunk of codec zstd, which the call", [](Parts& p) { p.encoded.codec = CodecId::kZstd; }},
       {other("codec format", format + 1, format), [](Parts& p) { ++p.encoded.format; }},
       {other("library version", 1, 0), [](Parts& p) { p.encoded.library_major = 1; }},

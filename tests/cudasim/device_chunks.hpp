@@ -23,18 +23,14 @@ class Device {
   Device() : stream_(make_stream()), codec_(kMostDeviceChunks, kChunk), words_(64 * 4) {}
 
   std::vector<Buffer> encode(const Case& what, const std::vector<Buffer>& chunks, std::size_t shift) {
-    const auto room = [&](const Buffer& chunk) { return encoded_room(what.codec, what.how.type, chunk.size()); };
-    std::size_t all = 0;
-    for (const Buffer& chunk : chunks) all += room(chunk);
-    const DeviceBuffer in(chunks.size() * (kChunk + 64)), out(all);
-    std::byte* place = out.data();
+    const std::size_t room = encoded_room(what.codec, what.how.type, kChunk);
+    const DeviceBuffer in(chunks.size() * (kChunk + 64)), out(chunks.size() * room);
     std::vector<DeviceChunk> jobs;
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       std::byte* at = in.data() + c * (kChunk + 64) + shift;
       if (!chunks[c].empty()) std::memcpy(at, chunks[c].data(), chunks[c].size());
       jobs.push_back(
-          {at, place, static_cast<std::uint32_t>(chunks[c].size()), static_cast<std::uint32_t>(room(chunks[c]))});
-      place += room(chunks[c]);
+          {at, out.data() + c * room, static_cast<std::uint32_t>(chunks[c].size()), static_cast<std::uint32_t>(room)});
     }
     auto* sizes = reinterpret_cast<std::uint32_t*>(words_.data());
     codec_.encode_async(what.codec, what.how, jobs, sizes, stream_.get());

@@ -11,8 +11,8 @@ constexpr Datatype kTypes[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16, 
 
 std::vector<Buffer> chunks_of() {
   std::vector<Buffer> chunks;
-  // Numbers of the sparse kind in chunks that end anywhere, and what cannot become smaller. The first ones' rooms lie
-  // one behind the other, so that what writes over its own spoils the next.
+  // Numbers of the sparse kind in chunks that end anywhere, and what cannot become smaller. Their rooms lie one
+  // behind the other, so that what writes over its own spoils the next.
   for (std::size_t bytes : {kChunk, std::size_t{40'000}, std::size_t{1040}, std::size_t{16}, std::size_t{0}})
     chunks.push_back(make(Kind::kSparse, Datatype::kF32, bytes / 4, bytes + 1));
   chunks.push_back(Buffer(kChunk, std::byte{0}));

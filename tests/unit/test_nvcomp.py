@@ -12,7 +12,8 @@ def test_beside_another_wheel_that_makes_nvidia_a_package(monkeypatch, tmp_path)
     (other / "nvidia" / "__init__.py").touch()
     folder = own / "nvidia" / "libnvcomp" / "lib64"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(sys, "path", [str(other), str(tmp_path / "none"), str(own)])
+    nowhere = [str(tmp_path / "none"), "x" * 5000, None, b"bytes"]  # too long for a path; no paths
+    monkeypatch.setattr(sys, "path", [str(other), *nowhere, str(own)])
     assert nvcomp.find_directory() is None  # there is a folder, but no library
     (folder / "libnvcomp.so.6").touch()
     assert nvcomp.find_directory() == str(folder)

@@ -88,9 +88,10 @@ std::size_t ans_room(AnsType type, std::size_t bytes) {
 
 int ans_width(AnsType type) { return type == AnsType::kF32 ? 4 : type == AnsType::kHalves ? 2 : 1; }
 
-int compress_ans(AnsType type, const void* in, std::size_t bytes, void* out, std::size_t* out_bytes) {
+int compress_ans(AnsType type, const void* in, std::size_t bytes, std::size_t longest, void* out,
+                 std::size_t* out_bytes) {
   if (!is_aligned(in, 16) || !is_aligned(out, 16) || bytes % ans_width(type)) return kMisaligned;
-  std::memset(out, 0x5a, ans_room(type, bytes));
+  std::memset(out, 0x5a, ans_room(type, longest));  // all that it may
   const AnsHead head{ans_magic(), type, static_cast<std::uint32_t>(bytes)};
   std::memcpy(out, &head, sizeof head);
   const int stored = accdp::nvcomp::lz4().compress_fast(
@@ -175,12 +176,12 @@ int nvcompBatchedANSCompressGetTempSize(std::size_t, std::size_t, AnsCompression
   *room = 0;
   return kSuccess;
 }
-int nvcompBatchedANSCompressAsync(const void* const* in, const std::size_t* in_bytes, std::size_t, std::size_t chunks,
-                                  void* room, std::size_t room_bytes, void* const* out, std::size_t* out_bytes,
-                                  AnsCompression how, int* statuses, void* stream) {
+int nvcompBatchedANSCompressAsync(const void* const* in, const std::size_t* in_bytes, std::size_t longest,
+                                  std::size_t chunks, void* room, std::size_t room_bytes, void* const* out,
+                                  std::size_t* out_bytes, AnsCompression how, int* statuses, void* stream) {
   return enqueue(__func__, stream, room, room_bytes, [=] {
     for (std::size_t i = chunks; i-- > 0;)  // what writes over its place spoils the one behind it
-      statuses[i] = compress_ans(how.type, in[i], in_bytes[i], out[i], out_bytes + i);
+      statuses[i] = compress_ans(how.type, in[i], in_bytes[i], longest, out[i], out_bytes + i);
   });
 }
 int nvcompBatchedANSDecompressGetTempSize(std::size_t, std::size_t, AnsDecompression, std::size_t* room, std::size_t,

@@ -31,7 +31,7 @@ std::size_t block_bytes(std::size_t bytes) {
 using Blocks = std::vector<std::unique_ptr<PinnedBlock>>;
 std::size_t bytes_of(const PinnedBlock& block) { return block.memory.span().size(); }
 
-bool is_free(const PinnedBlock& block) {
+bool is_idle(const PinnedBlock& block) {
   return std::ranges::all_of(block.used_until, [](const Event& event) { return !event || is_done(event); });
 }
 
@@ -49,12 +49,18 @@ struct Store {
     return block;
   }
 
+  /// Before find() and make_room(), which must see the same: what a device has just done with is not to be freed for
+  /// want of memory.
+  void look() {
+    for (const auto& block : kept) block->is_free = is_idle(*block);
+  }
+
   /// Of what is kept and no device uses, the smallest that suffices, up to so large; null if there is none.
   std::unique_ptr<PinnedBlock> find(std::size_t bytes, std::size_t most) {
     auto best = kept.end();
     for (auto it = kept.begin(); it != kept.end(); ++it) {
       const std::size_t has = bytes_of(**it);
-      if (has < bytes || has > most || !is_free(**it)) continue;
+      if (has < bytes || has > most || !(*it)->is_free) continue;
       if (best == kept.end() || has < bytes_of(**best)) best = it;
     }
     return best == kept.end() ? nullptr : remove(best);
@@ -66,7 +72,7 @@ struct Store {
     std::size_t all = kept_bytes + lent_bytes + bytes;
     std::vector<bool> goes;
     for (const auto& block : kept) {
-      goes.push_back(all > limit() && is_free(*block));
+      goes.push_back(all > limit() && block->is_free);
       if (goes.back()) all -= bytes_of(*block);
     }
     if (bytes > 0 && all + dropped_bytes > limit()) return false;  // what others drop is not free yet
@@ -99,6 +105,7 @@ void trim() {
   Blocks dropped;
   {
     std::lock_guard lock(store().mutex);
+    store().look();
     store().make_room(0, dropped);
   }
   store().free(dropped);
@@ -114,6 +121,7 @@ PinnedLease take(std::size_t bytes, std::size_t largest, std::size_t most) {
   std::unique_lock lock(s.mutex);
   while (true) {
     if (s.lent_bytes + bytes > most) return {};
+    s.look();
     if (std::unique_ptr<PinnedBlock> found = s.find(bytes, std::min(largest, most - s.lent_bytes))) {
       s.lent_bytes += bytes_of(*found);
       return PinnedLease(std::move(found));

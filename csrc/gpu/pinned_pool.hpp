@@ -14,9 +14,10 @@ namespace accdp {
 /// the whole, and the events of the first.
 struct PinnedBlock {
   PinnedBuffer memory;
-  Event used_until[2];  // none: not used yet
-  int device = -1;      // of the events
-  std::string trouble;  // why nobody can tell when a device has done with it
+  Event used_until[2];   // none: not used yet
+  int device = -1;       // of the events
+  bool is_free = false;  // as the pool saw it last: no device uses it
+  std::string trouble;   // why nobody can tell when a device has done with it
 };
 
 /// Memory on loan, or none. It may go back while a device still works on it: nobody gets it, and it is not freed,

@@ -20,6 +20,14 @@ std::vector<Buffer> chunks_of() {
   return chunks;
 }
 
+/// What nvCOMP was told that the elements are, behind the simulation's magic number.
+nvcomp::AnsType told_to_ans(const Buffer& stream) {
+  nvcomp::AnsType told;
+  std::memcpy(&told, stream.data() + 8, sizeof told);
+  return told;
+}
+
+/// What the device wrote the device reads, and the host where it has the codec; and the other way round.
 void both_ways(Device& device, const CodecRow& codec, Datatype type) {
   const Case what{codec.id, {type}};
   const std::vector<Buffer> chunks = chunks_of();
@@ -29,53 +37,30 @@ void both_ways(Device& device, const CodecRow& codec, Datatype type) {
     CHECK(!streams[0].empty() && !streams[5].empty());
     CHECK(streams[4].empty() && streams[6].empty());
     std::vector<Buffer> whole, wanted, restored;
+    const auto is_read = [&](const Buffer& stream, const Buffer& chunk) {
+      CHECK(check_head(codec.id, type, stream, chunk.size()) == 0);
+      whole.push_back(stream);
+      wanted.push_back(chunk);
+      restored.emplace_back(chunk.size());
+    };
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       if (streams[c].empty()) continue;
       CHECK(streams[c].size() < chunks[c].size());
-      Buffer back(chunks[c].size());
-      codec.decode(type, streams[c], back);
-      CHECK(back == chunks[c]);
-      Buffer of_host(chunks[c].size());
+      is_read(streams[c], chunks[c]);
+      Buffer back(chunks[c].size()), of_host(chunks[c].size());
       of_host.resize(codec.encode({type}, chunks[c], of_host));
-      CHECK(!of_host.empty());
-      for (const Buffer& stream : {streams[c], of_host}) {
-        CHECK(check_head(codec.id, type, stream, chunks[c].size()) == 0);
-        whole.push_back(stream);
-        wanted.push_back(chunks[c]);
-        restored.emplace_back(chunks[c].size());
+      if (codec.stand_in) {
+        CHECK(of_host.empty() && told_to_ans(streams[c]) == ans_type(type));
+        CHECK_THROWS(codec.decode(type, streams[c], back), CodecError, "only a GPU");
+        continue;
       }
+      codec.decode(type, streams[c], back);
+      CHECK(back == chunks[c] && !of_host.empty());
+      is_read(of_host, chunks[c]);
     }
     CHECK(device.decode(what, whole, restored, shift));
     CHECK(restored == wanted);
   }
-}
-
-void on_devices_only(Device& device, Datatype type) {
-  const CodecRow& ans = codec_named("ans");
-  const Case what{ans.id, {type}};
-  const std::vector<Buffer> chunks = chunks_of();
-  const std::size_t width = is_complex(type) ? element_bytes(type) / 2 : element_bytes(type);
-  for (std::size_t shift : {std::size_t{0}, width}) {
-    const std::vector<Buffer> streams = device.encode(what, chunks, shift);
-    CHECK(!streams[0].empty() && !streams[5].empty());
-    CHECK(streams[4].empty() && streams[6].empty());
-    std::vector<Buffer> whole, wanted, restored;
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-      if (streams[c].empty()) continue;
-      nvcomp::AnsType told;  // behind the simulation's magic number
-      std::memcpy(&told, streams[c].data() + 8, sizeof told);
-      CHECK(told == ans_type(type));
-      Buffer back(chunks[c].size());
-      CHECK_THROWS(ans.decode(type, streams[c], back), CodecError, "only a GPU");
-      whole.push_back(streams[c]);
-      wanted.push_back(chunks[c]);
-      restored.emplace_back(chunks[c].size());
-    }
-    CHECK(device.decode(what, whole, restored, shift));
-    CHECK(restored == wanted);
-  }
-  Buffer room(chunks[0].size());
-  CHECK(ans.encode({type}, chunks[5], room) == 0);
 }
 
 void damage(Device& device) {
@@ -133,11 +118,7 @@ int main() {
     for (Datatype type : kTypes) {
       const bool is_split = codec.id == CodecId::kLz4 && type == Datatype::kI64;
       CHECK(encodes_on_device(codec.id, type) == (is_there && !is_split));
-      if (!is_there || is_split) continue;
-      if (codec.stand_in)
-        on_devices_only(device, type);
-      else
-        both_ways(device, codec, type);
+      if (is_there && !is_split) both_ways(device, codec, type);
     }
   }
   const std::vector<std::string> all{"fpk", "bitcomp", "ans", "lz4", "qpk"}, own{"fpk", "qpk"};

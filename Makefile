@@ -66,6 +66,7 @@ demo: build
 
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q
 LIMIT = timeout -k 10
+CTEST = $(LIMIT) 600 ctest --parallel $(shell nproc) --output-on-failure --no-tests=error
 # The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and
 # more ranks than cores, are meant.
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
@@ -85,7 +86,7 @@ CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementati
 test-cudasim: build $(STAMPS)/test
 	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
-		$(LIMIT) 600 ctest --test-dir $(CMAKE_BUILD) --output-on-failure --no-tests=error -R '^cudasim/'
+		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/'
 	$(LIMIT) 300 $(PYTEST) tests/cudasim
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
@@ -128,7 +129,7 @@ sanitize: build
 	cmake -G Ninja -S . -B build/sanitize -DACCDP_SANITIZE=ON --log-level=WARNING
 	cmake --build build/sanitize --parallel $(shell nproc)
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
-	  $(LIMIT) 600 ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+	  $(CTEST) --test-dir build/sanitize
 
 # ThreadSanitizer over what ranks say to each other through shared memory (tests/cpp/one_mapping.hpp), for tests whose
 # ranks are threads; half an hour on 2 cores.

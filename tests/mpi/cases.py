@@ -21,6 +21,22 @@ MOVED = [*REDUCED, "record"]
 
 _BIT_OPS = ["band", "bor", "bxor"]
 
+_DRAWN = np.random.default_rng(0).integers(0, 1 << 16, 1 << 23, dtype=np.uint16)
+
+
+def drawn(name: tuple[int, ...], count: int) -> np.ndarray:
+    """``count`` random numbers of 16 bits, the same for a name in every process.
+
+    All are pieces of one sequence: a generator for each would be most of what the tests cost.
+    """
+    start = hash(name) % (_DRAWN.size - count)
+    return _DRAWN[start : start + count]
+
+
+def letter(source: int, target: int, length: int, number: int = 0) -> np.ndarray:
+    """The bytes of message ``number`` of that length from one rank to another."""
+    return drawn((source, target, length, number), length).astype(np.uint8)
+
 
 def ops_of(datatype: str) -> list[str]:
     """The reductions that a datatype has."""
@@ -70,17 +86,17 @@ class Case:
     def plain(self, rank: int, part: int = 0, count: int | None = None) -> np.ndarray:
         """Values of part ``part`` of what ``rank`` gives."""
         count = self.count if count is None else count
-        random = np.random.default_rng([rank, part, count])
+        found = drawn((rank, part, count), count).astype(np.int64)
+        if self.datatype == "bool":
+            return found % 2 == 1
         if self.op == "prod":
             # Few threes: a bfloat16 has eight bits, and the product of four has seven.
-            values = random.integers(1, 4 if rank < 4 else 3, count)
+            values = 1 + found % (3 if rank < 4 else 2)
         elif self.op == "avg":
-            values = random.integers(0, 4, count) * self.size
+            values = found % 4 * self.size
         else:
             low = 0 if self.datatype.startswith("u") or self.op in _BIT_OPS else -5
-            values = random.integers(low, 11, count)
-        if self.datatype == "bool":
-            return random.integers(0, 2, count).astype(bool)
+            values = low + found % (11 - low)
         if self.datatype == "record":
             made = np.empty(count, RECORD)
             made["id"], made["value"] = values % 256, values * 1.5
@@ -99,6 +115,14 @@ class Case:
             return np.full(shape, np.array((77, 77.0), RECORD))
         fill = np.full(shape, 77).astype(plain_dtype(self.datatype))
         return array_of(fill, self.datatype)
+
+
+def roots_of(size: int, datatype: str) -> list[int]:
+    """All ranks; of many, two for each datatype, which are others for the next, and all for one."""
+    if size <= 4 or datatype == "float32":
+        return list(range(size))
+    at = MOVED.index(datatype)
+    return [at % size, (at + 3) % size]
 
 
 def counts_of(datatype: str) -> list[int]:

@@ -5,16 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+from cases import letter
 
 from accdp_comm import Communicator, MismatchError, bcast_compressed, settings, waitall
 
 # Bytes. On a node 1024 is the longest that is sent before it is asked for, between nodes that travels with its head is
 # 61392.
 LENGTHS = [0, 1, 100, 1024, 1025, 4096, 50_000, 61_392, 61_393, 300_000]
-
-
-def letter(source: int, target: int, length: int, number: int = 0) -> np.ndarray:
-    return np.random.default_rng([source, target, length, number]).integers(0, 256, length).astype(np.uint8)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -6,15 +6,12 @@ import time
 
 import numpy as np
 import pytest
+from cases import letter
 
 import accdp_comm
 from accdp_comm import Communicator, MismatchError, PeerDied, PeerTimeout, UsageError, waitall
 
 LENGTHS = [0, 1, 1024, 1025, 50_000, (1 << 20) + 1]  # bytes; on a node 1024 is the longest that is not asked for
-
-
-def letter(source: int, target: int, length: int, number: int = 0) -> np.ndarray:
-    return np.random.default_rng([source, target, length, number]).integers(0, 256, length).astype(np.uint8)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

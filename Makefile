@@ -64,7 +64,7 @@ demo: build
 
 # -- tests: every suite has a limit of its own, every test one of 120 s (pyproject.toml) --------------------------
 
-PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q
+PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q --durations=10 --durations-min=2
 LIMIT = timeout -k 10
 CTEST = $(LIMIT) 600 ctest --parallel $(shell nproc) --output-on-failure --no-tests=error
 # The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and

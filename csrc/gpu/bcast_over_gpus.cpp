@@ -69,16 +69,16 @@ class BcastPipeline : GpuPipeline {
     if (me() == root_) copy_async(slot, data_.data() + all.begin, all.bytes, pool_.stream());
     pool_.publish(c_);
     pool_.await_all(c_);
-    if (!has_root_) return;
     std::vector<Shown> parts;
-    for (int lane = 0; lane < grid_.lanes(); ++lane) {
+    for (int lane = 0; has_root_ && lane < grid_.lanes(); ++lane) {
       const FrameGrid::Cut part = cut(segment, lane);
       const std::size_t at = offset(segment, lane);
       parts.push_back({root_, at, part.bytes, lane, at, me() == root_ ? nullptr : data_.data() + part.begin});
     }
-    for (int lane : groups_.lanes_of(me())) parts[lane].also = room(segment, lane).data();
-    take_shown(c_, pool_, parts, pool_.joins_gpus());
-    mark(segment);
+    if (has_root_)
+      for (int lane : groups_.lanes_of(me())) parts[lane].also = room(segment, lane).data();
+    take_shown(c_, pool_, parts, pool_.joins_gpus());  // a step of all groups
+    if (has_root_) mark(segment);
   }
 
   void start(std::size_t segment) {
@@ -109,7 +109,10 @@ class BcastPipeline : GpuPipeline {
     if (is_near_ && !is_apart()) return;  // all have it
     if (is_apart()) hand_to_agents(segment, !has_root_);
     show(segment, !has_root_);
-    if (!has_root_) take_lanes(segment, data_, true);
+    if (has_root_)
+      take_shown(c_, pool_, {}, pool_.joins_gpus());  // the step in which other groups take theirs
+    else
+      take_lanes(segment, data_, true);
   }
 
   Bytes data_;

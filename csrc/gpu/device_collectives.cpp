@@ -166,9 +166,10 @@ std::string DevicePath::describe() const {
   if (!state_->pool) return state_->is_pool_made ? "staged: " + state_->why_not : state_->why_not;
   const Pool& pool = *state_->pool;
   const int groups = pool.groups().count();
-  std::string text = groups > 1          ? std::to_string(groups) + " GPUs apart"
-                     : pool.is_one_gpu() ? "shared GPU"
-                                         : "peer GPUs";
+  std::string text = groups > 1 && groups < pool.gpus().count() ? std::to_string(groups) + " islands of peer GPUs"
+                     : groups > 1                               ? std::to_string(groups) + " GPUs apart"
+                     : pool.is_one_gpu()                        ? "shared GPU"
+                                                                : "peer GPUs";
   if (state_->nodes > 1) text += " on each of " + std::to_string(state_->nodes) + " nodes";
   text += pool.uses_events() ? ", ordered by events" : ", ordered by the host (" + pool.why_no_events() + ")";
   if (state_->hierarchy)

@@ -41,4 +41,28 @@ std::size_t GpuGroups::most_lanes() const {
   return most;
 }
 
+std::vector<int> group_by_reach(const std::vector<int>& gpu_of, const std::vector<std::uint32_t>& reached) {
+  const int ranks = static_cast<int>(gpu_of.size());
+  const auto reach_each_other = [&](int a, int b) { return (reached[a] >> b & 1) && (reached[b] >> a & 1); };
+  // Whether all ranks that `first` says and all that `second` says reach each other.
+  const auto all_reach = [&](auto first, auto second) {
+    for (int a = 0; a < ranks; ++a)
+      for (int b = 0; b < ranks; ++b)
+        if (first(a) && second(b) && !reach_each_other(a, b)) return false;
+    return true;
+  };
+  std::vector<int> group_of(ranks, -1);
+  for (int rank = 0, groups = 0; rank < ranks; ++rank) {
+    if (group_of[rank] >= 0) continue;
+    const auto is_here = [&](int other) { return gpu_of[other] == gpu_of[rank]; };
+    if (!all_reach(is_here, is_here)) return {};
+    int group = 0;
+    while (group < groups && !all_reach(is_here, [&](int other) { return group_of[other] == group; })) ++group;
+    groups = std::max(groups, group + 1);
+    for (int other = rank; other < ranks; ++other)
+      if (is_here(other)) group_of[other] = group;
+  }
+  return group_of;
+}
+
 }  // namespace accdp

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <vector>
 
 namespace accdp {
@@ -36,5 +37,10 @@ class GpuGroups {
   std::vector<int> group_of_, owners_;
   std::vector<std::vector<int>> members_, agents_, lanes_of_;
 };
+
+/// The groups of ranks that share device memory: those of a GPU, or of several GPUs that reach each other. gpu_of[r]:
+/// the GPU of rank r; reached[r]: a bit for every rank whose memory rank r has opened, itself too. A GPU joins the
+/// first group of which it reaches all others, and they it. Empty where ranks of one GPU do not reach each other. Pure.
+std::vector<int> group_by_reach(const std::vector<int>& gpu_of, const std::vector<std::uint32_t>& reached);
 
 }  // namespace accdp

@@ -79,11 +79,12 @@ void GpuPipeline::sum_in_group(std::size_t segment, const Reduction& how) {
   for (int lane : groups_.lanes_of(me())) {
     const Bytes to = room(segment, lane);
     const std::vector<const void*> sources = contributions(pool_, lane, offset(segment, lane), by_gpus);
-    // In its own slot nobody else reads there.
-    std::byte* sum = pool_.own_slot() + offset(segment, lane);
+    const void* sum = sources.front();
     if (sources.size() > 1) {
-      if (hierarchy_.by_mpi_on_device) sum = to.data();
-      reduce_async(sum, nullptr, sources, to.size() / element_bytes(how.type), how.partial(), pool_.stream());
+      // In its own slot nobody else reads there.
+      std::byte* const place = hierarchy_.by_mpi_on_device ? to.data() : pool_.own_slot() + offset(segment, lane);
+      reduce_async(place, nullptr, sources, to.size() / element_bytes(how.type), how.partial(), pool_.stream());
+      sum = place;
     }
     copy_async(to.data(), sum, to.size(), pool_.stream());
   }

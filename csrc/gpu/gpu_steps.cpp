@@ -26,8 +26,10 @@ std::vector<const void*> contributions(const Pool& pool, int lane, std::size_t a
   std::vector<const void*> sources;
   if (!by_gpus)
     for (int mate : pool.groups().mates()) sources.push_back(pool.slot(mate) + at);
-  for (int gpu = 0; by_gpus && gpu < pool.gpus().count(); ++gpu)
-    sources.push_back(pool.slot(pool.gpus().agent(gpu, lane)) + at);
+  for (int gpu = 0; by_gpus && gpu < pool.gpus().count(); ++gpu) {
+    const int agent = pool.gpus().agent(gpu, lane);
+    if (pool.groups().of(agent) == pool.groups().mine()) sources.push_back(pool.slot(agent) + at);
+  }
   return sources;
 }
 

@@ -7,9 +7,10 @@
 
 namespace accdp {
 
-// Steps of a pool whose ranks are on several GPUs, some with several ranks (Pool::joins_gpus()). What all ranks of a
+// Steps of a pool where a group is on several GPUs, some with several ranks (Pool::joins_gpus()). What all ranks of a
 // GPU contribute to or want of another GPU passes the link between the two once, by one of the ranks, instead of once
-// for each: with m ranks on each of g GPUs (g-1)/g bytes for each byte of the message, not m*(g-1)/g.
+// for each: with m ranks on each of g GPUs (g-1)/g bytes for each byte of the message, not m*(g-1)/g. All ranks of the
+// node take them together, those of groups on one GPU too.
 
 /// A range that ranks of the group contribute to, or that one of them has for the others, in slots.
 struct LaneCut {
@@ -32,7 +33,8 @@ struct Shown {
   std::byte* to;              ///< where this rank wants it; null: nowhere
   std::byte* also = nullptr;  ///< a second place
 };
-/// Copies what is shown. by_gpus: in a step of its own, for parts that many ranks want; all ranks list the same parts.
+/// Copies what is shown. by_gpus: in a step of its own, for parts that many ranks want; all ranks of a group list the
+/// same parts.
 void take_shown(Context& context, Pool& pool, std::span<const Shown> parts, bool by_gpus);
 
 }  // namespace accdp

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/keep.hpp"
+#include "device/cuda_reduce.hpp"
 
 namespace accdp {
 
@@ -130,23 +131,26 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   remember(readers_);
 }
 
-/// All ranks of the node in one group, or those of each GPU; false where not even those can open each other's memory.
+/// Who shares the pool with whom; false where not even all ranks of a GPU can open each other's memory.
 bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
-  const GpuId gpu = cards[me_].gpu;
+  static_assert(kMostSources <= 32);  // more ranks have no pool, and here each has a bit
+  const int ranks = c.local_size(), lanes = c.topology().fewest_local();
   std::string trouble;
-  bool all = true, those_here = true, one_gpu = true;
-  for (int rank = 0; rank < c.local_size(); ++rank) {
-    const bool is_here = cards[rank].gpu == gpu;
-    one_gpu = one_gpu && is_here;
+  std::uint32_t mine = std::uint32_t{1} << me_;
+  for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me_) continue;
     try {
       mappings_[rank] = open_memory(cards[rank].memory);
+      mine |= std::uint32_t{1} << rank;
     } catch (const CudaError& error) {
       trouble = error.what();
-      all = false;
-      those_here = those_here && !is_here;
     }
   }
+  std::memcpy(c.open(sizeof mine), &mine, sizeof mine);
+  c.publish();
+  c.await_all();
+  std::vector<std::uint32_t> reached(ranks);
+  for (int rank = 0; rank < ranks; ++rank) std::memcpy(&reached[rank], c.slot(rank), sizeof mine);
   std::vector<int> gpu_of;
   std::vector<GpuId> gpus;
   for (const Card& card : cards) {
@@ -154,17 +158,19 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
     gpu_of.push_back(static_cast<int>(found - gpus.begin()));
     if (found == gpus.end()) gpus.push_back(card.gpu);
   }
-  const int lanes = c.topology().fewest_local();
+  const std::vector<int> group_of = group_by_reach(gpu_of, reached);
   gpus_ = GpuGroups(me_, gpu_of, lanes);
-  const bool is_one_group = agree(c, all);
-  if (!is_one_group) {
-    for (int rank = 0; rank < c.local_size(); ++rank)
-      if (!(cards[rank].gpu == gpu)) mappings_[rank] = {};
-    why_not_ = std::string("memory of another ") + (one_gpu ? "process" : "GPU") + " cannot be opened" +
+  groups_ = GpuGroups(me_, group_of.empty() ? gpu_of : group_of, lanes);
+  for (int a = 0; a < ranks; ++a)
+    for (int b = 0; b < ranks; ++b)
+      joins_gpus_ = joins_gpus_ || (groups_.of(a) == groups_.of(b) && gpus_.of(a) != gpus_.of(b) &&
+                                    gpus_.members(gpus_.of(a)).size() > 1);
+  if (groups_.count() > 1 || group_of.empty())
+    why_not_ = std::string("memory of another ") + (gpus.size() == 1 ? "process" : "GPU") + " cannot be opened" +
                (trouble.empty() ? "" : ": " + trouble);
-  }
-  groups_ = is_one_group ? GpuGroups(me_, std::vector<int>(c.local_size(), 0), lanes) : gpus_;
-  return is_one_group || agree(c, those_here);
+  for (int rank = 0; rank < ranks; ++rank)
+    if (groups_.of(rank) != groups_.mine()) mappings_[rank] = {};
+  return !group_of.empty();
 }
 
 Pool::~Pool() {
@@ -219,15 +225,6 @@ void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards
   c.publish();
   c.await_all();
   for (int rank = 0; rank < c.local_size(); ++rank) std::memcpy(&cards[rank], c.slot(rank), sizeof mine);
-}
-
-bool Pool::agree(Context& c, bool mine) {
-  *c.open(1) = std::byte{mine};
-  c.publish();
-  c.await_all();
-  bool all = true;
-  for (int rank = 0; rank < c.local_size(); ++rank) all = all && *c.slot(rank) != std::byte{0};
-  return all;
 }
 
 /// Why not, if they cannot be opened: ordering then goes through the host, on all ranks.

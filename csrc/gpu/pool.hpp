@@ -30,8 +30,8 @@ struct PoolExports {
 class Pool {
  public:
   /// Collective over the ranks of the node. Sets up the slots where each rank can open the others' memory: always meant
-  /// to work on one GPU, and between GPUs that have peer access (NVLink, PCIe). Where some cannot, the ranks of each
-  /// GPU share a pool of their own; all ranks of the node go through its steps together.
+  /// to work on one GPU, and between GPUs that have peer access (NVLink, PCIe). Where some cannot, groups of GPUs that
+  /// reach each other share a pool of their own; all ranks of the node go through its steps together.
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
   /// After settle(). Memory and events stay, for this process's later groups: other ranks may still have them open, and
@@ -50,8 +50,9 @@ class Pool {
   bool is_one_gpu() const { return one_gpu_; }  ///< of this rank's group
   /// The node's ranks by the GPU they are on, with the lanes of groups().
   const GpuGroups& gpus() const { return gpus_; }
-  /// Whether what several ranks of a GPU contribute or want may pass to other GPUs of the group once for all of them.
-  bool joins_gpus() const { return groups_.count() == 1 && gpus_.count() > 1 && gpus_.largest() > 1; }
+  /// Whether what several ranks of a GPU contribute or want may pass to other GPUs of the group once for all of them:
+  /// where a GPU of one group has several ranks and there are others in that group. The same on all ranks of the node.
+  bool joins_gpus() const { return joins_gpus_; }
   bool uses_events() const { return events_; }
   const std::string& why_no_events() const { return why_no_events_; }  ///< of a pool that is usable
   std::size_t slot_bytes() const { return slot_bytes_; }
@@ -72,7 +73,6 @@ class Pool {
   /// So that a pool whose ranks do not all come is destroyed as any other: its memory may be open elsewhere.
   Pool(int me, int device, std::size_t slot_bytes);
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
-  bool agree(Context& context, bool mine);
   bool group_ranks(Context& context, const std::vector<Card>& cards);
   std::string open_events(const std::vector<Card>& cards);
   // pool_probe.cpp; what they return is empty where all is well.
@@ -97,7 +97,7 @@ class Pool {
   GpuGroups groups_, gpus_;
   std::vector<IpcMapping> mappings_;        // by rank of the node; none for this one and other groups
   std::vector<Event> published_[2], read_;  // likewise
-  bool one_gpu_ = true, events_ = false, is_usable_ = false;
+  bool one_gpu_ = true, joins_gpus_ = false, events_ = false, is_usable_ = false;
   std::uint64_t step_ = 0, awaited_ = 0;
 };
 

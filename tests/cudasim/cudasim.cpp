@@ -16,7 +16,8 @@ using cudasim::Block, cudasim::state, cudasim::answer, cudasim::fault;
 namespace {
 
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
-std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false}, g_peer_access{true};
+std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false};
+std::atomic<int> g_island_gpus{0};
 std::atomic<int> g_late_us{0};
 thread_local int g_device = 0;
 thread_local cudaStreamCaptureMode g_capture_mode = cudaStreamCaptureModeGlobal;
@@ -144,7 +145,9 @@ cudaError_t import_memory(void** memory, const void* handle) {
   Address address;
   std::memcpy(&address, handle, sizeof address);
   if (address.pid == getpid()) return answer(cudaErrorInvalidResourceHandle);  // as the real one
-  if (!g_peer_access && address.gpu != state().first_device + g_device) return answer(cudaErrorPeerAccessUnsupported);
+  const int island = g_island_gpus;
+  if (island > 0 && address.gpu / island != (state().first_device + g_device) / island)
+    return answer(cudaErrorPeerAccessUnsupported);
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return answer(cudaErrorMapBufferObjectFailed);
@@ -164,7 +167,7 @@ void set_devices(int count, int first) {
 }
 void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = {code, nth}; }
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
-void set_peer_access(bool allowed) { g_peer_access = allowed; }
+void set_islands(int gpus) { g_island_gpus = gpus; }
 void set_late_reads(int us) { g_late_us = us; }
 void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_capturing(bool capturing) { g_capturing = capturing; }

@@ -8,8 +8,9 @@ namespace cudasim {
 /// Devices of this process from now on; device i of every process with the same `first` is the same GPU.
 void set_devices(int count, int first = 0);
 
-/// Whether memory of another GPU can be opened; it can at first.
-void set_peer_access(bool allowed);
+/// Memory of another GPU can be opened where both are of the same island: so many each, by their number among all.
+/// 0, as at first: all are of one.
+void set_islands(int gpus);
 
 /// The `nth` next call of that name (1: the very next) in this process fails with `code`; later ones work again.
 void fail(const char* call, cudaError_t code, int nth = 1);

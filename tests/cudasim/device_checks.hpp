@@ -168,3 +168,15 @@ inline void everything_on_device(const Gpu& gpu) {
   // Each says that it has read the others' memory before it leaves the group.
   CHECK(await_readers(std::chrono::seconds(10)));
 }
+
+/// What copies of all ranks brought from other GPUs during `work`, in bytes.
+inline std::size_t bytes_over_links(const Gpu& gpu, const std::function<void(DeviceCollectives&)>& work) {
+  DeviceCollectives via = gpu.via();
+  gpu.synchronize();
+  const std::size_t before = cudasim::bytes_from_other_gpus();
+  work(via);
+  gpu.synchronize();
+  Ints bytes_here{static_cast<std::int32_t>(cudasim::bytes_from_other_gpus() - before)};
+  gpu.group.allreduce(bytes(bytes_here), bytes(bytes_here), kType, ReduceOp::kSum);
+  return bytes_here[0];
+}

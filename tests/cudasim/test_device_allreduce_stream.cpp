@@ -288,7 +288,7 @@ int main() {
   g_shares = false;
   CHECK(run_processes_on_nodes({0, 1, 1}, [](Group& group) {
     cudasim::set_devices(1, group.rank());
-    cudasim::set_peer_access(false);
+    cudasim::set_islands(1);
     Gpu gpu(group);
     exact(gpu, 0);
     if (g_has_nvcomp) on_devices_only(gpu, 0);

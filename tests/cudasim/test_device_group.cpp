@@ -38,7 +38,7 @@ void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
 void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
 void gpus_apart(int rank) {
   a_gpu_each(rank);
-  cudasim::set_peer_access(false);
+  cudasim::set_islands(1);
 }
 
 int main() {

@@ -97,7 +97,7 @@ void in_the_probe() {
 void in_segments(bool deterministic) {
   with_a_death({0, 0, 0, 0}, [&](Group& group, const auto& leave) {
     cudasim::set_devices(1, group.rank() / 2);
-    cudasim::set_peer_access(false);
+    cudasim::set_islands(1);
     const Gpu gpu(group);
     const Array data(gpu, input(group.rank(), 40 * kCount));
     const auto sum = [&] {

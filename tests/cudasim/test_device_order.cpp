@@ -137,7 +137,7 @@ void run(const std::vector<int>& nodes, const std::string& path, const std::func
 void one_gpu(int) {}
 void two_gpus_apart(int rank) {
   cudasim::set_devices(1, rank % 2);
-  cudasim::set_peer_access(false);
+  cudasim::set_islands(1);
 }
 
 int main() {

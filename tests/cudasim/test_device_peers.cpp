@@ -17,18 +17,6 @@ void run(const Gpus& gpu_of, const std::function<void(const Gpu&)>& check) {
   }));
 }
 
-/// What copies of all ranks brought from other GPUs during `work`, in bytes.
-std::size_t bytes_over_links(const Gpu& gpu, const std::function<void(DeviceCollectives&)>& work) {
-  DeviceCollectives via = gpu.via();
-  gpu.synchronize();
-  const std::size_t before = cudasim::bytes_from_other_gpus();
-  work(via);
-  gpu.synchronize();
-  Ints bytes_here{static_cast<std::int32_t>(cudasim::bytes_from_other_gpus() - before)};
-  gpu.group.allreduce(bytes(bytes_here), bytes(bytes_here), kType, ReduceOp::kSum);
-  return bytes_here[0];
-}
-
 void each_byte_once(const Gpus& gpu_of) {
   run(gpu_of, [&](const Gpu& gpu) {
     Group& group = gpu.group;

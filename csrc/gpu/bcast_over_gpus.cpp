@@ -5,7 +5,8 @@
 //   3. in each other group: lanes go to their agents (host slots, where the node has several groups), from them to the
 //      device and through the pool to all ranks.
 // Cost for k ranks in a group, S bytes: S/k bytes over PCIe out of each GPU of the root's group and into each of
-// the others; S bytes into each node; 1 step of the pool, and 2 of the host on nodes with several groups, a segment.
+// the others; S bytes into each node. For each segment 1 step of the pool, and on nodes with several groups 2 of the
+// host, on the root's then 2 of the pool; twice as many of the pool where a group's GPUs are joined (joins_gpus()).
 #include "coll/algorithms.hpp"
 #include "coll/schedule.hpp"
 #include "gpu/gpu_pipeline.hpp"

@@ -23,7 +23,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   void await(int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
   /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host (why)",
-  /// "staged: why".
+  /// "2 GPUs apart, ..." or "2 islands of peer GPUs, ..., joined through host memory", "staged: why".
   std::string describe() const override;
 
  private:

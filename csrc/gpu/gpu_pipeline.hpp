@@ -32,8 +32,9 @@ class SegmentRooms {
   std::size_t scratch_used_ = 0;
 };
 
-/// How a group's calls go where its ranks are in several GPU groups: on several nodes, or on GPUs of a node without
-/// peer access. There are as many lanes as the node with the fewest ranks has: one per rank where nodes are alike.
+/// How a group's calls go where its ranks are in several GPU groups: on several nodes, or on GPUs of a node that do not
+/// all reach each other. There are as many lanes as the node with the fewest ranks has: one per rank where nodes are
+/// alike.
 struct GpuHierarchy {
   bool by_mpi_on_device = false;  ///< MPI sends and receives device memory
   std::size_t segment_bytes = 0;  ///< at most; what fits into a slot of the pool, and of the host where it goes there

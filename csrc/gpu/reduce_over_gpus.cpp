@@ -1,7 +1,6 @@
 // Allreduce and reduce on device memory of ranks in several GPU groups. Segments in a pipeline; phases of each:
-//   1. in each group, through the pool: each rank reduces the lanes that it works for, and copies them to the host; in
-//   a
-//      group of several GPUs first over the ranks of each (gpu_steps.hpp);
+//   1. in each group, through the pool: each rank reduces the lanes that it works for, and copies them to the host;
+//      where a group is on several GPUs with several ranks, first over the ranks of each (gpu_steps.hpp);
 //   2. on a node with several groups, through slots in host memory: each owner gets its lane from an agent of each
 //      other group and reduces it, in the order of groups;
 //   3. between nodes: wire_reduction.hpp, each owner for its lane;
@@ -9,8 +8,8 @@
 // All ranks get the same bits: each element is reduced by one rank of a group, one of a node and one over nodes, in
 // order; in a group of several GPUs, by one rank on each before. 16-bit floats are rounded after each of these.
 // Cost for k ranks in a group, g groups on a node, n nodes, S bytes: S/k bytes over PCIe out of and into each rank's
-// GPU; 2*S*(n-1)/n bytes out of and into a node; 2 steps of the pool, 4 where a group has several GPUs, and, for g > 1,
-// 2 of the host for each segment.
+// GPU; 2*S*(n-1)/n bytes out of and into a node; 2 steps of the pool, 4 on a node where a group's GPUs are joined
+// (Pool::joins_gpus()), and, for g > 1, 2 of the host for each segment.
 #include <optional>
 
 #include "gpu/gpu_pipeline.hpp"

@@ -68,6 +68,11 @@ void bytes_in_islands(const Gpu& gpu) {
       bytes_over_links(gpu, [&](DeviceCollectives& via) { gpu.group.bcast(data.bytes(), kType, 0, -1, via); });
   CHECK(data.values() == input(0, count));
   CHECK(found == 2 * bytes);  // to the other GPU of the root's island; half of it each way between those of the other
+  const Array sum(gpu, count);
+  const std::size_t of_sum = bytes_over_links(gpu, [&](DeviceCollectives& via) {
+    gpu.group.allreduce(data.bytes(), sum.bytes(), kType, ReduceOp::kSum, -1, via);
+  });
+  CHECK(of_sum == 2 * bytes);  // of each island, half of the result each way; kernels are not counted
 }
 
 int main() {
@@ -94,7 +99,20 @@ int main() {
   run({0, 0, 0, 0, 0, 0, 0, 0}, "2 islands of peer GPUs", [](int rank) { gpu_of(rank / 2, 2); }, both);
   run({0, 0, 0, 0, 0, 0, 0, 0}, "2 islands", [](int rank) { gpu_of(rank / 2, 2); }, bytes_in_islands);
   run({0, 0, 0, 0, 0}, "2 islands of peer GPUs", [](int rank) { gpu_of(Ints{0, 2, 0, 1, 2}[rank], 2); }, both);
-  run({0, 0, 0, 1, 0, 1}, "", [](int rank) { gpu_of(Ints{0, 0, 1, 1, 2, 1}[rank], 2); }, both);
+  run(
+      {0, 0, 0, 0, 0}, "2 islands of peer GPUs, ordered by the host",
+      [](int rank) {
+        if (rank == 3) cudasim::fail_always("cudaIpcOpenEventHandle", cudaErrorNotSupported);
+        gpu_of(Ints{0, 2, 0, 1, 2}[rank], 2);
+      },
+      long_messages);
+  run(
+      {0, 0, 0, 1, 0, 1}, "", [](int rank) { gpu_of(Ints{0, 0, 1, 1, 2, 1}[rank], 2); },
+      [](const Gpu& gpu) {
+        both(gpu);
+        const char* const path = gpu.group.topology().node() == 0 ? "2 islands of peer GPUs on" : "shared GPU on";
+        CHECK(gpu.path->describe().find(path) == 0);
+      });
   // One node has two groups, the other one.
   run({0, 0, 1, 1}, "", [](int rank) { gpu_of(rank == 1); }, both);
   // Nodes with different numbers of ranks.

@@ -119,7 +119,8 @@ void in_rank_order_on_device(const Gpu& gpu, bool goes_over_gpus) {
 /// Whether that path joins several GPU groups.
 bool is_joined(const std::string& path) {
   return path.find("staged") != 0 &&
-         (path.find("nodes") != std::string::npos || path.find("apart") != std::string::npos);
+         (path.find("nodes") != std::string::npos || path.find("apart") != std::string::npos ||
+          path.find("islands") != std::string::npos);
 }
 
 /// path: how data must go.
@@ -146,6 +147,10 @@ int main() {
   run(one_node, "shared GPU, ordered by events", one_gpu);
   run(one_node, "peer GPUs", [](int rank) { cudasim::set_devices(1, rank / 2); });
   run(one_node, "2 GPUs apart", two_gpus_apart);
+  run(one_node, "2 islands of peer GPUs", [](int rank) {
+    cudasim::set_devices(1, rank / 2);
+    cudasim::set_islands(2);
+  });
   run(two, "shared GPU on each of 2 nodes", one_gpu);
   run(two, "2 GPUs apart on each of 2 nodes", two_gpus_apart);
   run(four, "shared GPU on each of 4 nodes", one_gpu);

@@ -20,9 +20,9 @@ void fail_always(const char* call, cudaError_t code);
 /// Larger allocations of device memory fail with cudaErrorMemoryAllocation.
 void set_largest_allocation(std::size_t bytes);
 
-/// Each piece of work on a stream is preceded by a pause of 0 to `most_us` microseconds, so that what was not ordered
-/// comes out of order.
-void set_jitter(int most_us);
+/// Each piece of work on a stream, or one in so many by chance, is preceded by a pause of 0 to `most_us` microseconds,
+/// so that what was not ordered comes out of order. One in four shows it as well, in two thirds of the time.
+void set_jitter(int most_us, int one_in = 1);
 
 /// Copies from memory of other processes begin so much later.
 void set_late_reads(int us);

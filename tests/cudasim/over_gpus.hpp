@@ -8,7 +8,7 @@ using Prepare = std::function<void(int)>;
 inline void prepare_and_check(Group& group, const Prepare& prepare, const std::string& path,
                               const std::function<void(const Gpu&)>& check) {
   prepare(group.rank());
-  cudasim::set_jitter(20);
+  cudasim::set_jitter(20, 4);
   Gpu gpu(group);
   check(gpu);
   if (gpu.path->describe().find(path) != 0) std::fprintf(stderr, "path: %s\n", gpu.path->describe().c_str());

@@ -44,7 +44,7 @@ struct SimEvent {
 namespace {
 
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
-std::atomic<int> g_jitter_us{0};
+std::atomic<int> g_jitter_us{0}, g_jitter_one_in{1};
 std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false};
 std::atomic<bool> g_streams_are_stopped{false}, g_ipc_events_are_lost{false};
 std::atomic<int> g_ignored_gpu{-1};
@@ -112,7 +112,7 @@ void SimQueue::run() {
     work.pop_front();
     lock.unlock();
     while (g_streams_are_stopped) usleep(1000);
-    if (const int most = g_jitter_us) usleep(random() % (most + 1));
+    if (const int most = g_jitter_us; most > 0 && random() % g_jitter_one_in == 0) usleep(random() % (most + 1));
     next();
     next = nullptr;
     lock.lock();
@@ -123,7 +123,10 @@ void SimQueue::run() {
 
 namespace cudasim {
 
-void set_jitter(int most_us) { g_jitter_us = most_us; }
+void set_jitter(int most_us, int one_in) {
+  g_jitter_one_in = one_in;
+  g_jitter_us = most_us;
+}
 void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void ignore_ipc_events_of(int gpu) { g_ignored_gpu = gpu; }
 void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }

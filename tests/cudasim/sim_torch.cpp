@@ -141,6 +141,6 @@ PYBIND11_MODULE(sim_torch, m) {
   });
   m.def("release_stream", [] { g_gate.set_value(); });
   m.def("set_capturing", &cudasim::set_capturing);
-  m.def("set_jitter", &cudasim::set_jitter);
+  m.def("set_jitter", [](int most_us) { cudasim::set_jitter(most_us); });
   m.def("fail", [](const std::string& call) { cudasim::fail(call.c_str(), cudaErrorLaunchFailure); });
 }

@@ -222,7 +222,7 @@ void on_devices_only(const Gpu& gpu, int which) {
 }
 
 void everything_reduced(Group& group) {
-  cudasim::set_jitter(5);
+  cudasim::set_jitter(5, 4);
   Gpu gpu(group);
   for (int which : {0, 1, 2, 3}) {
     exact(gpu, which);

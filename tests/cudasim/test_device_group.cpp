@@ -6,7 +6,7 @@
 void run(int size, const std::string& path, const std::function<void(int)>& prepare) {
   CHECK(run_ranks(size, [&](Group& group) {
     prepare(group.rank());
-    cudasim::set_jitter(20);
+    cudasim::set_jitter(20, 4);
     Gpu gpu(group);
     CHECK(gpu.path->describe() == "not used yet");
     everything_on_device(gpu);

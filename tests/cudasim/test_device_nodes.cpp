@@ -17,7 +17,7 @@ void one_right_after_another(const Gpu& gpu) {
     for (int q = 0; q < group.size(); ++q) CHECK(incoming[q].values() == input(10 * q + rank, count));
     CHECK(data.values() == input(turn, many));
   }
-  cudasim::set_jitter(20);
+  cudasim::set_jitter(20, 4);
 }
 
 /// A rank that sends another number of bytes than is expected is named, before anything is written there.

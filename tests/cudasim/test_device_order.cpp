@@ -127,7 +127,7 @@ bool is_joined(const std::string& path) {
 void run(const std::vector<int>& nodes, const std::string& path, const std::function<void(int)>& prepare) {
   CHECK(run_processes_on_nodes(nodes, [&](Group& group) {
     prepare(group.rank());
-    cudasim::set_jitter(20);
+    cudasim::set_jitter(20, 4);
     const Gpu gpu(group);
     in_rank_order_on_device(gpu, is_joined(path));
     if (gpu.path->describe().find(path) != 0) std::fprintf(stderr, "path: %s\n", gpu.path->describe().c_str());

@@ -9,7 +9,7 @@ using Gpus = std::vector<int>;  // of each rank
 void run(const Gpus& gpu_of, const std::function<void(const Gpu&)>& check) {
   CHECK(run_ranks(static_cast<int>(gpu_of.size()), [&](Group& group) {
     cudasim::set_devices(1, gpu_of[group.rank()]);
-    cudasim::set_jitter(20);
+    cudasim::set_jitter(20, 4);
     const Gpu gpu(group);
     one_block_on_device(gpu, 10);
     CHECK(gpu.path->describe().find("peer GPUs, ordered by") == 0);

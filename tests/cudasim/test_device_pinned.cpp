@@ -238,7 +238,7 @@ void many_threads() {
 /// Staged collectives, whole and in chunks.
 void collectives(Group& group) {
   {
-    cudasim::set_jitter(20);
+    cudasim::set_jitter(20, 4);
     const Gpu gpu(group);
     everything_on_device(gpu);
     int calls = 0;

@@ -230,7 +230,7 @@ void undecodable(Group& group) {
 }
 
 void everything_encoded(Group& group) {
-  cudasim::set_jitter(5);
+  cudasim::set_jitter(5, 4);
   Gpu gpu(group);
   for (int which : {0, 1, 2}) {
     for (const char* algorithm : {"chain", "binomial", "scatter_allgather", "p2p_compressed"})

@@ -12,6 +12,8 @@ constexpr std::size_t kWirePieceBytes = 64 << 20;
 // Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
 constexpr std::size_t kMostAheadBytes = 256 << 10;
 
+constexpr std::chrono::microseconds kSenderWaits{20};  // if it does, then so soon after it asked
+
 // Of a piece in a ring: what is worth a hand-over, and what caches keep until it is taken.
 constexpr std::size_t kLeastPieceBytes = 16 << 10, kMostPieceBytes = 256 << 10;
 
@@ -40,6 +42,7 @@ PostOffice::PostOffice(Fabric& fabric)
     : fabric_(fabric),
       routes_(fabric.topology().size()),
       spin_(fabric.patience(kPointToPoint).spin),
+      sender_waits_(kSenderWaits),
       wire_patience_(fabric.wire_patience) {}
 
 MessageHandle PostOffice::send(ConstBytes data, int to, std::int64_t tag, double timeout_s, bool caller_waits) {

@@ -140,7 +140,7 @@ class PostOffice {
   bool progress_wire();
   bool flush_ring(int peer);
   bool take_piece(int peer);
-  bool two_cores_copy(const Message& message, int from) const;
+  bool two_cores_copy(const Message& message, int from);
   bool is_allowed(int peer, std::size_t held);
   bool may_go_ahead(const Message& message);
   void count_matched(int from, const MessageHead& head);
@@ -191,6 +191,7 @@ class PostOffice {
   std::function<void()> prepare_attendant_;
   bool resting_ = false;    // the background thread sleeps until told
   Habit spin_;              // of receive_at_once()
+  Habit sender_waits_;      // for who sends a long message to wait for it
   Patience wire_patience_;  // of who drives messages of other nodes
   std::atomic<bool> stop_{false};
   std::thread attendant_;

@@ -76,16 +76,18 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
 /// Whether a long message had better come through the ring: the sender's core copies into it while this one copies out,
 /// which takes about half as long as one core that reads the other's memory. But it is twice the work, and the sender
 /// has to see to it: not where he computes or ranks share cores, and not beside long messages to or from others, or to
-/// that rank, which keep both cores busy anyway.
-bool PostOffice::two_cores_copy(const Message& m, int from) const {
+/// that rank, which keep both cores busy anyway. A sender who waits does so a moment after it asked: torch's send() is
+/// an isend() and a wait(), with some microseconds of Python in between.
+bool PostOffice::two_cores_copy(const Message& m, int from) {
   const RankLine& sender = fabric_.board().line(fabric_.topology().local_of(from));
-  if (m.moved > 0 || !sender.drives.load(std::memory_order_relaxed)) return false;
+  if (m.moved > 0 || fabric_.is_crowded()) return false;
   for (int peer = 0; peer < fabric_.topology().size(); ++peer) {
     const Route& route = routes_[peer];
     if (!route.asked.empty() || !route.streaming.empty()) return false;
     if (peer != from && (!route.taking.empty() || !route.arriving.empty())) return false;
   }
-  return !fabric_.is_crowded();
+  const auto drives = [&] { return sender.drives.load(std::memory_order_relaxed) != 0; };
+  return drives() || try_until(sender_waits_, kLooksPerClock, pause, drives);
 }
 
 /// Copies the next piece of the oldest message that is to come out of that rank's memory, or lets it come.

@@ -1,4 +1,4 @@
-"""bcast, allgather, gather, scatter, alltoall: every datatype, count and root, on one node and over several."""
+"""bcast, allgather, gather, scatter, alltoall: every datatype, count and root (cases.roots_of), one node and more."""
 
 import cases
 import numpy as np

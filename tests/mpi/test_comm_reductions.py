@@ -1,4 +1,4 @@
-"""allreduce, reduce and reduce_scatter: every datatype, operation, count and root, on one node and over several."""
+"""allreduce, reduce, reduce_scatter: all datatypes, operations, counts and roots (cases.roots_of), one node or more."""
 
 import cases
 import numpy as np

@@ -1,6 +1,7 @@
 // Elementwise kernels around the codecs. Differences to a reference are made by the functions that the host loops of
 // codec/delta.cpp use; residuals as in codec/residual.cpp. Compiled without fused multiply-add, as those are.
 #include <cstdint>
+#include <type_traits>
 
 #include "codec/cuda_floats.hpp"
 #include "codec/cuda_launch.hpp"
@@ -25,7 +26,8 @@ bool is_wide(const void* a, const void* b, const void* c) {
 template <bool kEncodes, bool kFloat, class T>
 __global__ void delta(const T* in, const T* reference, T* out, std::size_t packs, std::size_t count) {
   constexpr std::size_t kLanes = kWide / sizeof(T);
-  const auto one = [](T a, T b) { return kEncodes ? delta_of<kFloat>(a, b) : value_of<kFloat>(a, b); };
+  using Word = std::conditional_t<sizeof(T) < 4, std::uint32_t, T>;
+  const auto one = [](T a, T b) { return kEncodes ? delta_of<kFloat, Word>(a, b) : value_of<kFloat, Word>(a, b); };
   each_index(packs, [&](std::size_t i) {
     Lanes<T> pack = reinterpret_cast<const Lanes<T>*>(in)[i];
     const Lanes<T> other = reinterpret_cast<const Lanes<T>*>(reference)[i];

@@ -20,7 +20,7 @@ void encode(ConstBytes in, ConstBytes reference, Bytes out) {
   const std::size_t count = out.size() / sizeof(T);
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
-    const T delta = delta_of<kFloat>(element<T>(in, i), element<T>(reference, i));
+    const T delta = delta_of<kFloat, T>(element<T>(in, i), element<T>(reference, i));
     std::memcpy(out.data() + i * sizeof(T), &delta, sizeof(T));
   }
 }
@@ -30,7 +30,7 @@ void decode(ConstBytes delta, ConstBytes reference, Bytes out) {
   const std::size_t count = out.size() / sizeof(T);
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
-    const T value = value_of<kFloat>(element<T>(delta, i), element<T>(reference, i));
+    const T value = value_of<kFloat, T>(element<T>(delta, i), element<T>(reference, i));
     std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
   }
 }

@@ -8,31 +8,37 @@
 namespace accdp {
 
 // One element of codec/delta.hpp: for the host's loops and the device's, so that both make the same differences. T: the
-// unsigned integer of the element's width.
+// unsigned integer of the element's width. W: what it is computed in, T itself or wider; not 8 bits on a device, where
+// nvcc 13.0 shifts a byte with the sign of 16 bits (for GPUs before sm_100).
 
-/// All ones if the uppermost bit is set.
-template <class T>
-ACCDP_HOST_AND_DEVICE T sign_of(T bits) {
-  return static_cast<T>(T{0} - static_cast<T>(bits >> (8 * sizeof(T) - 1)));
+template <class T, class W>
+constexpr W kElement = static_cast<T>(~T{0});  // the bits of a W that are the element's
+
+/// All ones if the element's uppermost bit is set.
+template <class T, class W>
+ACCDP_HOST_AND_DEVICE W sign_of(W bits) {
+  return static_cast<W>(W{0} - static_cast<W>(bits >> (8 * sizeof(T) - 1)));
 }
 
 /// Sign and magnitude to a two's complement number of the same order, -0 directly below +0; its own inverse.
-template <bool kFloat, class T>
-ACCDP_HOST_AND_DEVICE T ordered(T bits) {
+template <bool kFloat, class T, class W>
+ACCDP_HOST_AND_DEVICE W ordered(W bits) {
   if constexpr (!kFloat) return bits;
-  return static_cast<T>(bits ^ (sign_of(bits) >> 1));
+  return static_cast<W>(bits ^ (sign_of<T>(bits) & kElement<T, W> >> 1));
 }
 
-template <bool kFloat, class T>
+template <bool kFloat, class W, class T>
 ACCDP_HOST_AND_DEVICE T delta_of(T value, T reference) {
-  const auto difference = static_cast<T>(ordered<kFloat>(value) - ordered<kFloat>(reference));
-  return static_cast<T>(static_cast<T>(difference << 1) ^ sign_of(difference));
+  const auto difference =
+      static_cast<W>((ordered<kFloat, T>(W{value}) - ordered<kFloat, T>(W{reference})) & kElement<T, W>);
+  return static_cast<T>(static_cast<W>(difference << 1) ^ sign_of<T>(difference));
 }
 
-template <bool kFloat, class T>
+template <bool kFloat, class W, class T>
 ACCDP_HOST_AND_DEVICE T value_of(T delta, T reference) {
-  const auto difference = static_cast<T>((delta >> 1) ^ static_cast<T>(T{0} - (delta & 1)));
-  return ordered<kFloat>(static_cast<T>(ordered<kFloat>(reference) + difference));
+  const auto difference = static_cast<W>((delta >> 1) ^ static_cast<W>(W{0} - W{static_cast<T>(delta & 1)}));
+  return static_cast<T>(
+      ordered<kFloat, T>(static_cast<W>((ordered<kFloat, T>(W{reference}) + difference) & kElement<T, W>)));
 }
 
 /// Calls `with` with the unsigned type and whether the datatype is a float.

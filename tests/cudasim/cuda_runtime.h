@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <tuple>
 #include <utility>
 
@@ -140,6 +141,11 @@ cudaError_t load(const void* kernel);
 void note_launch(const void* kernel);
 /// Puts work at the end of a stream; the code that an injected fault gives `call`, else success.
 cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work);
+
+/// One thread of what nvcc made of a kernel; it finds the arguments where these point to.
+using Thread = void (*)(const void* const* arguments);
+/// That of a kernel whose arguments have these sizes, where CUDASIM_KERNELS names the GPU ("sm_90"), else nullptr.
+Thread thread_by_nvcc(const void* kernel, std::initializer_list<std::size_t> sizes);
 }  // namespace cudasim
 
 template <class Kernel>
@@ -154,6 +160,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   cudasim::note_launch(reinterpret_cast<const void*>(kernel));
   const dim3 grid = config->gridDim, block = config->blockDim;
   std::tuple<Parameters...> copied(static_cast<Parameters>(arguments)...);
+  const cudasim::Thread by_nvcc =
+      cudasim::thread_by_nvcc(reinterpret_cast<const void*>(kernel), {sizeof(Parameters)...});
   return cudasim::enqueue("cudaLaunchKernelExC", config->stream, [=] {
     gridDim = grid;
     blockDim = block;
@@ -161,7 +169,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
       for (unsigned t = 0; t < block.x; ++t) {
         blockIdx = dim3(b, 0, 0);
         threadIdx = dim3(t, 0, 0);
-        std::apply(kernel, copied);
+        if (by_nvcc)
+          std::apply([&](const auto&... each) { by_nvcc(std::data({static_cast<const void*>(&each)...})); }, copied);
+        else
+          std::apply(kernel, copied);
       }
   });
 }

@@ -1,0 +1,82 @@
+// Finds what nvcc made of a kernel by the name that its host function has in the program's table of symbols.
+#include "ptx.hpp"
+
+#include <dlfcn.h>
+
+#include <cinttypes>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace {
+
+struct Translated {
+  std::vector<std::size_t> sizes;
+  cudasim::Thread thread;
+  const char* why_not;
+  bool launched = false;
+};
+std::map<std::string, Translated>& translated() {
+  static std::map<std::string, Translated> all;
+  return all;
+}
+
+[[noreturn]] void give_up(const std::string& why) {
+  std::fprintf(stderr, "cudasim: CUDASIM_KERNELS: %s\n", why.c_str());
+  std::abort();
+}
+
+/// Names of the functions in the file that this one is in, by address. dladdr() knows none of an unnamed namespace.
+std::map<const void*, std::string> functions_around(const void* kernel) {
+  Dl_info file{};
+  if (!dladdr(kernel, &file)) give_up("a kernel is in no file");
+  std::FILE* symbols = popen(("nm -P '" + std::string(file.dli_fname) + "'").c_str(), "r");
+  if (!symbols) give_up("nm does not start");
+  std::map<const void*, std::string> names;
+  char line[4096], name[sizeof line];
+  while (std::fgets(line, sizeof line, symbols)) {
+    char kind = 0;
+    std::uint64_t offset = 0;
+    if (std::sscanf(line, "%4095s %c %" SCNx64, name, &kind, &offset) == 3 && std::strchr("tTwW", kind))
+      names[static_cast<const char*>(file.dli_fbase) + offset] = name;
+  }
+  pclose(symbols);
+  return names;
+}
+
+void note(const std::string& kernel) {
+  const char* const path = std::getenv("CUDASIM_LAUNCHED");
+  if (!path) return;
+  std::FILE* list = std::fopen(path, "a");
+  if (!list || std::fprintf(list, "%s\n", kernel.c_str()) < 0 || std::fclose(list) != 0)
+    give_up(std::string(path) + " cannot be written");
+}
+
+}  // namespace
+
+ptx::Registered::Registered(const char* name, std::vector<std::size_t> sizes, cudasim::Thread thread,
+                            const char* why_not) {
+  if (!translated().emplace(name, Translated{std::move(sizes), thread, why_not}).second)
+    give_up("two kernels have the name " + std::string(name));
+}
+
+cudasim::Thread cudasim::thread_by_nvcc(const void* kernel, std::initializer_list<std::size_t> sizes) {
+  static const char* const gpu = std::getenv("CUDASIM_KERNELS");
+  if (!gpu) return nullptr;
+  static std::mutex mutex;
+  static std::map<const void*, std::string> names;
+  const std::lock_guard lock(mutex);
+  if (!names.contains(kernel)) names.merge(functions_around(kernel));
+  const std::string name = gpu + (" " + names[kernel]);
+  const auto found = translated().find(name);
+  if (found == translated().end()) give_up("there is no " + name);
+  Translated& it = found->second;
+  if (!it.thread) {
+    std::printf("SKIP: %s: %s\n", name.c_str(), it.why_not);
+    std::exit(77);
+  }
+  if (it.sizes != std::vector(sizes)) give_up("its parameters have other sizes: " + name);
+  if (!it.launched) note(name);
+  it.launched = true;
+  return it.thread;
+}

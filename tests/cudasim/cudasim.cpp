@@ -120,8 +120,17 @@ cudaError_t release(void* memory) {
   if (found->second.fd >= 0) close(found->second.fd);
   if (found->second.type == cudaMemoryTypeHost) state().pinned -= found->second.bytes;
   state().blocks.erase(found);
+  ++state().releases;
   end_object();
   return cudaSuccess;
+}
+
+Range allocation_of(std::uintptr_t address) {
+  std::lock_guard lock(state().mutex);
+  const Found found = find_block(reinterpret_cast<const void*>(address));
+  if (found == state().blocks.end()) return {};
+  const auto first = reinterpret_cast<std::uintptr_t>(found->first);
+  return {first, first + found->second.bytes};
 }
 
 cudaError_t export_memory(void* handle, void* memory) {
@@ -245,12 +254,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
         reinterpret_cast<void*>(+[](cudaStreamCaptureMode* mode) { return std::swap(*mode, g_capture_mode), 0; });
   else if (std::strcmp(symbol, "cuMemGetAddressRange") == 0)
     *function = reinterpret_cast<void*>(+[](std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
-      std::lock_guard lock(state().mutex);
-      const Found found = find_block(reinterpret_cast<const void*>(address));
-      if (found == state().blocks.end()) return 1;
-      *base = reinterpret_cast<std::uintptr_t>(found->first);
-      *bytes = found->second.bytes;
-      return 0;
+      const cudasim::Range found = cudasim::allocation_of(address);
+      *base = found.first;
+      *bytes = found.end - found.first;
+      return found.end == 0 ? 1 : 0;
     });
   else
     return answer(cudaErrorInvalidValue);

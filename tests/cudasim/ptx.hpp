@@ -1,6 +1,7 @@
 #pragma once
 // What instructions of PTX do, for the C++ that ptx.py makes of kernels. Registers hold bits; an instruction reads them
-// as its type says. Memory that is not aligned as a GPU wants it ends the program: the host would not mind.
+// as its type says. What a GPU would not do and the host does ends the program: access to memory that is not aligned to
+// its size, or that nobody allocated.
 #include <cuda_runtime.h>
 
 #include <bit>
@@ -61,12 +62,21 @@ void set(Register& to, T value) {
     to = static_cast<Register>(value);
 }
 
+[[noreturn]] void give_up(const char* what, u64 at, std::size_t bytes);
+/// Ends the program unless all these bytes are of one allocation of the simulated device's, or of a kernel's table.
+void check_allocated(u64 at, std::size_t bytes);
+
+/// An address in memory of a thread's own that is taken as so many values at once.
 template <class T>
-u64 aligned(u64 at, int count) {
-  if (at % (sizeof(T) * static_cast<unsigned>(count)) == 0) return at;
-  std::fprintf(stderr, "ptx: %d values of %zu bytes at %#llx, which is not aligned\n", count, sizeof(T),
-               static_cast<unsigned long long>(at));
-  std::abort();
+u64 own(u64 at, int count) {
+  const std::size_t bytes = sizeof(T) * static_cast<unsigned>(count);
+  if (at % bytes != 0) give_up("not aligned", at, bytes);
+  return at;
+}
+template <class T>
+u64 global(u64 at, int count) {
+  check_allocated(at, sizeof(T) * static_cast<unsigned>(count));
+  return own<T>(at, count);
 }
 template <class T>
 T load(u64 at, int index) {
@@ -79,7 +89,7 @@ void store(u64 at, int index, Register value) {
   const auto bits = static_cast<Bits<T>>(value);
   std::memcpy(reinterpret_cast<Bits<T>*>(at) + index, &bits, sizeof(T));
 }
-inline u32 atomic_max(u64 at, u32 value) { return atomicMax(reinterpret_cast<u32*>(aligned<u32>(at, 1)), value); }
+inline u32 atomic_max(u64 at, u32 value) { return atomicMax(reinterpret_cast<u32*>(global<u32>(at, 1)), value); }
 
 /// One of the parts of a register, the lowest first.
 template <int parts, class T>
@@ -278,6 +288,11 @@ template <class T>
 bool compare_geu(T a, T b) {
   return !(a < b);
 }
+
+/// Memory that kernels of a file read although nobody allocated it.
+struct Table {
+  Table(const unsigned char* bytes, std::size_t count);
+};
 
 /// One kernel, under "sm_90" or the like and the name that the host's compiler gives it, with the sizes of its
 /// parameters. No thread: why not.

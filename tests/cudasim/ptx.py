@@ -96,7 +96,8 @@ class Kernel:
             raise UnknownPtxError(f"memory .{words[1]}")
         registers, where = operands if words[0] == "ld" else reversed(operands)
         names, kind = split(registers.strip("{}")), f"ptx::{TYPES[words[-1]]}"
-        yield f"{{ const auto at = ptx::aligned<{kind}>({self.address(where)}, {len(names)});"
+        space = "global" if words[1] == "global" else "own"
+        yield f"{{ const auto at = ptx::{space}<{kind}>({self.address(where)}, {len(names)});"
         for i, name in enumerate(names):
             if words[0] == "st":
                 yield f"ptx::store<{kind}>(at, {i}, {self.value(name)});"
@@ -188,6 +189,7 @@ def translate(ptx: str) -> Iterator[str]:
     for i, found in enumerate(TABLE.finditer(ptx)):
         tables[found["name"]] = f"table_{i}"
         yield f"alignas({found['align']}) const unsigned char table_{i}[] = {found['bytes']};"
+        yield f"const ptx::Table known_{i}(table_{i}, sizeof table_{i});"
     gpu = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
     entries = list(ENTRY.finditer(ptx))
     if len(entries) != ptx.count(".entry "):

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
@@ -28,6 +29,7 @@ struct State {
   std::recursive_mutex mutex;
   int devices = 1, first_device = 0, live = 0;
   std::map<const std::byte*, Block> blocks;
+  std::atomic<unsigned long> releases = 0;  // of blocks, so far
   std::map<std::string, Fault> faults;
   std::map<std::string, int> calls;
   std::set<int> contexts;        // by device
@@ -52,6 +54,11 @@ cudaError_t fault(const char* call, bool is_unsafe = false);
 
 cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type);
 cudaError_t release(void* memory);
+/// Where an allocation with this address in it begins and ends; 0 and 0 if none has.
+struct Range {
+  std::uintptr_t first = 0, end = 0;
+};
+Range allocation_of(std::uintptr_t address);
 
 /// A handle of 64 bytes, as all of CUDA's are.
 cudaError_t export_memory(void* handle, void* memory);

@@ -153,7 +153,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel* kernel) {
   return cudasim::load(reinterpret_cast<const void*>(kernel));
 }
 
-/// A kernel becomes a loop over its threads. Arguments are copied, as the real one does.
+/// A kernel becomes a loop over its threads. Arguments are copied, as the real one does. What nvcc made of it runs from
+/// the last thread to the first: on a GPU there is no order, so none may count on what another one did before.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -165,14 +166,15 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   return cudasim::enqueue("cudaLaunchKernelExC", config->stream, [=] {
     gridDim = grid;
     blockDim = block;
-    for (unsigned b = 0; b < grid.x; ++b)
-      for (unsigned t = 0; t < block.x; ++t) {
-        blockIdx = dim3(b, 0, 0);
-        threadIdx = dim3(t, 0, 0);
-        if (by_nvcc)
-          std::apply([&](const auto&... each) { by_nvcc(std::data({static_cast<const void*>(&each)...})); }, copied);
-        else
-          std::apply(kernel, copied);
-      }
+    const unsigned threads = grid.x * block.x;
+    for (unsigned i = 0; i < threads; ++i) {
+      const unsigned thread = by_nvcc ? threads - 1 - i : i;
+      blockIdx = dim3(thread / block.x, 0, 0);
+      threadIdx = dim3(thread % block.x, 0, 0);
+      if (by_nvcc)
+        std::apply([&](const auto&... each) { by_nvcc(std::data({static_cast<const void*>(&each)...})); }, copied);
+      else
+        std::apply(kernel, copied);
+    }
   });
 }

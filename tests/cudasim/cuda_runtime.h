@@ -161,9 +161,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   cudasim::note_launch(reinterpret_cast<const void*>(kernel));
   const dim3 grid = config->gridDim, block = config->blockDim;
   std::tuple<Parameters...> copied(static_cast<Parameters>(arguments)...);
-  const cudasim::Thread by_nvcc =
-      cudasim::thread_by_nvcc(reinterpret_cast<const void*>(kernel), {sizeof(Parameters)...});
   return cudasim::enqueue("cudaLaunchKernelExC", config->stream, [=] {
+    const cudasim::Thread by_nvcc =
+        cudasim::thread_by_nvcc(reinterpret_cast<const void*>(kernel), {sizeof(Parameters)...});
     gridDim = grid;
     blockDim = block;
     const unsigned threads = grid.x * block.x;

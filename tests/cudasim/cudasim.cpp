@@ -29,9 +29,17 @@ struct Address {
   int device, gpu;
 };
 
+/// With a page behind it that nobody may touch, so that what leaves one block is not in the next.
+std::size_t room_of(std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page + page;
+}
 void* map(int fd, std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
+  void* const room = mmap(nullptr, room_of(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  if (mmap(room, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) return room;
+  munmap(room, room_of(bytes));
+  return nullptr;
 }
 
 using Found = std::map<const std::byte*, Block>::const_iterator;
@@ -116,7 +124,7 @@ cudaError_t release(void* memory) {
   std::lock_guard lock(state().mutex);
   const auto found = state().blocks.find(static_cast<std::byte*>(memory));
   if (found == state().blocks.end()) return answer(cudaErrorInvalidValue);
-  munmap(memory, found->second.bytes);
+  munmap(memory, room_of(found->second.bytes));
   if (found->second.fd >= 0) close(found->second.fd);
   if (found->second.type == cudaMemoryTypeHost) state().pinned -= found->second.bytes;
   state().blocks.erase(found);

@@ -2,8 +2,12 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdlib>
 
 namespace cudasim {
+
+/// Bytes that tests have behind what kernels write, to see that they stay: none where all access is checked (ptx.hpp).
+inline const std::size_t kGuard = std::getenv("CUDASIM_KERNELS") ? 0 : 16;
 
 /// Devices of this process from now on; device i of every process with the same `first` is the same GPU.
 void set_devices(int count, int first = 0);

@@ -1,7 +1,6 @@
 #pragma once
 // Any bits in memory of the device, with guards around them.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "codec_data.hpp"
@@ -9,9 +8,8 @@
 #include "device/cuda.hpp"
 
 using namespace accdp;
+using cudasim::kGuard;
 
-// Bytes behind a result, which nothing may write; none where all access is checked (ptx.hpp).
-const std::size_t kGuard = std::getenv("CUDASIM_KERNELS") ? 0 : 16;
 constexpr std::byte kUntouched{0xa5};
 
 /// Bits that mean anything to any type.

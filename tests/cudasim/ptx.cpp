@@ -2,6 +2,7 @@
 #include "ptx.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cinttypes>
 #include <map>
@@ -75,11 +76,15 @@ void ptx::check_allocated(u64 at, std::size_t bytes) {
   const auto holds = [&](const cudasim::Range& range) { return at >= range.first && at + bytes <= range.end; };
   for (const auto& [range, then] : seen)
     if (then == releases && holds(range)) return;
-  for (const cudasim::Range& table : tables())
-    if (holds(table)) return;
   const cudasim::Range found = cudasim::allocation_of(at);
   if (!holds(found)) give_up("not of one allocation", at, bytes);
   seen[next++ % std::size(seen)] = {found, releases};
+}
+
+void ptx::check_table(u64 at, std::size_t bytes) {
+  for (const cudasim::Range& table : tables())
+    if (at >= table.first && at + bytes <= table.end) return;
+  give_up("not of one table", at, bytes);
 }
 
 ptx::Table::Table(const unsigned char* bytes, std::size_t count) {
@@ -105,7 +110,8 @@ cudasim::Thread cudasim::thread_by_nvcc(const void* kernel, std::initializer_lis
   Translated& it = found->second;
   if (!it.thread) {
     std::printf("SKIP: %s: %s\n", name.c_str(), it.why_not);
-    std::exit(77);
+    std::fflush(stdout);
+    _exit(77);
   }
   if (it.sizes != std::vector(sizes)) stop("its parameters have other sizes: " + name);
   if (!it.launched) note(name);

@@ -63,20 +63,39 @@ void set(Register& to, T value) {
 }
 
 [[noreturn]] void give_up(const char* what, u64 at, std::size_t bytes);
-/// Ends the program unless all these bytes are of one allocation of the simulated device's, or of a kernel's table.
-void check_allocated(u64 at, std::size_t bytes);
-
-/// An address in memory of a thread's own that is taken as so many values at once.
 template <class T>
-u64 own(u64 at, int count) {
+u64 aligned(u64 at, int count) {
   const std::size_t bytes = sizeof(T) * static_cast<unsigned>(count);
   if (at % bytes != 0) give_up("not aligned", at, bytes);
   return at;
 }
+
+// Each checks an address of so many values that are taken at once, and gives it back.
+void check_allocated(u64 at, std::size_t bytes);
+void check_table(u64 at, std::size_t bytes);
+/// In the device's memory.
 template <class T>
 u64 global(u64 at, int count) {
   check_allocated(at, sizeof(T) * static_cast<unsigned>(count));
-  return own<T>(at, count);
+  return aligned<T>(at, count);
+}
+/// In what nobody writes while the kernel runs (ld.global.nc): its tables.
+template <class T>
+u64 constant(u64 at, int count) {
+  check_table(at, sizeof(T) * static_cast<unsigned>(count));
+  return aligned<T>(at, count);
+}
+/// In what the thread has of its own: its kernel's arguments, and its stack.
+struct Own {
+  u64 first;
+  std::size_t bytes;
+};
+template <class T, std::size_t n>
+u64 own(u64 at, int count, const Own (&all)[n]) {
+  const std::size_t bytes = sizeof(T) * static_cast<unsigned>(count);
+  for (const Own& one : all)
+    if (at >= one.first && at + bytes <= one.first + one.bytes) return aligned<T>(at, count);
+  give_up("neither an argument nor on the stack", at, bytes);
 }
 template <class T>
 T load(u64 at, int index) {
@@ -93,9 +112,9 @@ inline u32 atomic_max(u64 at, u32 value) { return atomicMax(reinterpret_cast<u32
 
 /// One of the parts of a register, the lowest first.
 template <int parts, class T>
-Bits<T> part(T value, int index) {
-  return static_cast<Bits<T>>((value >> (index * 8 * static_cast<int>(sizeof(T)) / parts)) &
-                              (~T{} >> (8 * static_cast<int>(sizeof(T)) * (parts - 1) / parts)));
+T part(T value, int index) {
+  constexpr int kBits = 8 * static_cast<int>(sizeof(T)) / parts;
+  return static_cast<T>(value >> (index * kBits) & ((u64{1} << kBits) - 1));
 }
 template <class T, class... Parts>
 T join(Parts... parts) {
@@ -106,11 +125,23 @@ T join(Parts... parts) {
   return all;
 }
 
+/// What a GPU makes of every NaN that it computes in float32, and in float16 from that. The host keeps an operand's
+/// bits.
+template <class T>
+T computed(T value) {
+  if constexpr (std::same_as<T, f32>)
+    return std::isnan(value) ? std::bit_cast<f32>(0x7fffffffU) : value;
+  else if constexpr (std::same_as<T, f16>)
+    return std::isnan(static_cast<float>(value)) ? std::bit_cast<f16>(u16{0x7fff}) : value;
+  else
+    return value;
+}
+
 /// Integers wrap: their sums and products are those of numbers without a sign.
 template <class T, class Apply>
 T wrapped(T a, T b, Apply apply) {
   if constexpr (kFloat<T>)
-    return apply(a, b);
+    return computed(apply(a, b));
   else
     return static_cast<T>(apply(static_cast<u64>(a), static_cast<u64>(b)));
 }
@@ -147,9 +178,9 @@ T div_(T a, T b) {
       std::fprintf(stderr, "ptx: division by zero\n");
       std::abort();
     }
-  return static_cast<T>(a / b);
+  return computed(static_cast<T>(a / b));
 }
-inline f32 rcp_(f32 a) { return 1.0F / a; }
+inline f32 rcp_(f32 a) { return computed(1.0F / a); }
 template <class T>
 T neg_(T a) {
   if constexpr (kFloat<T>)
@@ -233,7 +264,7 @@ T bfi_(T from, T into, T first, T bits) {
 template <class To, class From>
 To cvt(From value) {
   static_assert(!(kFloat<From> && !kFloat<To>), "a float to an integer: say how it is rounded");
-  return static_cast<To>(value);
+  return computed(static_cast<To>(value));
 }
 template <class T>
 bool compare_eq(T a, T b) {

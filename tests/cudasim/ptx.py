@@ -23,6 +23,8 @@ OF_THREAD = {"%tid.x": "threadIdx.x", "%ntid.x": "blockDim.x", "%ctaid.x": "bloc
 # (the compiler is done in half the time).
 PLAIN = "abs add bfe bfi clz div mad.lo max min mul mul.lo neg not popc prmt rcp sub".split()
 OPERATORS = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
+# Where floats say no rounding they may be fused with others, which gives other bits.
+ROUNDED = ("add", "sub", "mul", "div", "rcp")
 COMPARISONS = "eq ne lt le gt ge neu ltu leu gtu geu nan".split()
 
 ENTRY = re.compile(r"\.entry (?P<name>\w+)\((?P<parameters>.*?)\)\s*\{(?P<body>.*?)^\}", re.DOTALL | re.MULTILINE)
@@ -42,6 +44,12 @@ NAMESPACE_OF_FILE = re.compile(r"(?P<bytes>\d+)(?=_GLOBAL__N_)")
 
 class UnknownPtxError(Exception):
     """PTX that cannot be turned into C++ here."""
+
+
+def type_of(name: str) -> str:
+    if name not in TYPES:
+        raise UnknownPtxError(f"type {name}")
+    return f"ptx::{TYPES[name]}"
 
 
 def host_name(name: str) -> str:
@@ -64,7 +72,7 @@ class Kernel:
     def __init__(self, entry: re.Match[str], tables: dict[str, str]) -> None:
         self.name = host_name(entry["name"])
         parameters = list(PARAMETER.finditer(entry["parameters"]))
-        self.sizes = [each["bytes"] or f"sizeof(ptx::{TYPES[each['type']]})" for each in parameters]
+        self.sizes = [each["bytes"] or f"sizeof({type_of(each['type'])})" for each in parameters]
         self.addresses = {each["name"]: f"ptx::address(arguments[{i}])" for i, each in enumerate(parameters)}
         self.addresses |= {name: f"ptx::address({table})" for name, table in tables.items()}
         # Assembly in the source comes in braces, some with a register of its own that nothing reads.
@@ -92,12 +100,13 @@ class Kernel:
 
     def memory(self, words: list[str], operands: list[str]) -> Iterator[str]:
         """Loads and stores: of one register, or of several beside each other."""
-        if words[1] not in ("global", "param", "local"):
+        space = {"global": "constant" if "nc" in words else "global", "param": "own", "local": "own"}.get(words[1])
+        if space is None:
             raise UnknownPtxError(f"memory .{words[1]}")
         registers, where = operands if words[0] == "ld" else reversed(operands)
-        names, kind = split(registers.strip("{}")), f"ptx::{TYPES[words[-1]]}"
-        space = "global" if words[1] == "global" else "own"
-        yield f"{{ const auto at = ptx::{space}<{kind}>({self.address(where)}, {len(names)});"
+        names, kind = split(registers.strip("{}")), type_of(words[-1])
+        own = ", own" if space == "own" else ""
+        yield f"{{ const auto at = ptx::{space}<{kind}>({self.address(where)}, {len(names)}{own});"
         for i, name in enumerate(names):
             if words[0] == "st":
                 yield f"ptx::store<{kind}>(at, {i}, {self.value(name)});"
@@ -118,16 +127,16 @@ class Kernel:
             yield "return;"
         elif words[0] in ("ld", "st"):
             yield from self.memory(words, operands)
-        elif words[-1] not in TYPES:
+        elif words[-1] not in TYPES or (words[-1].startswith("f") and words[0] in ROUNDED and "rn" not in words):
             raise UnknownPtxError(f"instruction {op}")
         elif words[0] == "mov" and operands[0].startswith("{"):
-            yield from self.taken_apart(f"ptx::{TYPES[words[-1]]}", split(operands[0].strip("{}")), operands[1])
+            yield from self.taken_apart(type_of(words[-1]), split(operands[0].strip("{}")), operands[1])
         else:
             yield f"ptx::set({self.value(operands[0])}, {self.result(op, words, operands[1:])});"
 
     def result(self, op: str, words: list[str], operands: list[str]) -> str:
         """What an instruction puts into its first operand."""
-        name, kind = ".".join(word for word in words[:-1] if word != "rn"), f"ptx::{TYPES[words[-1]]}"
+        name, kind = ".".join(word for word in words[:-1] if word != "rn"), type_of(words[-1])
         if words[0] == "mov" and operands[0].startswith("{"):
             return f"ptx::join<{kind}>({', '.join(self.value(each) for each in split(operands[0].strip('{}')))})"
         if op == "atom.global.max.u32":
@@ -147,7 +156,7 @@ class Kernel:
         if name == "selp":
             return f"{bits[2]} ? {values[0]} : {values[1]}"
         if words[0] == "cvt" and words[1:-2] in ([], ["rn"]):
-            return f"ptx::cvt<ptx::{TYPES[words[-2]]}>({values[0]})"
+            return f"ptx::cvt<{type_of(words[-2])}>({values[0]})"
         if words[0] == "setp" and len(words) == 3 and words[1] in COMPARISONS:
             return f"ptx::compare_{words[1]}({', '.join(values)})"
         raise UnknownPtxError(f"instruction {op}")
@@ -164,10 +173,13 @@ class Kernel:
     def function(self, name: str) -> list[str]:
         """The kernel as a function: all that it declares comes first, because C++ jumps over no declaration."""
         declared, statements = [f"void {name}(const void* const* arguments) {{"], []
+        own = [f"{{ptx::address(arguments[{i}]), {size}}}" for i, size in enumerate(self.sizes)]
         for line in (part.strip() for part in re.split(r"[;\n]", self.body)):
             if found := LOCAL.fullmatch(line):
                 self.addresses[found["name"]] = f"ptx::address({found['name']})"
                 declared.append(f"alignas({found['align']}) unsigned char {found['name']}[{found['bytes']}];")
+                declared.append(f"std::memset({found['name']}, 0xa5, {found['bytes']});")
+                own.append(f"{{ptx::address({found['name']}), {found['bytes']}}}")
             elif found := DECLARED.fullmatch(line):
                 first, names = f"r_{found['name']}", int(found["count"] or 0)
                 all_names = [f"{first}{i}" for i in range(1, names)] or [first]
@@ -177,7 +189,7 @@ class Kernel:
                 statements.append(f"{found[1]}:;")
             elif line and line not in "{}" and not line.startswith(".pragma"):
                 statements += self.statement(line)
-        return [*declared, *statements, "}"]
+        return [*declared, f"const ptx::Own own[] = {{{', '.join(own)}}};", *statements, "}"]
 
 
 def translate(ptx: str) -> Iterator[str]:

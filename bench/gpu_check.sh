@@ -1,25 +1,30 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in one command, from a checkout, in less than 10 minutes:
-#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json]
+#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json] [--only STEP,...]
 # Builds with CUDA in .venv-gpu, which sees the machine's own packages (its torch), then runs bench/gpu_check.py.
 # --wheels: install what is missing (mpich, pybind11, ...) from that folder, without any index. What is not there either
 # is told, and the check goes on: nvCOMP it can do without, and what it cannot, the build asks for in a sentence.
 set -euo pipefail
 limit_s=530  # for the build and all steps: of 600 s, less what ending the last step may take
 
-wheels="" out="$(dirname "${BASH_SOURCE[0]}")/results/gpu_check.json"
+only=() wheels="" out="$(dirname "${BASH_SOURCE[0]}")/results/gpu_check.json"
 while [ $# -gt 0 ]; do
   case "$1" in
     --wheels) wheels="$(realpath -e -- "$2")"; shift 2 ;;
     --out) out="$2"; shift 2 ;;
-    *) echo "gpu_check.sh: $1: expected --wheels FOLDER or --out FILE" >&2; exit 2 ;;
+    --only) only=(--only "$2"); shift 2 ;;
+    *) echo "gpu_check.sh: $1: expected --wheels FOLDER, --out FILE or --only STEP,..." >&2; exit 2 ;;
   esac
 done
 out="$(realpath -m -- "$out")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Where the driver's and the toolkit's programs may be without anybody's PATH: nvidia-cuda-mps-control, nvcc.
-export PATH="$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin"
+# cmake and ninja, where packages of the machine's Python brought them.
+scripts="$("${PYTHON:-python3}" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
+export PATH="$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin:$scripts"
+# torch's libraries are of gigabytes, which a new machine reads for the first time: beside the build.
+"${PYTHON:-python3}" -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1 &
 export ACCDP_CUDA=on PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 make=(make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS="$wheels")
 if ! "${make[@]}" .venv-gpu/stamps/run; then
@@ -34,4 +39,4 @@ if ! "${make[@]}" .venv-gpu/stamps/run; then
   mkdir -p .venv-gpu/stamps
 fi
 "${make[@]}" -o .venv-gpu/stamps/run build
-exec .venv-gpu/bin/python bench/gpu_check.py --out "$out" --seconds $((limit_s - SECONDS))
+exec .venv-gpu/bin/python bench/gpu_check.py --out "$out" --seconds $((limit_s - SECONDS)) "${only[@]}"

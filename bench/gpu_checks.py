@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,12 @@ import torch
 from accdp_comm import Communicator
 
 Expect = Callable[[bool, str], None]  # Checks.expect
+
+
+def said_of(error: Exception) -> str:
+    """The first line of an error, and the place in these files or elsewhere that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{f'{type(error).__name__}: {error}'.splitlines()[0]} ({Path(place.filename).name}:{place.lineno})"
 
 
 class Checks:
@@ -34,7 +41,7 @@ class Checks:
         try:
             yield
         except Exception as error:
-            self.expect(False, f"{type(error).__name__}: {error}".splitlines()[0])
+            self.expect(False, said_of(error))
         self._comm.barrier()
 
     def expect(self, holds: bool, what: str) -> None:

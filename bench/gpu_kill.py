@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -49,6 +50,7 @@ def rank(way: str, device: str, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)  # says where it hung when its limit ends it
     dist.init_process_group("accdp")
     x = torch.ones(1 << 20, device=device)
     dist.all_reduce(x)  # sets up what the ranks share

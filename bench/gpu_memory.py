@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import faulthandler
 import importlib
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -134,6 +136,7 @@ def main() -> None:
     parser.add_argument("--scenes", required=True, help="comma separated, of: " + ", ".join(SCENES))
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rank 0 writes")
     options = parser.parse_args()
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)  # says where it hung when its limit ends it
     if options.device != "cpu":
         torch.cuda.set_device(0)
     rows: list[dict] = []

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import faulthandler
 import itertools
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import gpu_ops
@@ -315,10 +317,9 @@ class Run:
                 check_capture(expect, device)
             with one("beside a capture"):
                 check_beside_capture(comm, expect, device)
-        self.check_codecs()
 
     def check_codecs(self) -> None:
-        """Last, and each in a group of its own, which is of no more use where a codec fails; nor is that codec."""
+        """Each in a group of its own, which is of no more use where a codec fails; nor is that codec."""
         for codec in CODECS:
             failures = len(self.checks.failures)
             with self.checks.one(f"codec {codec}"):
@@ -330,12 +331,21 @@ class Run:
                 self.codecs.append(codec)
 
     def measure(self) -> None:
+        """Codecs last, since a kernel that faults leaves a device that does nothing more; first where they are timed.
+
+        Plain allreduces are timed in other runs, too.
+        """
+        if self.options.compressed:
+            self.check_codecs()
+            self.keep(measure_compressed(self.comm, self.device, self.options.most_bytes, self.codecs))
         names = [name for name in self.options.peers.split(",") if name]
         peers = {name: dist.new_group(backend=name, timeout=self.limit) for name in names}
-        measured = [measure(self.comm, self.device, self.options.most_bytes, peers)]
-        if self.options.compressed:  # first: plain allreduces are measured in other runs, too
-            measured.insert(0, measure_compressed(self.comm, self.device, self.options.most_bytes, self.codecs))
-        for row in itertools.chain(*measured):
+        self.keep(measure(self.comm, self.device, self.options.most_bytes, peers))
+        if not self.options.compressed and not self.options.few:
+            self.check_codecs()
+
+    def keep(self, rows: Iterable[dict]) -> None:
+        for row in rows:
             self.found["rows"].append(row)
             self.write()
 
@@ -350,6 +360,7 @@ def main() -> None:
     parser.add_argument("--few", action="store_true", help="check allreduce and bcast only, for many ranks")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)  # says where it hung when its limit ends it
     if options.device != "cpu":
         torch.cuda.set_device(0)
     with Communicator(timeout_s=MEETING_S) as comm:

@@ -149,7 +149,7 @@ def summary(found: dict, out: Path) -> str:
         if "clean" in part:
             good = "clean" if part["clean"] else f"not clean: {last_line(part['said'])}"
         lines.append(f"{name}: {'; '.join(what_is_missing(part)) or good}")
-    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found['mps']}; {out}"])
+    return "\n".join([*lines, f"{found['machine']['gpu']}, MPS {found.get('mps', 'not looked at')}; {out}"])
 
 
 def has_failed(found: dict) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from accdp_comm import _core, nvcomp
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
+import gpu_machine  # noqa: E402
 import gpu_table  # noqa: E402
 
 ANS = [codec for codec in ("ans",) if codec not in nvcomp.missing_codecs()]
@@ -71,8 +73,8 @@ def without_gpu(monkeypatch, tmp_path):
     )
     write_program(
         tmp_path / "compute-sanitizer",
-        '[ "$1 $2 $3 $4" = "--error-exitcode 99 --report-api-errors no" ] || exit 1',
-        'shift 4; exec "$@"',
+        '[ "$1 $2 $3 $4 $5 $6" = "--error-exitcode 99 --report-api-errors no --print-limit 3" ] || exit 1',
+        'shift 6; exec "$@"',
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_check, "RANK", rank)
@@ -112,11 +114,13 @@ def test_sanitizer(without_gpu):
 
 @pytest.mark.parametrize(
     "status, verdict",
-    [(gpu_check.UNCLEAN, {"clean": False, "said": "why"}), (3, {"failed": "why"})]
-    + [(status, {"not_done": "why"}) for status in (gpu_check.LATE, None)],
+    [((gpu_check.UNCLEAN, "why"), {"clean": False, "said": "why"}), ((3, "why"), {"failed": "why"})]
+    + [((status, "why"), {"not_done": "why"}) for status in (gpu_check.LATE, None)]
+    + [((gpu_check.LATE, f"{gpu_check.INVALID} read"), {"clean": False, "said": f"{gpu_check.INVALID} read"})]
+    + [((1, "Error: Device not supported"), {"skipped": "compute-sanitizer: Device not supported"})],
 )
 def test_sanitizer_that_did_not_end_well(without_gpu, monkeypatch, status, verdict):
-    monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_check.Ended(status, "why"))
+    monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_check.Ended(*status))
     assert gpu_check.sanitizer() == verdict
     assert gpu_check.sanitizer_over_nodes() == verdict
 
@@ -135,9 +139,17 @@ def test_all_ranks_go_on_after_a_check_that_fails_on_one(without_gpu):
     found = gpu_check.ranks_on_one_gpu(2, mps=False)
     failures = [f"rank 1: {count} of 8 bits: a sum" for count in (0, 1, 1000)]
     failures += [f"rank {rank}: DistributedDataParallel: ValueError: on all ranks" for rank in (0, 1)]
-    assert sorted(found["failures"]) == sorted(failures)
+    assert sorted(re.sub(r" \(rank.py:\d+\)$", "", line) for line in found["failures"]) == sorted(failures)
     assert "checks failed, first rank " in found["failed"]
     assert len(found["rows"]) == 6 and found["device_path"] == ""
+
+
+def test_where_a_run_hangs_is_told(without_gpu, monkeypatch):
+    change_rank("import time", "def stands(*_):", "    time.sleep(60)", "gpu_rank.check_training = stands")
+    run = gpu_check.run
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **more: run(command, 20, **more))
+    found = gpu_check.ranks_on_one_gpu(2, mps=False)
+    assert "in stands" in found["failed"] and "its limit" in found["failed"], found["failed"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +169,7 @@ def test_ranks_do_not_wait_for_one_that_left_a_check(without_gpu, check, name, e
         "gpu_rank.CALL_S = 2.0",
     )
     found = gpu_check.ranks_on_one_gpu(2, mps=False)
-    assert f"rank 1: {name}: ValueError: only here" in found["failures"]
+    assert any(line.startswith(f"rank 1: {name}: ValueError: only here (rank.py:") for line in found["failures"])
     assert any(line.startswith(f"rank 0: {name}: ") and error in line for line in found["failures"])
     assert [row["what"] for row in found["rows"]] == rows  # what still works is measured
     assert error in found["failed"] and found["seconds"] < 40
@@ -183,43 +195,9 @@ def test_gloo_is_not_timed_with_the_longest_messages(monkeypatch):
     assert max(row["bytes"] for row in rows) == gpu_rank.BYTES[-1] > gpu_rank.GLOO_MOST_BYTES
 
 
-def test_each_row_of_the_codecs_stands_by_itself(monkeypatch, tmp_path):
-    import gpu_codecs
-
-    out = tmp_path / "codecs.json"
-
-    def measure(cache, row):
-        row["ratio"] = 2.0
-        if row["dtype"] == "float16":
-            raise AssertionError("chunk 3 is not what the host writes\nmore")
-        if row["data"] == "zeros":  # as where the limit comes
-            raise KeyboardInterrupt
-
-    has = type("DeviceCodec", (), {"has": staticmethod(lambda codec, dtype: codec in gpu_codecs.SAME_BYTES)})
-    monkeypatch.setattr(gpu_codecs._core, "DeviceCodec", has, raising=False)
-    monkeypatch.setattr(gpu_codecs.nvcomp, "find_directory", lambda: None)
-    monkeypatch.setattr(gpu_codecs.nvcomp, "device_codecs", lambda: ([], "nvCOMP is not installed"))
-    monkeypatch.setattr(gpu_codecs, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["gpu_codecs.py", "--out", str(out), "--cache", str(tmp_path)])
-    with pytest.raises(KeyboardInterrupt):
-        gpu_codecs.main()
-    rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 3 * (len(gpu_codecs.CODECS) + len(gpu_codecs.gpu_nvcomp.CODECS)) * len(gpu_codecs.TYPES)
-    first = [{"codec": codec, "dtype": dtype} for codec in ("fpk", "lz4") for dtype in ("float32", "float16")]
-    first[0] |= {"ratio": 2.0}
-    first[1] |= {"ratio": 2.0, "failed": "AssertionError: chunk 3 is not what the host writes"}
-    first[2] |= {"skipped": "nvCOMP is not installed"}
-    first[3] |= {"skipped": "nvCOMP is not installed"}
-    assert [rows[i] for i in (0, 2, 6, 8)] == [{**row, "data": "weights"} for row in first]
-    monkeypatch.setattr(gpu_codecs, "DATA", ("weights",))
-    with pytest.raises(SystemExit, match="2 of 21 rows failed"):
-        gpu_codecs.main()
-    assert gpu_table.has_failed({"runs": [], "codecs": gpu_check.kept(out)})
-
-
 def test_a_program_that_is_not_there():
     assert gpu_check.run(["no-such-program"], 5) == (127, "no-such-program: No such file or directory")
-    assert gpu_check.said_by("no-such-program") == "unknown"
+    assert gpu_machine.said_by("no-such-program") == "unknown"
 
 
 def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path, capsys):
@@ -259,6 +237,14 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert said[-1] == f"a GPU, MPS works; {out}"
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
     assert gpu_check.main() == 0
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out), "--only", "killed,one_connection"])
+    assert gpu_check.main() == 0
+    assert list(json.loads(out.read_text())) == ["machine", "runs", "one_connection", "killed"]
+    assert capsys.readouterr().out.splitlines()[-1] == f"a GPU, MPS not looked at; {out}"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out), "--only", "kill"])
+    with pytest.raises(SystemExit):
+        gpu_check.main()
+    assert "--only kill: expected of mpi, nvcomp, probe, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
@@ -382,7 +368,7 @@ def test_the_script_names_a_wrong_option():
         ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER or --out FILE\n"
+    assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER, --out FILE or --only STEP,...\n"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,10 @@ class DeviceRoute {
   /// may never be used again.
   virtual bool settle(bool has_failed = false) noexcept = 0;
   virtual std::string describe() const = 0;
+  /// Asks what a capture of another thread's into a graph would forbid and be ended by, whether an event has come to
+  /// pass for one. Of use beyond the end of this.
+  using Asker = bool (*)(const std::function<bool()>& question);
+  virtual Asker asker() const noexcept = 0;
 };
 
 }  // namespace accdp

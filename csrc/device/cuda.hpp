@@ -109,6 +109,7 @@ class RelaxedCapture {
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // of the thread, outside of the scope
+  const bool is_exchanged_;
 };
 
 /// Makes a device current for a scope. After it the one before is, unless this process uses that nowhere: to make it

@@ -11,9 +11,10 @@
 namespace accdp {
 namespace {
 
-/// Closing reports, it never throws. At the end of a process the runtime may be gone before the last owner.
+/// Closing reports, it never throws. At the end of a process the runtime may be gone before the last owner, and a
+/// process that was forked from one with CUDA has none.
 void report(cudaError_t code, const char* what) noexcept {
-  if (code != cudaSuccess && code != cudaErrorCudartUnloading)
+  if (code != cudaSuccess && code != cudaErrorCudartUnloading && code != cudaErrorInitializationError)
     std::fprintf(stderr, "accdp: %s: %s (%s)\n", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
@@ -103,13 +104,14 @@ PinnedBuffer PinnedBuffer::if_any(std::size_t bytes) {
 }
 
 namespace {
-/// A function of the driver that the runtime has no equal of; null where the driver lacks it.
+/// A function of the driver that the runtime has no equal of; null where the driver lacks it. since: the CUDA that has
+/// it as we call it. The runtime's own version would be refused by an older driver.
 template <class Function>
-Function* driver_function(const char* name) noexcept {
+Function* driver_function(const char* name, [[maybe_unused]] unsigned since) noexcept {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
 #if CUDART_VERSION >= 13000
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result);
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result);
 #else
   const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
@@ -118,13 +120,14 @@ Function* driver_function(const char* name) noexcept {
 }
 
 /// Asked of the driver: the runtime makes a context on the thread's current device, which is 0 where nobody chose one.
-void exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
+bool exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
   using Exchange = int(cudaStreamCaptureMode * mode);
-  static const auto exchange = driver_function<Exchange>("cuThreadExchangeStreamCaptureMode");
+  static const auto exchange = driver_function<Exchange>("cuThreadExchangeStreamCaptureMode", 10010);
   const cudaError_t code =
       exchange ? static_cast<cudaError_t>(exchange(&mode)) : cudaThreadExchangeStreamCaptureMode(&mode);
-  // Where CUDA is not in use nobody captures anything.
-  if (code != cudaErrorInitializationError) report(code, "exchange of the thread's capture mode");
+  // Where CUDA is not in use, in this process or in this thread, it has nothing that a capture forbids.
+  if (code != cudaErrorDeviceUninitialized) report(code, "exchange of the thread's capture mode");
+  return code == cudaSuccess;
 }
 }  // namespace
 
@@ -140,14 +143,16 @@ void use_device(int device) {
   exchange_capture_mode(mode);
 }
 
-RelaxedCapture::RelaxedCapture() noexcept { exchange_capture_mode(mode_); }
-RelaxedCapture::~RelaxedCapture() { exchange_capture_mode(mode_); }
+RelaxedCapture::RelaxedCapture() noexcept : is_exchanged_(exchange_capture_mode(mode_)) {}
+RelaxedCapture::~RelaxedCapture() {
+  if (is_exchanged_) exchange_capture_mode(mode_);
+}
 
 namespace {
 /// Whether this process uses the device. Asked of the driver: the runtime makes a context where there is none.
 bool has_context(int device) noexcept {
   using GetState = int(int device, unsigned* flags, int* is_active);
-  static const auto get_state = driver_function<GetState>("cuDevicePrimaryCtxGetState");
+  static const auto get_state = driver_function<GetState>("cuDevicePrimaryCtxGetState", 7000);
   unsigned flags = 0;
   int is_active = 1;
   return !get_state || get_state(device, &flags, &is_active) != 0 || is_active;
@@ -179,7 +184,7 @@ void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stre
 
 bool is_one_allocation(const void* one, const void* other) noexcept {
   using GetRange = int(std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address);
-  static const auto get_range = driver_function<GetRange>("cuMemGetAddressRange");
+  static const auto get_range = driver_function<GetRange>("cuMemGetAddressRange", 3020);
   const auto at = reinterpret_cast<std::uintptr_t>(other);
   std::uintptr_t base = 0;
   std::size_t bytes = 0;

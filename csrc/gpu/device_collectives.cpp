@@ -153,6 +153,13 @@ DevicePath::~DevicePath() {
   state_.reset();
 }
 
+DeviceRoute::Asker DevicePath::asker() const noexcept {
+  return [](const std::function<bool()>& question) {
+    const RelaxedCapture relaxed;
+    return question();
+  };
+}
+
 bool DevicePath::settle(bool has_failed) noexcept {
   if (state_->device < 0) return true;
   const std::optional<DeviceGuard> guard = guard_if_possible(state_->device);

@@ -22,6 +22,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
   void await(int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
+  Asker asker() const noexcept override;
   /// How data goes: "not used yet", "shared GPU, ordered by events", "peer GPUs, ordered by the host (why)",
   /// "2 GPUs apart, ..." or "2 islands of peer GPUs, ..., joined through host memory", "staged: why".
   std::string describe() const override;

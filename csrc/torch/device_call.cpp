@@ -19,6 +19,7 @@ c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardI
 
 DeviceCall::DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10::Stream> own)
     : route_(route),
+      ask_(route.asker()),
       callers_(current_stream(device)),
       stream_(own.value_or(callers_)),
       events_(Events{c10::Event(device.type()), c10::Event(device.type())}) {
@@ -72,7 +73,9 @@ void DeviceCall::join_current_stream() {
   ended.swap(operation_);
 }
 
-bool DeviceCall::is_finished() const { return ran_ && events_->done.query(); }
+bool DeviceCall::is_finished() const {
+  return ran_ && ask_([this] { return events_->done.query(); });
+}
 void DeviceCall::synchronize() const {
   if (ran_) events_->done.synchronize();
 }

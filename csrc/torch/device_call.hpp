@@ -42,6 +42,7 @@ class DeviceCall {
 
  private:
   DeviceRoute& route_;
+  const DeviceRoute::Asker ask_;
   c10::Stream callers_, stream_;
   struct Events {
     c10::Event start, done;

@@ -32,7 +32,7 @@ cudaStream_t native(c10::StreamId id) {
   }();
   return (*streams)[id].get();
 }
-void check(cudaError_t code) { TORCH_CHECK(code == cudaSuccess, "simulated device: ", cudaGetErrorName(code)); }
+void check(cudaError_t code) { TORCH_CHECK(code == cudaSuccess, "simulated device: ", cudaGetErrorName(code), " ", static_cast<int>(code)); }
 c10::Stream stream_of(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, 0), id); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -60,7 +60,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     check(cudaStreamWaitEvent(native(stream.id()), static_cast<cudaEvent_t>(event), 0));
   }
-  bool queryEvent(void* event) const override { return cudaEventQuery(static_cast<cudaEvent_t>(event)) == cudaSuccess; }
+  bool queryEvent(void* event) const override {  // raises as torch's own does
+    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    if (code != cudaErrorNotReady) check(code);
+    return code == cudaSuccess;
+  }
   void synchronizeEvent(void* event) const override { check(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
   void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}  // its end would wait for all streams
 };
@@ -141,6 +145,7 @@ PYBIND11_MODULE(sim_torch, m) {
   });
   m.def("release_stream", [] { g_gate.set_value(); });
   m.def("set_capturing", &cudasim::set_capturing);
+  m.def("set_capturing_elsewhere", &cudasim::set_capturing_elsewhere);
   m.def("set_jitter", [](int most_us) { cudasim::set_jitter(most_us); });
   m.def("fail", [](const std::string& call) { cudasim::fail(call.c_str(), cudaErrorLaunchFailure); });
 }

@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -278,6 +279,22 @@ def captured_streams(group, rank, size):
     assert is_same(x, total(size))
 
 
+def beside_a_capture(group, rank, size):
+    """Another thread captures a graph: what looks at events here leaves that alone, and is not refused itself."""
+    tensors = [far(numbers(rank)) for _ in range(3)]
+    summing(group, far(numbers(rank))).wait()  # what the group sets up takes memory
+    sim_torch.set_capturing_elsewhere(True)
+    try:
+        works = [summing(group, x) for x in tensors]  # the next ones look whether those before are done
+        while not all(work.is_completed() for work in works):
+            time.sleep(0.001)
+    finally:
+        sim_torch.set_capturing_elsewhere(False)
+    for work, x in zip(works, tensors, strict=True):
+        work.wait()
+        assert is_same(x, total(size))
+
+
 def compressed(group, rank, size):
     """Device tensors beside host tensors: through codecs of the device where there are some, else of the host."""
     limit = datetime.timedelta(seconds=30)
@@ -374,6 +391,7 @@ SCENES = [
     messages_between_host_and_device,
     host_and_device_in_one_group,
     captured_streams,
+    beside_a_capture,
     compressed,
     deterministic,
     float8,

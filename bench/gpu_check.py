@@ -18,6 +18,7 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   sanitizer  the checks on 1 rank under compute-sanitizer
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
+  connections     the same with 8 under MPS, whose clients have 2 else: whether gradients overlap better then
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces
   killed     bench/gpu_kill.py: a rank is killed with work of its GPU under way
   sanitizer_nodes  the checks of nodes under compute-sanitizer
@@ -286,10 +287,14 @@ def apart(mps: bool) -> dict:
     return ranks_on_one_gpu(2, mps, "", ["--compressed"], ACCDP_TOPOLOGY="0,1") | {"topology": "0,1"}
 
 
-def one_connection(mps: bool) -> dict:
-    """Check 2 ranks whose streams share one queue of the device each, with which some people train."""
+def with_connections(count: int, mps: bool) -> dict:
+    """Check 2 ranks whose streams share so many queues of the device each; some people train with one."""
     few = ["--most-bytes", str(16 << 20), *FEW_ELEMENTS]  # so long that overlap is looked at, too
-    return ranks_on_one_gpu(2, mps, "", few, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    return ranks_on_one_gpu(2, mps, "", few, CUDA_DEVICE_MAX_CONNECTIONS=str(count))
+
+
+def more_connections(mps: bool) -> dict:
+    return with_connections(8, mps) if mps else {"skipped": "without MPS a process has 8 anyway"}
 
 
 def rank_killed() -> dict:
@@ -382,7 +387,8 @@ def main() -> int:
         "more_ranks": lambda: more_ranks(mps(), keep_run),
         "sanitizer": lambda: sanitizer(options=FEW_ELEMENTS),
         "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
-        "one_connection": lambda: one_connection(mps()),
+        "one_connection": lambda: with_connections(1, mps()),
+        "connections": lambda: more_connections(mps()),
         "hosts": between_hosts,
         "killed": rank_killed,
         "sanitizer_nodes": sanitizer_over_nodes,

@@ -32,7 +32,11 @@ def table(found: dict) -> str:
     bandwidth = found["machine"]["copy_bytes_per_s"]
     heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    steps = [found[step] for step in ("nodes", "apart", "nccl", "one_connection") if "rows" in found.get(step, {})]
+    steps = [
+        found[step]
+        for step in ("nodes", "apart", "nccl", "one_connection", "connections")
+        if "rows" in found.get(step, {})
+    ]
     for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
         lines += [f"{with_mps:<4}{run_['ranks']:>6}  {line}" for line in what_is_missing(run_)]

@@ -32,7 +32,9 @@ cudaStream_t native(c10::StreamId id) {
   }();
   return (*streams)[id].get();
 }
-void check(cudaError_t code) { TORCH_CHECK(code == cudaSuccess, "simulated device: ", cudaGetErrorName(code), " ", static_cast<int>(code)); }
+void check(cudaError_t code) {
+  TORCH_CHECK(code == cudaSuccess, "simulated device: ", cudaGetErrorName(code), " ", static_cast<int>(code));
+}
 c10::Stream stream_of(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, 0), id); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {

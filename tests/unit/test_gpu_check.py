@@ -216,7 +216,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "memory", lambda mps: {"rows": [{"scene": "MemPool", "skipped": "here"}]})
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
-    monkeypatch.setattr(gpu_check, "one_connection", lambda mps: run_)
+    monkeypatch.setattr(gpu_check, "with_connections", lambda count, mps: run_)
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer", "rank_killed"):
         monkeypatch.setattr(gpu_check, step, lambda **_: {"skipped": "here"})
     out = tmp_path / "results" / "x.json"
@@ -224,8 +224,8 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps memory codecs apart nodes more_ranks sanitizer nccl one_connection hosts killed"
-    steps += " sanitizer_nodes"
+    steps = "mpi nvcomp probe mps memory codecs apart nodes more_ranks sanitizer nccl one_connection connections"
+    steps += " hosts killed sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]

@@ -396,6 +396,8 @@ def main() -> int:
     wanted = options.only.split(",") if options.only else list(steps)
     if unknown := sorted(set(wanted) - steps.keys()):
         parser.error(f"--only {','.join(unknown)}: expected of {', '.join(steps)}")
+    if options.only and options.out.exists():
+        parser.error(f"--out {options.out}: expected a new file with --only, that of the first run would be lost")
     if why_not := _core.cuda_report()["why_not"]:
         print(f"gpu_check: nothing to check here: {why_not}", file=sys.stderr)
         return 1

@@ -238,6 +238,10 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: run_ | {"topology": "2x2"})
     assert gpu_check.main() == 0
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out), "--only", "killed,one_connection"])
+    with pytest.raises(SystemExit):
+        gpu_check.main()
+    assert "expected a new file with --only" in capsys.readouterr().err
+    out.unlink()
     assert gpu_check.main() == 0
     assert list(json.loads(out.read_text())) == ["machine", "runs", "one_connection", "killed"]
     assert capsys.readouterr().out.splitlines()[-1] == f"a GPU, MPS not looked at; {out}"

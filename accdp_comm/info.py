@@ -180,8 +180,11 @@ def _cuda() -> dict[str, Any]:
         return report | {"missing": report["why_not"] + built}
     built, driver = _dotted(report["runtime_version"]), _dotted(report["driver_version"])
     nvcomp.find()
-    codecs = _core.device_codecs()
     gpus = f"{report['devices']} GPUs, built with CUDA {built}, driver for CUDA {driver}"
+    try:
+        codecs = _core.device_codecs()
+    except _core.CudaError as error:  # such as no memory left on it
+        return report | {"found": f"{gpus}; what broadcasts encode there is not known: {error}"}
     return report | {"found": f"{gpus}; broadcasts of device memory encode {', '.join(codecs)} there", "codecs": codecs}
 
 

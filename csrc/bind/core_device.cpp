@@ -57,10 +57,9 @@ void bind_device(py::module_& m) {
   using namespace py::literals;
   m.def("cuda_report", report_as_dict,
         "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
-  m.def(
-      "device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
-      "Names of the codecs that encode and decode on the current device. nvCOMP's library is opened: its folder counts "
-      "if it was told before.");
+  m.def("device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
+        "Names of the codecs that encode and decode on the current device, where nvCOMP's are tried once: its folder "
+        "counts if it was told before.");
   m.def("await_readers", &wait_for_readers, "timeout_s"_a, py::call_guard<py::gil_scoped_release>(),
         "Before the process ends: wait until no other process will read its device memory any more. Returns whether it "
         "came to that, and says on standard error that it did not.");

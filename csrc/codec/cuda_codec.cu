@@ -177,7 +177,7 @@ void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
                                std::uint32_t* sizes, cudaStream_t stream) {
   const std::size_t chunk_bytes = longest(chunks, true);
   if (chunks.empty()) return;
-  if (nvcomp_encodes_on_device(codec, how.type)) return nvcomp_.encode_async(codec, how, chunks, sizes, stream);
+  if (nvcomp_takes(codec, how.type)) return nvcomp_.encode_async(codec, how, chunks, sizes, stream);
   dispatch(codec, how.type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
     Layout layout(chunks.size(), chunk_bytes, scratch_.data());
@@ -204,7 +204,7 @@ void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
                                std::uint32_t* damaged, cudaStream_t stream) {
   const std::size_t chunk_bytes = longest(chunks, false);
   if (chunks.empty()) return;
-  if (nvcomp_encodes_on_device(codec, type)) return nvcomp_.decode_async(codec, type, chunks, damaged, stream);
+  if (nvcomp_takes(codec, type)) return nvcomp_.decode_async(codec, type, chunks, damaged, stream);
   dispatch(codec, type, [&](auto* format) {
     using Format = std::remove_pointer_t<decltype(format)>;
     Layout layout(chunks.size(), chunk_bytes, scratch_.data());

@@ -15,7 +15,7 @@
 namespace accdp {
 
 /// Whether codec and datatype can be encoded and decoded on the current device: fpk and qpk for all datatypes that they
-/// take; ans, lz4 and bitcomp where nvCOMP can (cuda_nvcomp.hpp).
+/// take; ans, lz4 and bitcomp where nvCOMP is seen to work (cuda_nvcomp.hpp).
 bool encodes_on_device(CodecId codec, Datatype type);
 /// Names of the codecs that encode and decode on the current device, of some datatype at least.
 std::vector<std::string> device_codecs();

@@ -99,7 +99,7 @@ auto with_codec(CodecId codec, Datatype type, With&& with) {
 
 void require_success(int status, const char* codec, const char* call) {
   if (status != 0)
-    throw CudaError(std::string("nvcompBatched") + codec + call + " failed with status " + std::to_string(status));
+    throw NvcompError(std::string("nvcompBatched") + codec + call + " failed with status " + std::to_string(status));
 }
 
 std::size_t longest(std::span<const DeviceChunk> chunks, std::uint32_t DeviceChunk::* bytes) {
@@ -147,11 +147,14 @@ bool is_of_nvcomp(CodecId codec) noexcept {
   return codec == CodecId::kLz4 || codec == CodecId::kBitcomp || codec == CodecId::kAns;
 }
 
-bool nvcomp_encodes_on_device(CodecId codec, Datatype type) {
-  if (!is_of_nvcomp(codec) || (codec == CodecId::kLz4 && lz4_splits(type))) return false;
-  return with_codec(codec, type, [](const char*, const auto& api, const auto&, const auto&) {
-    static const bool works = api.why_not.empty() && is_driver_new_enough(api.cuda_version);
-    return works;
+bool nvcomp_takes(CodecId codec, Datatype type) noexcept {
+  return is_of_nvcomp(codec) && !(codec == CodecId::kLz4 && lz4_splits(type));
+}
+
+bool has_nvcomp_for_device(CodecId codec) {
+  return with_codec(codec, Datatype::kBytes, [](const char*, const auto& api, const auto&, const auto&) {
+    static const bool has = api.why_not.empty() && is_driver_new_enough(api.cuda_version);
+    return has;
   });
 }
 

@@ -9,10 +9,20 @@
 
 namespace accdp {
 
+/// A function of nvCOMP's did not begin its work.
+struct NvcompError : CudaError {
+  using CudaError::CudaError;
+};
+
 /// ans, bitcomp and lz4.
 bool is_of_nvcomp(CodecId codec) noexcept;
-/// Whether nvCOMP encodes so on a device: those three, where its library has the functions and the driver is as new as
-/// they need. Not lz4 of 8-byte integers, which it would have to take apart first.
+/// Those three; not lz4 of 8-byte integers, which would have to be taken apart first.
+bool nvcomp_takes(CodecId codec, Datatype type) noexcept;
+/// Of one of those three: whether nvCOMP's library has its functions, and the driver is as new as they need.
+bool has_nvcomp_for_device(CodecId codec);
+/// Whether nvCOMP encodes and decodes so on the current device: what it takes and has, and what in a first trial of
+/// each datatype came back as it was. That loads nvCOMP's kernels, too, and waits for them; standard error is told what
+/// failed. Throws where the wait is given up (WatchedWaits).
 bool nvcomp_encodes_on_device(CodecId codec, Datatype type);
 /// As encoded_room(), of those three.
 std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes);
@@ -24,7 +34,7 @@ std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes);
 class NvcompCodec {
  public:
   /// As DeviceCodec's; every chunk has the room that the longest one needs. What nvCOMP cannot encode has size 0.
-  /// Throws CudaError where nvCOMP cannot begin.
+  /// Throws NvcompError where nvCOMP cannot begin.
   void encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> chunks, std::uint32_t* sizes,
                     cudaStream_t stream);
   /// As DeviceCodec's; but of bitcomp nvCOMP notices no damage behind the head, and it waits for the stream first.

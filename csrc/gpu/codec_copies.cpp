@@ -70,6 +70,11 @@ void FarCopies::is_written(ConstBytes host) {
   written_.add(host);
 }
 
+bool FarCopies::has(const CodecRow& codec, Datatype type) const {
+  const DeviceScope scope(group_, device_);
+  return encodes_on_device(codec.id, type);
+}
+
 CodecCost FarCopies::speed(const CodecRow& codec, Datatype type) const {
   const DeviceScope scope(group_, device_);
   return device_codec_speed(device_, codec, type);

@@ -28,7 +28,7 @@ class FarCopies final : public FarMemory {
   ~FarCopies() override;
 
   bool holds(ConstBytes host) const override { return host.empty() || far(host); }
-  bool has(const CodecRow& codec, Datatype type) const override { return encodes_on_device(codec.id, type); }
+  bool has(const CodecRow& codec, Datatype type) const override;
   CodecCost speed(const CodecRow& codec, Datatype type) const override;
   void fetch(const std::vector<ConstBytes>& host) override;
   std::size_t begin_encode(const std::vector<Chunk>& chunks) override;

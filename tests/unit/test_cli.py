@@ -64,8 +64,12 @@ def test_why_the_gpu_is_not_used(monkeypatch):
     def shown(**report) -> str:
         usual = {"built": True, "runtime_version": 13000, "driver_version": 0, "devices": 0, "why_not": ""}
         monkeypatch.setattr(_core, "cuda_report", lambda: usual | report)
-        monkeypatch.setattr(_core, "device_codecs", lambda: ["fpk", "bitcomp", "lz4", "qpk"])
         return info._present(info._cuda())
+
+    def no_memory():
+        raise _core.CudaError("cudaMalloc: out of memory")
+
+    monkeypatch.setattr(_core, "device_codecs", lambda: ["fpk", "bitcomp", "lz4", "qpk"])
 
     assert shown(why_not="no NVIDIA driver") == "no: no NVIDIA driver; built with CUDA 13.0"
     assert shown(built=False, why_not="accdp was built without CUDA") == "no: accdp was built without CUDA"
@@ -73,6 +77,8 @@ def test_why_the_gpu_is_not_used(monkeypatch):
         "2 GPUs, built with CUDA 13.0, driver for CUDA 13.1; "
         "broadcasts of device memory encode fpk, bitcomp, lz4, qpk there"
     )
+    monkeypatch.setattr(_core, "device_codecs", no_memory)
+    assert shown(driver_version=13010, devices=1).endswith("is not known: cudaMalloc: out of memory")
 
 
 def test_info_shows_the_same_as_text_and_json():

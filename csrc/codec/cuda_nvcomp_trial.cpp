@@ -1,0 +1,99 @@
+// Whether nvCOMP works here is seen before it is relied on: its library carries a CUDA runtime of its own, whose
+// kernels this driver may not load and this GPU not run. What failed in the midst of a call would fail it on all ranks;
+// what is known beforehand the host encodes.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "codec/cuda_nvcomp.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::size_t kTrialBytes = 16 << 10;
+
+/// As small for every codec and datatype: a few numbers near 1, again and again, behind as many zeros.
+std::vector<std::byte> data_for_trial() {
+  std::vector<std::byte> data(kTrialBytes);
+  for (std::size_t at = kTrialBytes / 2; at < kTrialBytes; at += sizeof(float)) {
+    const float number = 1 + static_cast<float>(at / sizeof(float) % 16) / 16;
+    std::memcpy(data.data() + at, &number, sizeof number);
+  }
+  return data;
+}
+
+/// One chunk there and back on a stream, in memory of one device. Its owner never frees that: to free memory is to wait
+/// for all that the device does.
+class Trial {
+ public:
+  /// Empty where it came back as it was; else what was wrong.
+  std::string why_not(CodecId codec, Datatype type) {
+    const std::vector<std::byte> data = data_for_trial();
+    try {
+      const std::size_t room = nvcomp_room(codec, type, kTrialBytes);
+      if (encoded_.bytes() < room) encoded_ = DeviceBuffer(room);
+      std::memcpy(sent_.data(), data.data(), kTrialBytes);
+      copy_async(plain_.data(), sent_.data(), kTrialBytes, stream_.get());
+      const std::uint32_t size = encode(codec, type, room);
+      if (size == 0) return "it encoded nothing";
+      if (decode(codec, type, size)) return "it did not decode what it had encoded";
+    } catch (const NvcompError& error) {
+      return error.what();
+    }
+    return std::equal(data.begin(), data.end(), seen_.data()) ? "" : "what it decoded is not what it had encoded";
+  }
+
+ private:
+  std::uint32_t encode(CodecId codec, Datatype type, std::size_t room) {
+    const DeviceChunk chunk{plain_.data(), encoded_.data(), kTrialBytes, static_cast<std::uint32_t>(room)};
+    codec_.encode_async(codec, {type}, {&chunk, 1}, word(far_word_.data()), stream_.get());
+    return fetched_word();
+  }
+  /// Whether it was damaged.
+  std::uint32_t decode(CodecId codec, Datatype type, std::uint32_t size) {
+    *word(near_word_.data()) = 0;
+    copy_async(far_word_.data(), near_word_.data(), sizeof(std::uint32_t), stream_.get());
+    std::memset(seen_.data(), 0xff, kTrialBytes);
+    copy_async(plain_.data(), seen_.data(), kTrialBytes, stream_.get());
+    const DeviceChunk chunk{encoded_.data(), plain_.data(), size, kTrialBytes};
+    codec_.decode_async(codec, type, {&chunk, 1}, word(far_word_.data()), stream_.get());
+    copy_async(seen_.data(), plain_.data(), kTrialBytes, stream_.get());
+    return fetched_word();
+  }
+  std::uint32_t fetched_word() {
+    copy_async(near_word_.data(), far_word_.data(), sizeof(std::uint32_t), stream_.get());
+    synchronize(stream_.get());
+    return *word(near_word_.data());
+  }
+  static std::uint32_t* word(std::byte* at) { return reinterpret_cast<std::uint32_t*>(at); }
+
+  Stream stream_ = make_stream();
+  DeviceBuffer plain_{kTrialBytes}, encoded_, far_word_{sizeof(std::uint32_t)};
+  PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, near_word_{sizeof(std::uint32_t)};
+  NvcompCodec codec_;
+};
+
+}  // namespace
+
+bool nvcomp_encodes_on_device(CodecId codec, Datatype type) {
+  if (!nvcomp_takes(codec, type) || !has_nvcomp_for_device(codec)) return false;
+  static std::mutex mutex;
+  static auto* const trials = new std::map<int, Trial>;
+  static auto* const works = new std::map<std::tuple<int, CodecId, Datatype>, bool>;
+  const std::lock_guard lock(mutex);
+  const int device = current_device();
+  const std::tuple key{device, codec, type};
+  if (const auto known = works->find(key); known != works->end()) return known->second;
+  const std::string why_not = (*trials)[device].why_not(codec, type);
+  if (!why_not.empty())
+    std::fprintf(stderr, "accdp: nvCOMP's %s of %s is not used on GPU %d: %s\n", find_codec(codec)->name, name_of(type),
+                 device, why_not.c_str());
+  return works->emplace(key, why_not.empty()).first->second;
+}
+
+}  // namespace accdp

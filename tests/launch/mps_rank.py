@@ -14,29 +14,30 @@ import sys
 from pathlib import Path
 
 
-def attach() -> socket.socket:
+def attach() -> tuple[socket.socket, str]:
+    """Become a client; return the connection, and how much of the GPU the daemon leaves its clients, in percent."""
     daemon = socket.socket(socket.AF_UNIX)
     daemon.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
     daemon.sendall(f"client {os.getpid()}".encode())
     answer = daemon.recv(1000)
     if not answer.startswith(b"attached"):
         raise RuntimeError(f"CUDA error: {answer.decode()}")
-    return daemon
+    return daemon, answer.decode().split()[1]
 
 
 def main(behaviour: str) -> None:
     stopping, told = os.pipe()
     signal.signal(signal.SIGTERM, lambda *_: behaviour == "stubborn" or os.write(told, b"x"))
     mark = Path(os.environ["STAND_IN_GPUS"], "on", os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid()))
-    daemon = None
+    daemon, percentage = None, None
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     if behaviour != "outside":
         with contextlib.suppress(*([RuntimeError, OSError] if behaviour == "survivor" else [])):
-            daemon = attach()
+            daemon, percentage = attach()
     names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
     mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
-    said = {"pid": os.getpid(), **{name: os.environ.get(name) for name in (*names, *mps)}}
+    said = {"pid": os.getpid(), "daemon_leaves": percentage, **{name: os.environ.get(name) for name in (*names, *mps)}}
     print(json.dumps(said))
     try:
         if behaviour == "fail" and os.environ["RANK"] == "1":

@@ -16,6 +16,8 @@ _ANSWER_S = 10.0
 _LISTEN_S = 5.0  # from the end of `-d` until the daemon answers
 _POLL_S = 0.02
 _NOBODY = "Cannot find MPS control daemon"
+_PREFIX = "CUDA_MPS_"
+_PROTOCOL = {"CUDA_MPS_PROTOCOL_VERSION": "2"}  # whose commands these are; drivers from R615 on have others, too
 
 
 class MpsError(_core.Error):
@@ -47,10 +49,7 @@ class Control:
             raise MpsError(f"{BINARY} is not in PATH")
         self._binary = binary
         self.pipe_directory = pipe_directory
-        self._environment = {
-            "CUDA_MPS_PIPE_DIRECTORY": pipe_directory,
-            "CUDA_MPS_LOG_DIRECTORY": log_directory,
-        }
+        self._log_directory = log_directory
 
     def start(self, uuid: str) -> None:
         """Start the daemon for one GPU, and see that it answers.
@@ -58,7 +57,7 @@ class Control:
         Raises:
             MpsError: It did not start, or does not answer in time.
         """
-        environment = {**os.environ, **self._environment, "CUDA_VISIBLE_DEVICES": uuid}
+        environment = self._environment() | {"CUDA_VISIBLE_DEVICES": uuid}
         # Not to be inherited by the daemon: whoever reads the ends of our pipes would wait for it.
         command = [self._binary, "-d"]
         try:
@@ -107,7 +106,7 @@ class Control:
 
     def last_log(self) -> str:
         """Return the last line that the daemon logged, for messages."""
-        path = os.path.join(self._environment["CUDA_MPS_LOG_DIRECTORY"], "control.log")
+        path = os.path.join(self._log_directory, "control.log")
         try:
             with open(path, errors="replace") as file:
                 lines = file.read().strip().splitlines()
@@ -115,12 +114,18 @@ class Control:
             return "it wrote no log"
         return f"its log ends: {lines[-1]}" if lines else "its log is empty"
 
+    def _environment(self) -> dict[str, str]:
+        """Return what the program gets: none of the user's settings, which are for clients or another daemon."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+        ours = {"CUDA_MPS_PIPE_DIRECTORY": self.pipe_directory, "CUDA_MPS_LOG_DIRECTORY": self._log_directory}
+        return others | _PROTOCOL | ours
+
     def _ask(self, command: str) -> str:
         try:
             done = subprocess.run(
                 [self._binary],
                 input=f"{command}\n",
-                env={**os.environ, **self._environment},
+                env=self._environment(),
                 capture_output=True,
                 text=True,
                 timeout=_ANSWER_S,

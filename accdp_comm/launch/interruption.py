@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PARENT_VARIABLE = "ACCDP_RUN_PARENT"  # pid of a process whose end is to end `accdp run`, which it has started
+_PR_SET_PDEATHSIG = 1
+
+
+def stopping() -> tuple[signal.Signals, ...]:
+    """Return which of them end us: not SIGHUP where whoever started us has it ignored, as nohup does."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return tuple(number for number in STOPPING if hangs_up or number != signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -18,6 +28,15 @@ class Interrupted(BaseException):
         self.number = number
 
 
+def end_with_parent() -> None:
+    """From now on get SIGTERM when the process ends that started us, if it asked for that (PARENT_VARIABLE)."""
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != int(parent):  # it has ended before
+            raise Interrupted(signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
     """Turn signals into an exception, so that with-blocks clean up, and leave with 128 and the signal's number."""
@@ -25,7 +44,7 @@ def signals_raise() -> Iterator[None]:
     def raise_it(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, raise_it) for number in STOPPING}
+    before = {number: signal.signal(number, raise_it) for number in stopping()}
     try:
         yield
     except Interrupted as interruption:

@@ -13,7 +13,7 @@ from typing import Any
 from .. import _core, addresses, cards
 from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
-from .interruption import signals_raise
+from .interruption import end_with_parent, signals_raise
 from .job import Job
 from .mps.attachment import Member
 from .mps.owners import Owners
@@ -236,4 +236,5 @@ def main(options: argparse.Namespace) -> int:
     with contextlib.suppress(ValueError):  # stdout is closed
         sys.stdout.flush()
     with signals_raise():
+        end_with_parent()
         return Run(options).main()

@@ -218,11 +218,10 @@ def _name(point: Any) -> str:
 def _interruption() -> Iterator[list[int]]:
     """The signals that asked for an end. They only leave a note: an exception in the middle of starting a job would
     leave its ranks behind."""
+    from ..launch.interruption import stopping
+
     came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: came.append(got))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in stopping()}
     try:
         yield came
     finally:

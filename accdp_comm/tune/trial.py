@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import _core, steps
+from ..launch.interruption import PARENT_VARIABLE
 from . import events
 from .load import Sampler
 from .measure import Meter, Plan, Rate
@@ -22,10 +23,10 @@ from .space import Point
 
 _LOOK_S = 0.1
 _END_S = 30.0  # that `accdp run` may take to end its ranks
-# What the common allocators say; "signal: 9" is how the kernel's out-of-memory killer looks to a launcher.
+# What the common allocators say, and `accdp run` of a rank that the kernel's out-of-memory killer found.
 _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
-    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|EXIT CODE: 9\b|signal:? 9\b|Killed",
+    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
 )
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
@@ -171,7 +172,7 @@ class _Trial:
         self.meter = Meter(job.plan)
         output.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "accdp_comm", *run_command(job, point)]
-        variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder)}
+        variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder), PARENT_VARIABLE: str(os.getpid())}
         with output.open("w") as out:
             # A session of its own: Ctrl-C reaches the tuner alone, which then ends the ranks as it always does.
             self.process = subprocess.Popen(

@@ -61,7 +61,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
         "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 400 bytes.",
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 EiB",
         "terminate called after throwing an instance of 'std::bad_alloc'",
-        "=   EXIT CODE: 9",
+        "accdp run: rank 1 (pid 7, host n1) was killed by SIGKILL and wrote nothing to standard error",
         "OSError: [Errno 12] Cannot allocate memory",
     ],
 )
@@ -69,7 +69,7 @@ def test_words_of_exhausted_memory(said):
     assert trial._EXHAUSTED.search(f"some line\n{said}\nanother")
 
 
-@pytest.mark.parametrize("said", ["ValueError: no", "=   EXIT CODE: 97", "peak memory 90 MiB"])
+@pytest.mark.parametrize("said", ["ValueError: no", "=   EXIT CODE: 9", "Killed 3 workers", "peak memory 90 MiB"])
 def test_words_of_other_mistakes(said):
     assert not trial._EXHAUSTED.search(said)
 

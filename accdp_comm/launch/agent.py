@@ -38,6 +38,9 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
 _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
+# A launcher ends the job the moment that a rank leaves MPI in disorder, when that one has yet to end, and others to say
+# whom they miss: what they end with then is their own.
+_AFTER_LAUNCHER_S = 1.0
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
@@ -73,8 +76,8 @@ def send_signal(pid: int, number: int) -> None:
 class Guard:
     """Starts the rank, relays what it prints, ends it when told or when nobody is there to tell."""
 
-    def __init__(self, link: Link, stub_life: int):
-        self._link = link
+    def __init__(self, link: Link, stub_life: int, rank: int):
+        self._link, self._rank = link, rank
         self._stub_life: int | None = stub_life  # read end: readable when the stub has ended
         self._libc = ctypes.CDLL(None, use_errno=True)
         # Whatever the rank leaves behind becomes a child of this process, which can then find and end it.
@@ -92,7 +95,8 @@ class Guard:
         self._helper = 0  # pid of the command that calls terminate_client, while it runs
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
-        self._step = "run"  # then "terminate", "terminate_client", or "orphans"; "kill"; "give up"
+        # "abandoned" by the launcher, or not; then "terminate", "terminate_client", or "orphans"; "kill"; "give up"
+        self._step = "run"
         self._deadline = math.inf
 
     def start_owner(self, order: dict[str, Any], control: str) -> None:
@@ -140,6 +144,8 @@ class Guard:
             signal.set_wakeup_fd(-1)
             for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
+            if self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(outputs[b"o"], 1)
             os.dup2(outputs[b"e"], 2)
             for name, value in orders["env"].items():
@@ -163,15 +169,15 @@ class Guard:
             for source in ready:
                 if source is self._link:
                     self._obey(self._link.receive())
-                    if self._link.lost:
-                        self.stop()
                 elif source == self._stub_life:
                     self._stub_life = None
-                    self.stop()
+                    self._leave_alone()
                 elif source == self._wakeup:
                     self._signals(os.read(self._wakeup, 256))
                 else:
                     self._relay(source)
+            if self._link.lost:  # found by who reads or by who writes
+                self.stop()
             if time.monotonic() >= self._deadline:
                 self._next_step()
         return self._status if self._status is not None else signal.SIGKILL
@@ -227,7 +233,7 @@ class Guard:
             self._status = status
             number = os.WTERMSIG(status) if killed(status) else 0
             # Told to terminate, it ends by SIGTERM or by itself; any other signal was somebody else's.
-            was_told = self._step not in ("run", "terminate") or (
+            was_told = self._step not in ("run", "abandoned", "terminate") or (
                 self._step == "terminate" and number in (0, signal.SIGTERM)
             )
             self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
@@ -245,11 +251,17 @@ class Guard:
         self._step = "orphans"
         self._deadline = time.monotonic() + _ORPHANS_S
 
+    def _leave_alone(self) -> None:
+        """The launcher has ended our stub: the rank may end by itself, for a moment."""
+        if self._status is None and self._step == "run":
+            self._step = "abandoned"
+            self._deadline = time.monotonic() + _AFTER_LAUNCHER_S
+
     def stop(self, again: bool = False) -> None:
         """Begin to end the rank; ``again`` takes a shorter grace into account that came in the meantime."""
         while self._reap():
             pass  # it may have ended just now, which is why we are called
-        if self._status is None and self._step == "run":
+        if self._status is None and self._step in ("run", "abandoned"):
             self._step = "terminate"
             send_signal(self._pid, signal.SIGTERM)
             self._deadline = time.monotonic() + self._orders["grace_s"]
@@ -258,7 +270,9 @@ class Guard:
 
     def _next_step(self) -> None:
         """The deadline of the present step has passed: take the next one."""
-        if self._step == "terminate" and self._orders["terminate_client"]:
+        if self._step == "abandoned":
+            self.stop()
+        elif self._step == "terminate" and self._orders["terminate_client"]:
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
             self._helper = self._start_helper([str(pid) for pid in [self._pid, *descendants(self._pid)]])
         elif self._step in ("terminate", "terminate_client", "orphans"):
@@ -359,7 +373,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         port=holder.getsockname()[1] if holder else 0,
     )
-    ranks_guard = Guard(link, stub_life)
+    ranks_guard = Guard(link, stub_life, rank)
     try:
         while not link.lost:
             for orders in link.receive():

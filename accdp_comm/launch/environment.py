@@ -13,6 +13,7 @@ MPS_VARIABLES = (
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
+_MASTER_VARIABLE = "ACCDP_RUN_MASTER"  # the meeting place that `accdp run` chose
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,11 @@ def rank_environment(
         "ACCDP_LOCAL_RANK": str(place.local_rank),
         "ACCDP_LOCAL_SIZE": str(place.local_size),
     }
-    # A user who named a meeting place knows why.
-    if not (inherited.get("MASTER_ADDR") and inherited.get("MASTER_PORT")):
+    # A user who named a meeting place knows why. That of a job around this one is its own.
+    theirs = (inherited.get("MASTER_ADDR"), inherited.get("MASTER_PORT"))
+    if not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
         variables |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
+        variables[_MASTER_VARIABLE] = "{}:{}".format(*master)
         # Under torchrun it says that a store is there already, at torchrun's own address: here rank 0 opens one.
         variables["TORCHELASTIC_USE_AGENT_STORE"] = None
     if "OMP_NUM_THREADS" not in inherited:

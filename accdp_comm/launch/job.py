@@ -16,7 +16,7 @@ from .. import cards
 from . import processes
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
-from .interruption import STOPPING
+from .interruption import STOPPING, stopping
 from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
@@ -30,6 +30,8 @@ _FIRST_CALL_LIMIT_S = 300.0
 # What a guard may take after the grace period: terminate_client, SIGKILL, what the rank left running.
 _GUARD_S = 15.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
+# Which ranks have when it is gone: to say how they ended, and what before, as long as they say something.
+_AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0
 _WATCH_S = 0.5
 _PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -42,6 +44,7 @@ class Stop:
 
     code: int  # exit code if no rank failed before
     deadline: float  # when guards must have finished
+    is_launchers: bool = False  # it ended first: of ranks that fail we may have yet to hear
     at: float = field(default_factory=time.monotonic)
 
 
@@ -98,11 +101,14 @@ class Job:
         self._failures: list[Rank] = []
         self._next_watch = 0.0
         self._all_left_at: float | None = None
+        # Since when the launcher is gone, and since when no rank has said anything, while some are there.
+        self._alone_since: float | None = None
+        self._silent_since = 0.0
         self._unguarded: list[Rank] = []  # whose guard was killed
 
     def run(self) -> int:
         """Start the job, wait for its end, and say how it failed if it did."""
-        before = {number: signal.getsignal(number) for number in (*STOPPING, *_PASSED_ON, signal.SIGCHLD)}
+        before = {number: signal.getsignal(number) for number in (*stopping(), *_PASSED_ON, signal.SIGCHLD)}
         old_fd = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for number in before:
             signal.signal(number, _only_wake)
@@ -203,6 +209,8 @@ class Job:
             times.append(self._next_word - now)
         if self._all_left_at is not None:
             times.append(self._all_left_at + _LAUNCHER_END_S - now)
+        if self._alone_since is not None and self._stop is None:
+            times.append(self._silent_since + _AFTER_LAUNCHER_S - now)
         known = [max(0.0, seconds) for seconds in times if seconds is not None]
         return min(known) if known else None
 
@@ -214,7 +222,7 @@ class Job:
     def _on_time(self) -> None:
         now = time.monotonic()
         if self.output.is_closed and self._stop is None:
-            self.end("", 128 + signal.SIGPIPE)
+            self.end(self.output.trouble, 1 if self.output.trouble else 128 + signal.SIGPIPE)
         if self._stop:
             if now >= self._stop.deadline:
                 self._give_up()
@@ -251,6 +259,7 @@ class Job:
                     rank.connection.order(order="signal", number=number)
 
     def _on_connection(self, connection: Connection) -> None:
+        self._silent_since = time.monotonic()
         for kind, message in connection.receive():
             if kind == "j" and message["event"] == "hello":
                 self._hello(connection, message)
@@ -275,7 +284,8 @@ class Job:
                 if self._owners:
                     self._owners.ended(rank.rank)
                 # One that was told to end, by us or by the launcher, is not where the trouble began.
-                if rank.code != 0 and not message["was_told"] and self._stop is None:
+                is_ending = self._stop is not None and not self._stop.is_launchers
+                if rank.code != 0 and not message["was_told"] and not is_ending:
                     self._failures.append(rank)
             elif message["event"] == "bye":
                 rank.said_bye = True
@@ -319,12 +329,12 @@ class Job:
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
-    def end(self, reason: str, code: int, grace_s: float | None = None) -> None:
+    def end(self, reason: str, code: int, grace_s: float | None = None, is_launchers: bool = False) -> None:
         """End the job in the safe order; called again, only with a shorter grace period."""
         grace = self._grace_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace + _GUARD_S
         if self._stop is None:
-            self._stop = Stop(code, deadline)
+            self._stop = Stop(code, deadline, is_launchers)
             self._reason = reason
         self._stop.deadline = min(self._stop.deadline, deadline)
         for rank in self._ranks.values():
@@ -339,10 +349,14 @@ class Job:
         if self._launcher.poll() is None:
             return False
         living = [rank for rank in self._ranks.values() if not rank.connection.is_closed]
-        if living and self._stop is None and not self._failures:
+        now = time.monotonic()
+        if self._alone_since is None:
+            self._alone_since = self._silent_since = now
+        late = now - self._silent_since >= _AFTER_LAUNCHER_S or now - self._alone_since >= _AFTER_LAUNCHER_AT_MOST_S
+        if late and self._stop is None and not self._failures and any(rank.code is None for rank in living):
             # The launcher died and its ranks did not: nobody else will end them.
-            if any(rank.code is None for rank in living):
-                self.end(f"{self._program.launcher} ended with status {self._launcher.returncode}", 1)
+            status = self._launcher.returncode
+            self.end(f"{self._program.launcher} ended {_in_words(status)}", _exit_code(status) or 1, is_launchers=True)
         return not living
 
     def _give_up(self) -> None:
@@ -382,19 +396,30 @@ class Job:
             if key.data in (OUT, ERR):
                 self._on_launcher_output(key)
         ranks = list(self._ranks.values())
-        first = first_failure(self._failures, ranks, self.output)
+        is_launchers = self._stop is None or self._stop.is_launchers
+        first = first_failure(self._failures, ranks, self.output, is_launchers and self._launcher.returncode != 0)
         if first is not None:
             explain(first, ranks, self.output)
-            return int(first.code or 1)
+            # One that had failed, and was told to end before it had left, has no code of its own.
+            return int(first.code or 1) if first in self._failures else 1
         if self._stop is not None:
             if self._reason:
                 self.output.say(f"accdp run: {self._reason}")
             return self._stop.code
         status = self._launcher.returncode
         if status != 0:
-            why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started else ""
-            self.output.say(f"accdp run: {self._program.launcher} ended the job with status {status}{why}")
-        return status if status >= 0 else 128 - status
+            why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
+            self.output.say(f"accdp run: {self._program.launcher} ended the job {_in_words(status)}{why}")
+        return _exit_code(status)
+
+
+def _in_words(status: int) -> str:
+    """Return how a process of ours ended."""
+    return f"with status {status}" if status >= 0 else f"when it was killed by {signal.Signals(-status).name}"
+
+
+def _exit_code(status: int) -> int:
+    return status if status >= 0 else 128 - status
 
 
 def _only_wake(number: int, frame: object) -> None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 _STALE_S = 0.1
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 200
+_LONGEST_TAIL_LINE = 1 << 16  # remembered of one
 # What torch sets before each line of the traceback of a rank that is in a group.
 _TORCHS_LABEL = re.compile(rb"^\[rank\d+\]: ")
-_TRACEBACK = b"Traceback (most recent call last)"
+_TRACEBACK = re.compile(rb"(  \+ Exception Group )?Traceback \(most recent call last\)")
 # What Python writes between two tracebacks that belong together.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal that was closed
@@ -32,7 +33,8 @@ OUT, ERR = "o", "e"
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has gone, as in ``accdp run ... | head``, or does not read while all waits for that."""
+    """Whoever read our output has gone, as in ``accdp run ... | head``, or does not read while all waits. Or it
+    cannot be written to for the reason that this has as its text, such as a full disk."""
 
 
 class Sink:
@@ -69,9 +71,7 @@ class Sink:
                 except BlockingIOError:
                     continue  # somebody made it non-blocking, and it was full after all
                 except OSError as error:
-                    if error.errno not in _NOBODY_READS:
-                        raise
-                    raise OutputClosed from error
+                    raise OutputClosed("" if error.errno in _NOBODY_READS else error.strerror) from error
 
 
 @dataclass
@@ -88,6 +88,11 @@ class Said:
 
     text: bytes
     at: float  # time.monotonic() when its last byte was read, which on a busy machine is some 10 ms after it came
+
+
+def is_traceback(line: Said) -> bool:
+    """Return whether a traceback begins with this line."""
+    return _TRACEBACK.match(line.text) is not None
 
 
 class Output:
@@ -114,11 +119,12 @@ class Output:
         self._alone = ranks == 1
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._tails: dict[int, deque[Said]] = {}
-        self._unfinished: dict[int, bytes] = {}  # of the tails
+        self._unfinished: dict[int, bytearray] = {}  # of the tails
         self._open: dict[str, tuple[int, str] | None] = dict.fromkeys(sinks)
         self._is_one_place = is_one_place
         self._last_writer, self._since = -1, 0.0  # where errors go: whose lines stand last there, and since when
         self._closed: set[str] = set()
+        self.trouble = ""  # why one of them cannot be written to, where it is not that its reader has left
 
     @property
     def is_closed(self) -> bool:
@@ -142,8 +148,10 @@ class Output:
         stream = self._streams.setdefault((rank, kind), _Stream())
         if not stream.pending:
             stream.since = now
+        before = len(stream.pending)
         stream.pending += data
-        end = len(stream.pending) if self._alone else stream.pending.rfind(b"\n") + 1
+        last = data.rfind(b"\n") + 1
+        end = len(stream.pending) if self._alone else before + last if last else 0
         if end == 0 and len(stream.pending) > _LONGEST_LINE:
             end = len(stream.pending)
         if end:
@@ -186,7 +194,7 @@ class Output:
     def last_error(self, rank: int) -> list[Said]:
         """Return the end of what a rank said on standard error: its last traceback, else its last lines."""
         tail = list(self._tails.get(rank, ()))
-        starts = [place for place, line in enumerate(tail) if line.text.startswith(_TRACEBACK)]
+        starts = [place for place, line in enumerate(tail) if is_traceback(line)]
         if not starts:
             return tail[-20:]
         first = starts.pop()
@@ -199,10 +207,16 @@ class Output:
         return bool(said) and self._last_writer == rank and self._since <= said[0].at
 
     def _remember(self, rank: int, data: bytes, now: float) -> None:
-        lines = (self._unfinished.pop(rank, b"") + data).split(b"\n")
-        self._unfinished[rank] = lines.pop()
+        """Keep whole lines; of one that has no end, such as a progress bar, and of long ones their end."""
+        unfinished = self._unfinished.setdefault(rank, bytearray())
+        *lines, rest = data.split(b"\n")
         tail = self._tails.setdefault(rank, deque(maxlen=_TAIL_LINES))
-        tail.extend(Said(_TORCHS_LABEL.sub(b"", line), now) for line in lines)
+        for line in lines:
+            whole = _TORCHS_LABEL.sub(b"", bytes(unfinished + line))
+            unfinished.clear()
+            tail.append(Said(whole[-_LONGEST_TAIL_LINE:], now))
+        unfinished += rest
+        del unfinished[: max(0, len(unfinished) - _LONGEST_TAIL_LINE)]
 
     def _pass_on(self, rank: int, kind: str, stream: _Stream, end: int) -> None:
         data = bytes(stream.pending[:end])
@@ -225,5 +239,7 @@ class Output:
             return
         try:
             self._sinks[kind].write(b"".join(parts))
-        except OutputClosed:
+        except OutputClosed as closed:
             self._closed.add(kind)
+            if str(closed):
+                self.trouble = f"standard {'output' if kind == OUT else 'error'} cannot be written to: {closed}"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .control import Connection
-from .output import Output, Said
+from .output import Output, Said, is_traceback
 
 # A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
 # older than that when the first rank leaves: then it was of an error that the rank went on after.
 _SLOW_EXIT_S = 10.0
 _MOST_NAMES = 8  # of one line
+# How an error of a group tells whose end made it.
+_NAMED = re.compile(rb"rank \d+ \(pid (\d+), host ([^)]*)\) (?:exited|left|aborted|was interrupted)")
 
 
 @dataclass
@@ -37,24 +40,45 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {more} more"
 
 
-def first_failure(failures: Sequence[Rank], ranks: Sequence[Rank], output: Output) -> Rank | None:
-    """Return the rank that failed first. A rank may leave after those that its own failure made fail.
+def first_failure(
+    failures: Sequence[Rank], ranks: Sequence[Rank], output: Output, is_launchers: bool = False
+) -> Rank | None:
+    """Return the rank that failed first. A rank may leave after those that its own failure made fail, and be heard of
+    after them; but they name it.
 
     Args:
         failures: Those that ended by themselves, and not well.
         ranks: All of them.
         output: What they said.
+        is_launchers: The launcher ended the job, not well and before us: some rank made it do so.
     """
 
     def when(rank: Rank) -> float:
         said = output.last_error(rank.rank)
-        return min(rank.ended_at, said[0].at) if _is_traceback(said) else rank.ended_at
+        return min(rank.ended_at, said[0].at) if _has_traceback(said) else rank.ended_at
 
-    first = min(failures, key=when, default=None)
+    told = [rank for rank in ranks if rank.code and _has_traceback(output.last_error(rank.rank))]
+    first = min(failures or (told if is_launchers else []), key=when, default=None)
     if first is None:
         return None
-    told = [rank for rank in ranks if rank.code and _is_traceback(output.last_error(rank.rank))]
-    return min([first, *(rank for rank in told if 0 < when(first) - when(rank) <= _SLOW_EXIT_S)], key=when)
+    first = min([first, *(rank for rank in told if 0 < when(first) - when(rank) <= _SLOW_EXIT_S)], key=when)
+    known = [*failures, *(rank for rank in told if rank not in failures)]
+    followed = [first]
+    while (named := _named_by(followed[-1], known, output)) is not None:
+        if named in followed:
+            return first  # they name each other
+        followed.append(named)
+    return followed[-1]
+
+
+def _named_by(rank: Rank, others: Sequence[Rank], output: Output) -> Rank | None:
+    """Return which of others ended and made this rank fail, by its error."""
+    said = output.last_error(rank.rank)
+    found = _NAMED.search(b"\n".join(line.text for line in said)) if _has_traceback(said) else None
+    if found is None:
+        return None
+    who = (int(found[1]), found[2].decode(errors="replace"))
+    return next((one for one in others if one is not rank and (one.pid, one.hello["host"]) == who), None)
 
 
 def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
@@ -76,5 +100,5 @@ def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
             output.say(f"    {line.text.decode(errors='replace')}")
 
 
-def _is_traceback(said: Sequence[Said]) -> bool:
-    return bool(said) and said[0].text.startswith(b"Traceback")
+def _has_traceback(said: Sequence[Said]) -> bool:
+    return bool(said) and is_traceback(said[0])

@@ -2,11 +2,15 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 from stand_in_machine import HERE, ROW, UUIDS, Machine
+
+# Where the tests run under nohup, what they start would ignore it as well.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

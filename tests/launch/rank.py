@@ -46,6 +46,11 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
         sys.exit("rank 1 did not come")
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)
+    if behaviour == "exit_saying":  # more than all pipes take
+        sys.stderr.write(("x" * 99 + "\n") * 30_000)
+        sys.exit(int(argument))
+    if behaviour in ("raise_in_mpi", "exit_in_mpi"):
+        in_mpi(behaviour, rank)
     if behaviour == "lines":
         for number in range(int(argument)):
             os.write(1, f"{rank} {number} ".encode())
@@ -53,6 +58,21 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             os.write(2, f"{rank} {number}\n".encode())
     if behaviour not in ("once", "stdin", "leaving", "lines"):
         signal.pause()
+
+
+def in_mpi(behaviour: str, rank: int) -> None:
+    """Rank 1 leaves MPI in disorder, for which launchers end the job; the others miss it."""
+    import numpy as np
+
+    from accdp_comm import Communicator
+
+    comm = Communicator()
+    comm.barrier()
+    if rank == 1:
+        if behaviour == "exit_in_mpi":
+            os._exit(7)
+        raise ValueError("rank 1 has had enough")
+    comm.allreduce(np.ones(4))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,13 @@ def test_standard_input_reaches_rank_0(tmp_path):
     assert told["stdin"] == "hello"
 
 
+def test_other_ranks_find_the_end_of_standard_input():
+    command = " ".join([*ACCDP, "run", "-n", "3", RANK, "stdin", "<", "/dev/null"])
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("Open MPI's mpirun does not pass on the end of standard input")
+    assert [told["stdin"] for told in jobs.run(["sh", "-c", command]).reports] == [""] * 3
+
+
 def test_lines_stay_whole_and_in_order():
     result = run("-n", "4", RANK, "lines", "500")
     lines = [line.split() for line in result.stdout.splitlines() if not line.startswith("{")]
@@ -119,6 +126,23 @@ def test_the_exit_code_is_the_rank_s_own():
     assert result.returncode == 42, str(result)
     assert "accdp run: rank 1 (pid" in result.stderr.splitlines()[-1] and "ended with status 42" in result.stderr
     assert result.seconds < 15, "the others were told to end"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("behaviour", "code"), [("raise_in_mpi", 1), ("exit_in_mpi", 7)])
+def test_so_it_is_where_the_launcher_ends_the_job(ranks, behaviour, code):
+    """mpiexec kills what it has started when a rank leaves MPI so, before that one has ended."""
+    result = run("-n", str(ranks), RANK, behaviour)
+    assert result.returncode == code, str(result)
+    last = [line for line in result.stderr.splitlines() if line.startswith("accdp run: ")][-1]
+    assert last.startswith("accdp run: rank 1 (pid") and f"ended with status {code}" in last, str(result)
+    if code == 1:
+        assert result.stderr.rstrip().endswith("ValueError: rank 1 has had enough"), str(result)
+
+
+def test_so_it_is_behind_much_output():
+    result = run("-n", "2", RANK, "exit_saying", "42")
+    assert result.returncode == 42 and "ended with status 42" in result.stderr, str(result)[-2000:]
 
 
 def test_a_rank_killed_by_a_signal_is_named():
@@ -160,6 +184,12 @@ def test_signals_end_everything_quickly(number):
     result = act(["run", "-n", "3", RANK, "parent"], 3, lambda process, _: process.send_signal(number), {})
     assert result.returncode == 128 + number, str(result)
     assert f"ended by {signal.Signals(number).name}" in result.stderr and result.seconds < 10, str(result)
+
+
+def test_nohup():
+    command = " ".join(["nohup", *ACCDP, "run", "-n", "2", "--", "sleep", "3", "&", "sleep 1.5; kill -HUP $!; wait $!"])
+    result = jobs.run(["bash", "-c", command])
+    assert result.returncode == 0 and result.seconds > 3, str(result)
 
 
 def test_a_closed_terminal_ends_the_job():
@@ -208,6 +238,24 @@ def test_ranks_end_when_the_launcher_is_killed():
     assert result.returncode == -signal.SIGKILL
 
 
+def test_ranks_that_write_end_when_the_launcher_is_killed():
+    """Who finds the connection gone is the guard that passes on what its rank writes."""
+    reading, writing = os.pipe()
+    token = {"TEST_JOB_TOKEN": f"chatty-{os.getpid()}"}
+    command = [*ACCDP, "run", "--grace", "1", "-n", "2", "yes"]
+    process = subprocess.Popen(command, env=jobs.environment(**token), stdout=writing, stderr=subprocess.DEVNULL)
+    try:
+        assert not jobs.until_empty(lambda: select.select([], [writing], [], 0)[1], 30.0), "the pipe never filled up"
+    finally:
+        process.kill()
+        process.wait(60.0)
+        os.close(reading)
+        os.close(writing)
+        stayed = jobs.until_empty(lambda: jobs._carrying(token["TEST_JOB_TOKEN"]))
+        jobs.kill(stayed)
+    assert not stayed
+
+
 def test_a_rank_ends_when_its_guard_is_killed():
     def kill_guard(process, told):
         os.kill(told[0]["guard"], signal.SIGKILL)
@@ -225,6 +273,12 @@ def test_a_reader_that_leaves_ends_the_job():
     command = " ".join([*ACCDP, "run", "-n", "2", "yes", "|", "head", "-1"])
     result = jobs.run(["sh", "-c", command])
     assert result.stdout == "y\n" and result.seconds < 20, str(result)
+
+
+def test_a_full_disk_ends_the_job():
+    result = jobs.run(["sh", "-c", " ".join([*ACCDP, "run", "-n", "2", "yes", ">", "/dev/full"])])
+    assert result.returncode == 1 and result.seconds < 20, str(result)
+    assert result.stderr == "accdp run: standard output cannot be written to: No space left on device\n", str(result)
 
 
 def test_a_reader_that_does_not_read_does_not_keep_the_job_from_ending():

@@ -135,6 +135,33 @@ def test_chained_tracebacks_stay_together_and_older_ones_apart(screen):
     assert [line.text for line in one.output.last_error(0)] == chain.splitlines()
 
 
+def test_a_group_of_exceptions_is_a_traceback(screen):
+    one = screen(2)
+    group = ["  + Exception Group Traceback (most recent call last):", "  | ExceptionGroup: eg (1 sub-exception)"]
+    one.output.feed(0, ERR, "\n".join(["before", *group, ""]).encode())
+    assert [line.text.decode() for line in one.output.last_error(0)] == group
+
+
+def test_a_progress_bar_that_never_ends_its_line_takes_little(screen):
+    one = screen(1)
+    for number in range(20_000):
+        one.output.feed(0, ERR, b"\r%5d |%s|" % (number, b"x" * 90))
+        one.shown(ERR)
+    one.output.finish(0)
+    (line,) = one.output.last_error(0)
+    assert line.text.endswith(b"\r19999 |%s|" % (b"x" * 90)) and len(line.text) == 1 << 16
+
+
+def test_why_output_cannot_be_written_is_kept():
+    with open("/dev/full", "w") as full, open(os.devnull) as nobody:
+        sinks = {kind: Sink(full.fileno(), nobody.fileno(), lambda: None) for kind in (OUT, ERR)}
+        no = dict.fromkeys((OUT, ERR), False)
+        sinks[OUT]._wakeup = os.pipe()[0]
+        one = Output(1, sinks, no, no, False)
+        one.feed(0, OUT, b"line\n")
+    assert one.is_closed and one.trouble == "standard output cannot be written to: No space left on device"
+
+
 def test_without_a_traceback_the_last_lines_are_shown(screen):
     one = screen(1)
     one.output.feed(0, ERR, b"".join(b"%d\n" % number for number in range(30)) + b"end")

@@ -132,6 +132,16 @@ def test_what_the_user_set_stays():
     assert not set(mine) & set(told) and told["ACCDP_TUNED_WORKERS"] == "2"
 
 
+def test_a_job_within_a_job_has_a_meeting_place_of_its_own():
+    place = placement.Place(0, 1, None, 0, [], 5)
+    outer = variables(place)
+    inherited = {name: value for name, value in outer.items() if value is not None}
+    inner = environment.rank_environment(0, 2, place, ("h", 7), inherited)
+    assert (inner["MASTER_ADDR"], inner["MASTER_PORT"]) == ("h", "7")
+    users = environment.rank_environment(0, 2, place, ("h", 7), inherited | {"MASTER_PORT": "9"})
+    assert "MASTER_PORT" not in users
+
+
 def test_a_client_of_mps_is_told_its_share():
     place = placement.Place(0, 1, A, 4, [], 1)
     told = variables(place, mps=environment.MpsShare("/p", "/l", 50, 3 << 30))

@@ -68,6 +68,21 @@ def split(
     return backend
 
 
+def merge(parent: Any, store: Any, rank: int, size: int, options: C10dBackend.Options, name: str) -> C10dBackend:
+    """Make the backend of a group that joins others; called by ProcessGroupAccdp::merge on the ranks of all of them.
+
+    Args:
+        parent: The backend of this rank's group, whose broadcasts and reductions are the new group's.
+        store: Where all ranks meet.
+        rank, size: In the new group.
+        options: Their time-out counts.
+        name: Of the new group, equal on all ranks.
+    """
+    backend = _form(store, rank, size, options._timeout, name, label=name, members=[], world=None)
+    backend.behave_like(parent)
+    return backend
+
+
 def _form(
     store: Any,
     rank: int,
@@ -108,14 +123,12 @@ def _world_size() -> int:
 
 def _shut_down() -> None:
     """Leave the groups that a script left open at its end."""
-    if dist.is_available() and dist.is_initialized():
-        for group in list(dist.distributed_c10d._world.pg_map):
-            for backend in list(_backends(group)):
-                # On this node the others see that this rank left; on other nodes they only hear of an abort.
-                if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
-                    backend.abort()
-                else:
-                    backend.shutdown_briefly()  # nobody is there any more to wait for
+    for backend in _torch.open_groups():
+        # On this node the others see that this rank left; on other nodes they only hear of an abort.
+        if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
+            backend.abort()
+        else:
+            backend.shutdown_briefly()  # nobody is there any more to wait for
 
 
 def _backends(group: dist.ProcessGroup) -> Iterator[Any]:
@@ -205,4 +218,4 @@ def monitored_barrier(
     chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
 
 
-_torch.set_split(split)
+_torch.set_makers(split, merge)

@@ -30,10 +30,9 @@ AccdpPtr make_process_group(int rank, int size, const py::object& group, std::ch
   std::shared_ptr<accdp::DeviceRoute> route;
   if (!device_path.is_none())
     route = accdp::bind::from_capsule<accdp::DeviceRoute>(device_path, accdp::bind::kDeviceRouteCapsule);
-  return c10::make_intrusive<ProcessGroupAccdp>(
-      rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule), std::move(options),
-      std::move(route), c10::Device(device_type).type(),
-      accdp::torch_backend::Origin{std::move(store), std::move(label)});
+  return ProcessGroupAccdp::make(rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule),
+                                 std::move(options), std::move(route), c10::Device(device_type).type(),
+                                 accdp::torch_backend::Origin{std::move(store), std::move(label)});
 }
 
 ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_bytes, std::string algorithm,
@@ -58,14 +57,20 @@ struct StreamUnderWay {
   }
 };
 
-void set_split(py::function make) {
-  // Lives as long as the interpreter: released before it ends, it would need the GIL in a destructor.
-  auto* held = new py::function(std::move(make));
-  ProcessGroupAccdp::set_splitter([held](const AccdpPtr& parent, const std::vector<int>& ranks, int rank,
-                                         const OptionsPtr& options, const std::string& label) {
-    py::gil_scoped_acquire gil;
-    return (*held)(parent, ranks, rank, options, options->group_name, label).cast<BackendPtr>();
-  });
+void set_makers(py::function split, py::function merge) {
+  // They live as long as the interpreter: released before it ends, they would need the GIL in a destructor.
+  auto* splits = new py::function(std::move(split));
+  auto* merges = new py::function(std::move(merge));
+  ProcessGroupAccdp::set_makers(
+      {[splits](const AccdpPtr& parent, const std::vector<int>& ranks, int rank, const OptionsPtr& options,
+                const std::string& label) {
+         py::gil_scoped_acquire gil;
+         return (*splits)(parent, ranks, rank, options, options->group_name, label).cast<BackendPtr>();
+       },
+       [merges](const AccdpPtr& parent, const StorePtr& store, int rank, int size, const OptionsPtr& options) {
+         py::gil_scoped_acquire gil;
+         return (*merges)(parent, store, rank, size, options, options->group_name).cast<BackendPtr>();
+       }});
 }
 
 py::capsule notices(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key) {
@@ -159,6 +164,9 @@ PYBIND11_MODULE(_torch, m) {
           py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("is_async"), py::arg("timeout"))
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
-  m.def("set_split", &set_split, py::arg("make"),
-        "make(parent, ranks, rank, options, name, label) -> Backend: called when a group is split.");
+  m.def("open_groups", &ProcessGroupAccdp::open,
+        "The groups of this process that were not shut down, the oldest first, whoever has made them.");
+  m.def("set_makers", &set_makers, py::arg("split"), py::arg("merge"),
+        "split(parent, ranks, rank, options, name, label) and merge(parent, store, rank, size, options, name) -> "
+        "Backend: called when a group is split, and where groups are joined.");
 }

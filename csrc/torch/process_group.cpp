@@ -10,9 +10,15 @@ namespace {
 constexpr std::chrono::seconds kBriefly{5};
 constexpr std::chrono::milliseconds kLook{200};  // whether somebody wants to interrupt a long wait
 
-ProcessGroupAccdp::Splitter& splitter() {
-  static ProcessGroupAccdp::Splitter instance;
+ProcessGroupAccdp::Makers& makers() {
+  static ProcessGroupAccdp::Makers instance;
   return instance;
+}
+
+using Known = std::vector<c10::weak_intrusive_ptr<ProcessGroupAccdp>>;
+Known& known() {
+  static auto* const instance = new Known;
+  return *instance;
 }
 
 std::int64_t elements(at::TensorList tensors) {
@@ -44,7 +50,19 @@ ProcessGroupAccdp::~ProcessGroupAccdp() {
   });
 }
 
-void ProcessGroupAccdp::set_splitter(Splitter made) { splitter() = std::move(made); }
+void ProcessGroupAccdp::set_makers(Makers made) { makers() = std::move(made); }
+
+void ProcessGroupAccdp::remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made) {
+  std::erase_if(known(), [](const auto& group) { return group.expired(); });
+  known().emplace_back(made);
+}
+
+std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> ProcessGroupAccdp::open() {
+  std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> found;
+  for (const auto& group : known())
+    if (auto held = group.lock(); held && !held->is_shut_down_) found.push_back(std::move(held));
+  return found;
+}
 
 void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
   options_->timeout = timeout;
@@ -62,7 +80,14 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_
     label.append(".").append(std::to_string(splits_[ranks]++));
   }
   const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
-  return splitter()(self, ranks, static_cast<int>(me - ranks.begin()), options, label);
+  return makers().split(self, ranks, static_cast<int>(me - ranks.begin()), options, label);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                           const c10::intrusive_ptr<Options>& options, const int& rank,
+                                                           const int& size) {
+  const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
+  return makers().merge(self, store, rank, size, options);
 }
 
 void ProcessGroupAccdp::behave_like(const ProcessGroupAccdp& other) {
@@ -114,6 +139,7 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   queue_->stop();
   devices_.finish();
   group_->close();
+  is_shut_down_ = true;
   if (interruption) std::rethrow_exception(interruption);
 }
 

@@ -36,6 +36,16 @@ class ProcessGroupAccdp : public c10d::Backend {
   ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<BackendOptions> options,
                     std::shared_ptr<DeviceRoute> route, c10::DeviceType device_type, Origin origin);
   ~ProcessGroupAccdp() override;
+  /// The same, and open() has it. Under the GIL, as open().
+  template <class... Arguments>
+  static c10::intrusive_ptr<ProcessGroupAccdp> make(Arguments&&... arguments) {
+    auto made = c10::make_intrusive<ProcessGroupAccdp>(std::forward<Arguments>(arguments)...);
+    remember(made);
+    return made;
+  }
+  /// Those of this process that somebody has and that were not shut down, the oldest first. torch lists only those that
+  /// it made by its own functions.
+  static std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> open();
 
   const std::string getBackendName() const override { return "accdp"; }
   /// A copy, which whoever splits the group changes.
@@ -45,11 +55,16 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// Called by all ranks that it names, in the same order; others get none.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
+  /// Called by the ranks of several groups, which meet in the store, with the size of all together.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& options, const int& rank,
+                                          const int& size) override;
   const Origin& origin() const { return origin_; }
   /// Broadcasts and reductions as that group's.
   void behave_like(const ProcessGroupAccdp& other);
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void enableCollectivesTiming() override {}  // works tell no durations
   c10d::ErrorType getError() override;
 
   // Works launched between the two become one.
@@ -116,11 +131,18 @@ class ProcessGroupAccdp : public c10d::Backend {
                                             const c10d::ReduceOp& op, const StreamCall& call, at::Tensor residual,
                                             bool is_async, Milliseconds timeout, std::shared_ptr<StreamReport> report);
 
-  /// Makes the backend of a split; set by the Python side, which knows how ranks meet.
-  using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(
-      const c10::intrusive_ptr<ProcessGroupAccdp>& parent, const std::vector<int>& ranks, int rank,
-      const c10::intrusive_ptr<Options>& options, const std::string& label)>;
-  static void set_splitter(Splitter splitter);
+  /// Make the backends of groups from this one; set by the Python side, which knows how ranks meet.
+  struct Makers {
+    std::function<c10::intrusive_ptr<c10d::Backend>(
+        const c10::intrusive_ptr<ProcessGroupAccdp>& parent, const std::vector<int>& ranks, int rank,
+        const c10::intrusive_ptr<Options>& options, const std::string& label)>
+        split;
+    std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<ProcessGroupAccdp>& parent,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    const c10::intrusive_ptr<Options>& options)>
+        merge;
+  };
+  static void set_makers(Makers makers);
 
  private:
   /// What is common to all collectives; tensors as the caller gave them, for as long as the call takes.
@@ -177,6 +199,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);
   WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);
   void record(const Plan& plan);
+  static void remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made);
   void shutdown_within(Milliseconds most);
   bool drain(Milliseconds most);
   void settle(Milliseconds most);
@@ -193,6 +216,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   StreamCall bcast_;
   Devices devices_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::atomic<bool> is_shut_down_ = false;
 };
 
 }  // namespace accdp::torch_backend

@@ -319,8 +319,19 @@ BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works
       left_(works_.size()) {}
 
 bool BatchWork::wait(std::chrono::milliseconds timeout) {
-  for (const auto& work : works_) work->wait(timeout);
-  return Work::wait(timeout);
+  using std::chrono::milliseconds;
+  const auto end = Clock::now() + timeout;
+  const auto left = [&] {  // of the time for all; none at all would mean no limit
+    return timeout <= kNoTimeout ? timeout
+                                 : std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(1));
+  };
+  for (const auto& work : works_) work->wait(left());
+  return Work::wait(left());
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> BatchWork::getFuture() {
+  for (const auto& work : works_) work->getFuture();
+  return Work::getFuture();
 }
 
 bool BatchWork::isCompleted() {

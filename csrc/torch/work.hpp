@@ -120,6 +120,8 @@ class BatchWork : public Work {
   bool isCompleted() override;
   void synchronize() override;
   void blockCurrentStream() override;
+  /// Who waits by it waits no longer than by wait(): its parts hear of it.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::optional<c10::Stream> stream() const override;
   void join() override;
 

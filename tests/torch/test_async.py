@@ -189,6 +189,22 @@ def test_the_work_of_a_batch(rank, size):
     assert empty.wait() and empty.is_completed()
 
 
+@pytest.mark.on_ranks(2)
+def test_waits_for_a_batch_have_one_limit(rank, size):
+    part = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if rank == 0:
+        with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
+            for _ in range(4):
+                dist.irecv(torch.empty(3), 1, group=part)
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="Timed out"):
+            batch.works[0].wait(datetime.timedelta(seconds=0.5))
+        with pytest.raises(RuntimeError, match="Timed out"):
+            batch.works[0].get_future().wait()
+        assert time.monotonic() - began < 2.5
+    dist.barrier()
+
+
 @pytest.mark.on_ranks(2, 3)
 def test_then_runs_after_the_reduction_without_any_wait(rank, size):
     tensor = torch.full((5,), rank + 1.0)

@@ -263,6 +263,20 @@ def test_splits_whose_names_differ(rank, size):
     assert (after._timeout, after.group_name) == (before._timeout, before.group_name)
 
 
+@pytest.mark.on_ranks(3)
+def test_merged_groups(rank, size):
+    world = dist.distributed_c10d._get_default_group()
+    world._enable_collectives_timing()
+    store = dist.PrefixStore("where they meet", dist.distributed_c10d._get_default_store())
+    limit = datetime.timedelta(seconds=9)
+    merged = world.merge_remote_group(store, size, timeout=limit, group_name="merged", group_desc="of all")
+    numbers = torch.zeros(3)  # torch numbers the ranks as they come
+    numbers[merged.rank()] = rank + 1
+    merged.allreduce([numbers]).wait()
+    assert merged.size() == size and sorted(numbers.tolist()) == [1, 2, 3]
+    assert merged._get_backend(torch.device("cpu")).options._timeout == limit
+
+
 @pytest.mark.on_ranks(2)
 def test_what_torch_asks_for_where_a_device_is_bound(rank, size):
     """init_process_group(device_id=...): new groups are then split from the default one, as torch sees it."""

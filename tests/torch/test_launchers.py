@@ -153,3 +153,21 @@ def test_messages_that_nobody_waited_for(monkeypatch, topology, stays):
     monkeypatch.setenv("ACCDP_TOPOLOGY", topology)
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", OPEN, str(stays)], timeout=SECONDS)
     assert result.returncode == 0 and result.stdout.count("ended well") == 2, str(result)
+
+
+SPLIT = """
+import torch, torch.distributed as dist
+dist.init_process_group("accdp")
+part = dist.group.WORLD.split_group([0, 1], group_name="part")
+work = part.recv([torch.empty(3)], 1 - dist.get_rank(), 0)  # nobody answers
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("topology", ["2x1", ""])
+def test_a_group_that_torch_does_not_list_is_left_at_the_end_too(topology, tmp_path):
+    script = tmp_path / "split.py"
+    script.write_text(SPLIT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=60.0)
+    assert result.returncode == 0 and "could not tell" not in result.stderr, str(result)

@@ -111,7 +111,11 @@ def _run(session: Session, args: argparse.Namespace, prog: str) -> int:
         bar.hide()
     if speaks:
         page.end()
-        _write(args, results)
+        try:
+            _write(args, results)
+        except OSError as error:  # a full disk, say: what was measured stands above
+            warn(f"{error.filename or 'writing'}: {error.strerror}")
+            return 2
     errors = sum(result.measured.errors or 0 for result in results)
     if errors:
         bad = [f"{result.row['backend']} at {result.row['bytes']} bytes" for result in results if result.row["errors"]]

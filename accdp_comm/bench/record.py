@@ -149,8 +149,18 @@ def _settings() -> dict[str, str]:
 
 def append_json(path: str, rows: Iterable[dict[str, Any]]) -> None:
     """Append one JSON object per line."""
+    joint = "" if _ends_a_line(path) else "\n"
     with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.write(joint + "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _ends_a_line(path: str) -> bool:
+    """Return whether what is appended begins a line; so it does in what is no file."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return True
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 def replace_json(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -163,11 +173,24 @@ def replace_json(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
-    """Append rows, under a head line where the file is new; nested facts are JSON in their cell."""
-    is_new = not Path(path).exists() or not Path(path).stat().st_size
-    with open(path, "a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), extrasaction="ignore")
-        if is_new:
+    """Append rows, under a head line where the file is new; nested facts are JSON in their cell.
+
+    Where they have columns that the file has not, as those of another operation, it gets them: it is written anew, and
+    replaced when all is there.
+    """
+    there: list[dict[str, Any]] = []
+    head: list[str] = []
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            head, there = list(reader.fieldnames or ()), list(reader)
+    columns = list(dict.fromkeys([*head, *(name for row in rows for name in row)]))
+    cells = [{k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in row.items()} for row in rows]
+    is_grown = bool(head) and columns != head
+    with open(f"{path}.new" if is_grown else path, "w" if is_grown else "a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=columns)
+        if not head or is_grown:
             writer.writeheader()
-        for row in rows:
-            writer.writerow({k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in row.items()})
+        writer.writerows([*there, *cells] if is_grown else cells)
+    if is_grown:
+        os.replace(f"{path}.new", path)

@@ -15,7 +15,7 @@ from . import bandwidth, measure, options, record, torch_backends
 from .backends import AccdpBackend, Backend, MpiBackend, mpi_type
 from .data import Data
 from .measure import Measured, Request
-from .memory import HostArrays, Memory, Tensors, dtype_of, free_bytes, gpu_id, use_gpu
+from .memory import DATATYPES, HostArrays, Memory, Tensors, dtype_of, free_bytes, gpu_id, use_gpu
 from .operations import OPERATIONS, Operation, Refused
 from .world import AccdpWorld, MpiWorld, World, agree, hosts_and_local_rank, load_mpi, need_core
 
@@ -234,21 +234,25 @@ def _missing(args: argparse.Namespace) -> str | None:
             mpi = load_mpi()
             for datatype in args.types:
                 mpi_type(mpi, datatype, OPERATIONS[args.operation].reduces)
-        return _missing_codec(args.codec)
+        return _missing_codec(args)
     except Refused as error:
         return str(error)
 
 
-def _missing_codec(codecs: list[str]) -> str | None:
-    """Return which codec this rank cannot encode and decode, or None."""
-    if not codecs:
+def _missing_codec(args: argparse.Namespace) -> str | None:
+    """Return which codec this rank cannot encode and decode as asked, or None."""
+    if not args.codec:
         return None
-    from .. import _core, nvcomp
+    from .. import _core, bcast, nvcomp
 
+    whole = [datatype for datatype in args.types if DATATYPES[datatype].startswith("int")]
+    if args.error_bound and whole:
+        return f"--error-bound: expected floats, got -T {whole[0]}"
     try:
-        for codec in codecs:
+        for codec in args.codec:
             _core.check_stream(codec)
             nvcomp.check_works(codec)
+            bcast.check_codec(codec, None, args.error_bound or (0.0, False))
     except _core.UsageError as error:
         return f"--codec: {error}"
     return None

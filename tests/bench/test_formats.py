@@ -192,6 +192,26 @@ def test_json_and_csv_files_grow(tmp_path):
         assert [row["bytes"] for row in csv.DictReader(file)] == ["4", "8"]
 
 
+def test_rows_of_other_operations_keep_their_columns(tmp_path):
+    path = tmp_path / "x.csv"
+    for row in ({"op": "bw", "mbps": 7}, {"op": "bcast", "bytes": 4}, {"op": "bw", "bytes": 8, "mbps": 9}):
+        record.append_csv(str(path), [row])
+    with path.open(newline="") as file:
+        assert [tuple(row.values()) for row in csv.DictReader(file)] == [
+            ("bw", "7", ""),
+            ("bcast", "", "4"),
+            ("bw", "9", "8"),
+        ]
+    assert [found.name for found in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_torn_line_stays_one(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"op": "bc')
+    record.append_json(str(path), [{"op": "bw"}])
+    assert path.read_text().splitlines() == ['{"op": "bc', '{"op": "bw"}']
+
+
 def parse(*words: str):
     return options.parse(words, "bench", None)
 

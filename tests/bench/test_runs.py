@@ -159,6 +159,8 @@ def test_sizes_that_hold_no_elements_are_said_to_be_left_out():
         (2, ("allgather", "-m", "512G:512G", "-M", "8192G"), "too little memory"),
         (2, ("bcast", "--backend", "nccl"), "--backend nccl: it moves CUDA memory only"),
         (2, ("bcast", "--codec", "nope"), "codec=nope"),
+        (2, ("bcast", "--codec", "qpk"), "codec=qpk: expected an error_bound"),
+        (2, ("bcast", "--codec", "auto", "--error-bound", "0.1", "-T", "mpi_int"), "expected floats, got -T mpi_int"),
         (2, ("allreduce", "-T", "mpi_float", "-c", "--data", "gradients"), "are not exact"),
     ],
 )
@@ -166,6 +168,12 @@ def test_refusals_are_one_line(ranks, words, said):
     result = start(ranks, *module(*words))
     assert result.returncode == 2 and said in result.stderr, str(result)
     assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
+
+
+def test_a_full_disk_is_one_line_below_what_was_measured():
+    result = start(2, *module("bcast", "-m", "4:4", *TINY, "--json", "/dev/full"))
+    assert result.returncode == 2 and result.stderr.endswith("writing: No space left on device\n"), str(result)
+    assert len(result.stderr.splitlines()) == 1 and "# OSU" in result.stdout, str(result)
 
 
 LACKING = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from numbers import Real
@@ -29,18 +30,33 @@ def _has(kind: Datatype, op: str) -> bool:
     return not ((bitwise and kind.name in _FLOATS) or (ordered and kind.name in _COMPLEX) or kind == Datatype.bytes)
 
 
+def real_number(value: Any) -> float:
+    """Return a number as a float, infinity where it is too large; not a number where it is none."""
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # of an integer
+        return math.inf if value > 0 else -math.inf
+
+
 def time_out(name: str, value: Any) -> float:
     """Return the time-out of operations, in seconds above 0 (infinity: none); raises UsageError where it is no such."""
-    if not isinstance(value, Real) or not float(value) > 0:
-        raise UsageError(f"{name}: expected seconds > 0, got {value!r}")
-    return float(value)
+    if not (seconds := real_number(value)) > 0:
+        raise UsageError(f"{name}: expected seconds > 0, got {shown(value)}")
+    return seconds
 
 
 def wait_limit(name: str, value: Any) -> float | None:
     """Return how long a wait lasts, in seconds from 0 on, or None: no end; raises UsageError where it is no such."""
-    if value is not None and (not isinstance(value, Real) or not float(value) >= 0):
-        raise UsageError(f"{name}: expected seconds >= 0 or None, got {value!r}")
-    return None if value is None or float(value) > _ENDLESS_SECONDS else float(value)
+    if value is None:
+        return None
+    if not (seconds := real_number(value)) >= 0:
+        raise UsageError(f"{name}: expected seconds >= 0 or None, got {shown(value)}")
+    return None if seconds > _ENDLESS_SECONDS else seconds
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message; integers may have more digits than Python prints."""
+    return repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "an integer of many digits"
 
 
 def check_switch(name: str, value: Any) -> None:

@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from numbers import Real
 from typing import Any
 
 from . import _core, nvcomp
-from .arguments import Arguments, wait_limit
+from .arguments import Arguments, real_number, shown, wait_limit
 from .buffers import Buffer
 from .channels import Pending, channel_of
 
@@ -176,9 +175,12 @@ def bound_of(error_bound: Any) -> tuple[float, bool]:
     if error_bound is None:
         return 0.0, False
     value = error_bound.value if isinstance(error_bound, Relative) else error_bound
-    if not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
-        raise _core.UsageError(f"error_bound: expected a finite number > 0 or relative(number), got {error_bound!r}")
-    return float(value), isinstance(error_bound, Relative)
+    number = real_number(value)
+    if not math.isfinite(number) or number <= 0:
+        raise _core.UsageError(
+            f"error_bound: expected a finite number > 0 or relative(number), got {shown(error_bound)}"
+        )
+    return number, isinstance(error_bound, Relative)
 
 
 def check_codec(codec: Any, chunk_bytes: Any, bound: tuple[float, bool]) -> None:

@@ -17,7 +17,12 @@ def test_time_outs(limit):
         Communicator(timeout_s=limit)
 
 
-@pytest.mark.parametrize("limit", [1, 0.5, np.float32(3), math.inf], ids=str)
+def test_numbers_of_many_digits():
+    with pytest.raises(UsageError, match="timeout_s: expected seconds > 0, got an integer of many digits"):
+        Communicator(timeout_s=-(10**5000))
+
+
+@pytest.mark.parametrize("limit", [1, 0.5, np.float32(3), math.inf, 10**400], ids=str)
 def test_any_number_above_zero_is_a_time_out(limit):
     with Communicator(timeout_s=limit) as comm:
         assert (comm.allreduce(np.ones(3)) == 1).all()

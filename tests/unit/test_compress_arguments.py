@@ -62,6 +62,7 @@ WRONG = {
     ),
     "negative bound": ((X,), {"error_bound": -1e-3}, r"error_bound: expected a finite number > 0 .*, got -0\.001"),
     "infinite bound": ((X,), {"error_bound": float("inf")}, "error_bound: expected a finite number > 0 .*, got inf"),
+    "bound of many digits": ((X,), {"error_bound": 10**5000}, "error_bound: .*, got an integer of many digits"),
     "bound that is no number": ((X,), {"error_bound": float("nan")}, "error_bound: expected .*, got nan"),
     "bound of text": ((X,), {"error_bound": "1%"}, "error_bound: expected .*, got '1%'"),
     "relative zero": ((X,), {"error_bound": relative(0)}, r"error_bound: expected .*, got Relative\(value=0\)"),

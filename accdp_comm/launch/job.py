@@ -209,8 +209,8 @@ class Job:
             times.append(self._next_word - now)
         if self._all_left_at is not None:
             times.append(self._all_left_at + _LAUNCHER_END_S - now)
-        if self._alone_since is not None and self._stop is None:
-            times.append(self._silent_since + _AFTER_LAUNCHER_S - now)
+        if self._is_abandoned():
+            times.append(self._abandoned_until() - now)
         known = [max(0.0, seconds) for seconds in times if seconds is not None]
         return min(known) if known else None
 
@@ -349,15 +349,22 @@ class Job:
         if self._launcher.poll() is None:
             return False
         living = [rank for rank in self._ranks.values() if not rank.connection.is_closed]
-        now = time.monotonic()
         if self._alone_since is None:
-            self._alone_since = self._silent_since = now
-        late = now - self._silent_since >= _AFTER_LAUNCHER_S or now - self._alone_since >= _AFTER_LAUNCHER_AT_MOST_S
-        if late and self._stop is None and not self._failures and any(rank.code is None for rank in living):
-            # The launcher died and its ranks did not: nobody else will end them.
+            self._alone_since = self._silent_since = time.monotonic()
+        if self._is_abandoned() and time.monotonic() >= self._abandoned_until():
             status = self._launcher.returncode
             self.end(f"{self._program.launcher} ended {_in_words(status)}", _exit_code(status) or 1, is_launchers=True)
         return not living
+
+    def _is_abandoned(self) -> bool:
+        """Whether the launcher has ended, and not all ranks: nobody but us will end these."""
+        is_ending = self._alone_since is None or self._stop is not None or bool(self._failures)
+        return not is_ending and any(rank.code is None for rank in self._ranks.values())
+
+    def _abandoned_until(self) -> float:
+        """Return until when such ranks may end by themselves."""
+        assert self._alone_since is not None
+        return min(self._silent_since + _AFTER_LAUNCHER_S, self._alone_since + _AFTER_LAUNCHER_AT_MOST_S)
 
     def _give_up(self) -> None:
         """Guards have not finished in time (a host is gone, a process sleeps in the kernel): leave without them."""

@@ -314,12 +314,19 @@ def between_hosts() -> dict:
 
 
 def nvcomp_functions() -> dict:
-    """Names of the codecs that work on the GPU; in a process of its own, as the machine's facts."""
-    program = "import json; from accdp_comm import nvcomp; print(json.dumps(nvcomp.device_codecs()))"
+    """What nvCOMP's library has for a GPU, and which codecs work on this one; in a process of its own, as all."""
+    program = """
+import json
+from accdp_comm import _core, nvcomp
+nvcomp.find()
+print(json.dumps([*nvcomp.device_codecs(), _core.device_codecs()]))
+"""
     ended = run([sys.executable, "-c", program], 60)
     if trouble := ended.trouble():
         return trouble
-    return dict(zip(("device_codecs", "why_not"), last_json(ended.said), strict=True))
+    found = dict(zip(("device_codecs", "why_not", "work_here"), last_json(ended.said), strict=True))
+    tried = [line for line in ended.said.splitlines() if line.startswith("accdp: nvCOMP's ")]
+    return found | ({"said": "\n".join(tried)} if tried else {})
 
 
 def codecs_on_the_gpu() -> dict:

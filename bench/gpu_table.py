@@ -144,7 +144,7 @@ def summary(found: dict, out: Path) -> str:
     for name, part in found.items():
         if name in ("machine", "mps", "runs") or "rows" in part:
             continue
-        good = part.get("device_codecs") or part.get("why_not") or part.get("library")
+        good = part.get("work_here") or part.get("why_not") or part.get("library")
         if "cuda_aware" in part:
             wheel = ", ".join(part["wheels"]) or "no wheel"
             good = (

@@ -214,7 +214,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "mpi", lambda: mpi)
     monkeypatch.setattr(gpu_check, "probe", lambda: {"rows": [{"mps": True, "ipc_events": "works"}]})
     monkeypatch.setattr(gpu_check, "memory", lambda mps: {"rows": [{"scene": "MemPool", "skipped": "here"}]})
-    monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"device_codecs": ["fpk"], "why_not": ""})
+    monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"work_here": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     monkeypatch.setattr(gpu_check, "with_connections", lambda count, mps: run_)
     for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer", "rank_killed"):

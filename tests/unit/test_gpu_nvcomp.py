@@ -12,7 +12,8 @@ import torch
 from accdp_comm import nvcomp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-import gpu_codecs  # found only after the line above
+import gpu_check  # found only after the line above
+import gpu_codecs
 import gpu_nvcomp
 
 # A chunk of one byte again and again is that byte behind a 1; any other is itself behind a 0.
@@ -119,3 +120,15 @@ def test_nvcomp_takes_the_options(codec, width):
         api._compression = gpu_nvcomp.Options.from_buffer_copy(b"\xff" * 64)
         with pytest.raises(RuntimeError, match="failed with status"):
             api.room(gpu_nvcomp.CHUNK)
+
+
+def test_what_works_is_asked_in_a_process_of_its_own(monkeypatch):
+    assert set(gpu_check.nvcomp_functions()) == {"device_codecs", "why_not", "work_here"}
+    lines = ["accdp: nvCOMP's lz4 of int8 is not used on GPU 0: it encoded nothing", '[["LZ4"], "", ["fpk", "qpk"]]']
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s: gpu_check.Ended(0, "\n".join(lines)))
+    assert gpu_check.nvcomp_functions() == {
+        "device_codecs": ["LZ4"],
+        "why_not": "",
+        "work_here": ["fpk", "qpk"],
+        "said": lines[0],
+    }

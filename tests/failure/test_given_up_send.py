@@ -31,6 +31,7 @@ for trial in range(12):
     world.barrier()
     comm.close()
 print("arrived:", sorted(set(arrived)), flush=True)
+world.barrier()
 """
 
 
@@ -38,5 +39,5 @@ print("arrived:", sorted(set(arrived)), flush=True)
 def test_what_a_buffer_holds_after_its_send_was_given_up_does_not_arrive(size):
     command = [*jobs.mpiexec_command(2), sys.executable, "-c", LATE, str(size)]
     result = jobs.run(command, env={"ACCDP_TOPOLOGY": "2x1"}, timeout=90.0)
-    assert result.returncode == 0 and "77" not in result.stdout, str(result)
-    assert result.stdout.count("arrived:") == 2, str(result)
+    # Not the status: after a group has failed nobody finalises MPI, and whoever leaves later mpiexec may kill.
+    assert "77" not in result.stdout and result.stdout.count("arrived:") == 2, str(result)

@@ -27,52 +27,53 @@ std::vector<std::byte> data_for_trial() {
   return data;
 }
 
-/// One chunk there and back on a stream, in memory of one device. Its owner never frees that: to free memory is to wait
-/// for all that the device does.
+/// One chunk there and back, in memory of one device. Its owner never frees that: to free memory is to wait for all
+/// that the device does. One trial at a time, each on a stream of its own, which has done its work at the end.
 class Trial {
  public:
   /// Empty where it came back as it was; else what was wrong.
   std::string why_not(CodecId codec, Datatype type) {
     const std::vector<std::byte> data = data_for_trial();
+    const Stream stream = make_stream();
     try {
       const std::size_t room = nvcomp_room(codec, type, kTrialBytes);
       if (encoded_.bytes() < room) encoded_ = DeviceBuffer(room);
       std::memcpy(sent_.data(), data.data(), kTrialBytes);
-      copy_async(plain_.data(), sent_.data(), kTrialBytes, stream_.get());
-      const std::uint32_t size = encode(codec, type, room);
+      copy_async(plain_.data(), sent_.data(), kTrialBytes, stream.get());
+      const std::uint32_t size = encode(codec, type, room, stream.get());
       if (size == 0) return "it encoded nothing";
-      if (decode(codec, type, size)) return "it did not decode what it had encoded";
+      if (decode(codec, type, size, stream.get())) return "it did not decode what it had encoded";
     } catch (const NvcompError& error) {
+      drain(stream.get());  // what it had begun
       return error.what();
     }
     return std::equal(data.begin(), data.end(), seen_.data()) ? "" : "what it decoded is not what it had encoded";
   }
 
  private:
-  std::uint32_t encode(CodecId codec, Datatype type, std::size_t room) {
+  std::uint32_t encode(CodecId codec, Datatype type, std::size_t room, cudaStream_t stream) {
     const DeviceChunk chunk{plain_.data(), encoded_.data(), kTrialBytes, static_cast<std::uint32_t>(room)};
-    codec_.encode_async(codec, {type}, {&chunk, 1}, word(far_word_.data()), stream_.get());
-    return fetched_word();
+    codec_.encode_async(codec, {type}, {&chunk, 1}, word(far_word_.data()), stream);
+    return fetched_word(stream);
   }
   /// Whether it was damaged.
-  std::uint32_t decode(CodecId codec, Datatype type, std::uint32_t size) {
+  std::uint32_t decode(CodecId codec, Datatype type, std::uint32_t size, cudaStream_t stream) {
     *word(near_word_.data()) = 0;
-    copy_async(far_word_.data(), near_word_.data(), sizeof(std::uint32_t), stream_.get());
+    copy_async(far_word_.data(), near_word_.data(), sizeof(std::uint32_t), stream);
     std::memset(seen_.data(), 0xff, kTrialBytes);
-    copy_async(plain_.data(), seen_.data(), kTrialBytes, stream_.get());
+    copy_async(plain_.data(), seen_.data(), kTrialBytes, stream);
     const DeviceChunk chunk{encoded_.data(), plain_.data(), size, kTrialBytes};
-    codec_.decode_async(codec, type, {&chunk, 1}, word(far_word_.data()), stream_.get());
-    copy_async(seen_.data(), plain_.data(), kTrialBytes, stream_.get());
-    return fetched_word();
+    codec_.decode_async(codec, type, {&chunk, 1}, word(far_word_.data()), stream);
+    copy_async(seen_.data(), plain_.data(), kTrialBytes, stream);
+    return fetched_word(stream);
   }
-  std::uint32_t fetched_word() {
-    copy_async(near_word_.data(), far_word_.data(), sizeof(std::uint32_t), stream_.get());
-    synchronize(stream_.get());
+  std::uint32_t fetched_word(cudaStream_t stream) {
+    copy_async(near_word_.data(), far_word_.data(), sizeof(std::uint32_t), stream);
+    synchronize(stream);
     return *word(near_word_.data());
   }
   static std::uint32_t* word(std::byte* at) { return reinterpret_cast<std::uint32_t*>(at); }
 
-  Stream stream_ = make_stream();
   DeviceBuffer plain_{kTrialBytes}, encoded_, far_word_{sizeof(std::uint32_t)};
   PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, near_word_{sizeof(std::uint32_t)};
   NvcompCodec codec_;

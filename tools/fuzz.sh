@@ -23,6 +23,7 @@ fi
 mkdir -p build/fuzz/corpus build/fuzz/seeds
 objects=()
 for source in csrc/base/*.cpp csrc/codec/*.cpp tests/cpp/fuzz_frames.cpp; do
+  case $source in */cuda_*) continue ;; esac  # these want a CUDA
   object=build/fuzz/$(basename "$source" .cpp).o
   objects+=("$object")
   "$clang" -std=c++20 -O1 -g -DACCDP_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \

@@ -250,7 +250,6 @@ def _missing_codec(args: argparse.Namespace) -> str | None:
         return f"--error-bound: expected floats, got -T {whole[0]}"
     try:
         for codec in args.codec:
-            _core.check_stream(codec)
             nvcomp.check_works(codec)
             bcast.check_codec(codec, None, args.error_bound or (0.0, False))
     except _core.UsageError as error:

@@ -66,7 +66,7 @@ def fail(comm, number):
     comm.allreduce(np.zeros(70000))
 
 failed = 0
-for number in range(40):
+for number in range(28):
     if number == 12:
         world.barrier()
         before = held()
@@ -117,9 +117,9 @@ def test_ranks_that_leave_at_different_times():
 def test_groups_that_fail_give_all_back(topology):
     result = play(FAILING, 2, topology)
     rows = [line.split() for line in result.stdout.splitlines() if "grew" in line]
-    assert sorted(row[1] for row in rows) == ["30", "40"], str(result)  # one rank always leaves, in the last way
+    assert sorted(row[1] for row in rows) == ["21", "28"], str(result)  # one rank always leaves, in the last way
     for wires, files, threads, segments in [[int(word) for word in row[3:]] for row in rows]:
-        # What one way to fail leaves would be 7 of it. Farewells may be on their way; MPI may begin a thread.
+        # What one way to fail leaves would be 4 of it. Farewells may be on their way; MPI may begin a thread.
         assert max(wires, files, threads, segments) <= 3, str(result)
 
 

@@ -10,6 +10,7 @@ import os
 import time
 import traceback
 
+import cases
 import pytest
 
 from accdp_comm import Communicator, settings
@@ -125,6 +126,18 @@ def wide(comm, topology):
         made = Communicator(comm, timeout_s=60)
         yield made
         made.close()
+
+
+def pytest_collection_modifyitems(items):
+    if _control is None or _control.size <= 4:
+        return
+
+    def takes_all(item):
+        return any(mark.args[1] in (cases.MOVED, cases.REDUCED) for mark in item.iter_markers("parametrize"))
+
+    items[:] = [
+        item for item in items if not takes_all(item) or item.callspec.params["datatype"] in cases.OF_MANY_RANKS
+    ]
 
 
 def pytest_generate_tests(metafunc):

@@ -24,6 +24,9 @@ from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 
 _FINALIZE_SECONDS = 5.0
+# That ranks which have caught the failure of a group wait for others under mpiexec, which ends all when one leaves: the
+# others may have to save what they have, or may be stuck for good.
+_AFTER_FAILURE_SECONDS = 30.0
 _READERS_SECONDS = 10.0  # that others may take to read the memory of devices that goes with this process
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
 _JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
@@ -357,17 +360,16 @@ def _leave() -> None:
         _end_outside()
     if _world.pid != os.getpid():
         return
-    module = load()
     if ends_by_exception():
-        # This rank ends by an exception. Waiting for the others in MPI_Finalize could keep them waiting for this one;
-        # without it the launcher sees that the rank failed and ends the job.
-        module.mark_broken()
+        # Waiting for the others in MPI_Finalize could keep them waiting for this rank. Without it the launcher sees
+        # that the rank failed and ends the job.
+        return
     # mpiexec takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
     # Where nobody does, a rank that has died would be waited for without end.
     seconds = math.inf if _world.minds_deaths else _FINALIZE_SECONDS
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
-    _attempt(lambda: module.finalize(seconds, leave_open))
+    _attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open))
 
 
 def _end_outside() -> None:

@@ -75,7 +75,7 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,
         "Whether the launcher ends all ranks when one dies, so that a rank that is late must live.");
-  m.def("mark_broken", [] { mpi::worsen(Wire::kGroupFailed); }, "Leave MPI_Finalize out at the end of the process.");
-  m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "leave_open"_a = false,
-        nogil(), "Finalise MPI if init() initialised it; False when other ranks did not come in time.");
+  m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "after_failure_s"_a = 0,
+        "leave_open"_a = false, nogil(),
+        "Leave MPI if init() initialised it, with all other ranks where they come in time.");
 }

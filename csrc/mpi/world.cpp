@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "mpi/launcher.hpp"
 
 // An extension of MPICH and Open MPI that not every build has. Null where the library that is loaded lacks it.
 extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
@@ -25,8 +26,9 @@ struct State {
   enum { kOutside, kDuplicating, kCounting, kInside } stage = kOutside;
   MPI_Comm duplicate = MPI_COMM_NULL;
   MPI_Request joining = MPI_REQUEST_NULL;
-  int mine = 0, owners = 0;  // ranks in which we called MPI_Init_thread
-  bool has_met = false;      // this rank has said in finalize(), or in MPI_Finalize, that it leaves
+  int mine = 0, owners = 0;   // ranks in which we called MPI_Init_thread
+  bool has_met = false;       // this rank has said in finalize(), or in MPI_Finalize, that it leaves
+  int at_end = 0, worst = 0;  // Wire::Health of this rank as it says so, and of all ranks
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::atomic<bool> deaths_end_the_job{false};
@@ -128,13 +130,20 @@ void await_farewells() {
   }
 }
 
+/// Ranks of somebody else and of ours begin alike, whatever they go on with.
+int begin_to_part(MPI_Request* request) {
+  State& s = state();
+  s.at_end = s.health;
+  return MPI_Iallreduce(&s.at_end, &s.worst, 1, MPI_INT, MPI_MAX, s.world, request);
+}
+
 /// MPI_Finalize begins with this where somebody else calls it. Ranks that leave MPI to us meet in finalize(), those of
 /// somebody else here: else each kind would wait for the other without end.
 int leave_in_finalize(MPI_Comm, int, void*, void*) {
   State& s = state();
   if (is_mixed() && !std::exchange(s.has_met, true)) {
     MPI_Request request;
-    if (const int code = MPI_Ibarrier(s.world, &request)) return code;
+    if (const int code = begin_to_part(&request)) return code;
     if (const int code = MPI_Wait(&request, MPI_STATUS_IGNORE)) return code;
   }
   if (!s.ours && s.health == Wire::kWell) await_farewells();  // finalize() reads them itself
@@ -371,35 +380,49 @@ void worsen(Wire::Health health) noexcept {
 
 Wire::Health health() noexcept { return state().health; }
 
-bool finalize(double timeout_s, bool leave_open) {
+void finalize(double timeout_s, double after_failure_s, bool leave_open) {
   State& s = state();
-  if (!s.ours || s.health != Wire::kWell || !is_initialized()) return true;
-  if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined
+  if (!s.ours || !is_initialized()) return;
   const bool others_finalize = s.stage == State::kInside && is_mixed();
+  const bool has_failed = s.health != Wire::kWell;
+  // Nobody waits for those who may be dead, unless the launcher ends all ranks with them.
+  if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return;
+  if (s.stage != State::kOutside && s.stage != State::kInside) return;  // some ranks have never joined
   if (s.stage == State::kInside) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
     s.has_met = true;
     {
       auto lock = turn();
-      ACCDP_MPI(MPI_Ibarrier(s.world, &request));
+      if (const int code = begin_to_part(&request)) throw_mpi(code, "MPI_Iallreduce", __FILE__, __LINE__);
     }
+    const double longest = std::numeric_limits<double>::infinity();
+    const double limit = others_finalize ? longest : has_failed ? after_failure_s : timeout_s;
     try {
-      const double longest = std::numeric_limits<double>::infinity();
-      complete(request, Deadline(others_finalize ? longest : timeout_s), "MPI_Finalize");
+      complete(request, Deadline(limit), "MPI_Finalize");
     } catch (const PeerTimeout&) {
-      return false;
+      if (has_failed)
+        std::fprintf(
+            stderr,
+            "accdp: rank %d leaves MPI after a failure; others have not come to their end within %g s, and the "
+            "launcher may end them\n",
+            world_rank(), limit);
+      return;
+    }
+    // What has been given up may still be on its way, which MPI_Finalize would wait for, or crash at.
+    if (s.worst != Wire::kWell && !others_finalize) {
+      say_finalized();
+      return;
     }
   }
   // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
   // where others call MPI_Finalize they wait there for this one.
-  if (leave_open && !others_finalize) return true;
+  if (leave_open && !others_finalize) return;
   const std::lock_guard no_new_wires(s.wires_mutex);
   const auto lock = turn();
   for (const State::WireComm& wire : s.wires) read_what_is_left(wire.comm);
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
-  return true;
 }
 
 }  // namespace accdp::mpi

@@ -49,10 +49,12 @@ void set_deaths_end_the_job(bool they_do) noexcept;
 bool deaths_end_the_job() noexcept;
 void worsen(Wire::Health health) noexcept;  ///< see Wire::Health
 Wire::Health health() noexcept;
-/// Finalises if init() initialised and all is well. False when others did not come within timeout_s. With leave_open it
-/// only waits for the others: for a process that ends now, where nobody minds that MPI is not finalised. Where MPI
-/// belongs to somebody else in some ranks, these call MPI_Finalize, so that all others wait for them and do it too.
-bool finalize(double timeout_s, bool leave_open);
+/// Leaves MPI if init() initialised it: by MPI_Finalize if all is well, together with the others where one of them has
+/// seen a group fail, and alone where they do not come within timeout_s, or after_failure_s if this rank has seen it:
+/// some may be stuck for good. With leave_open it only waits for the others: for a process that ends now, where nobody
+/// minds that MPI is not finalised. Where MPI belongs to somebody else in some ranks, these call MPI_Finalize, so that
+/// all others wait for them and do it too. Not for a rank that ends by an exception: the launcher is to see that.
+void finalize(double timeout_s, double after_failure_s, bool leave_open);
 
 }  // namespace accdp::mpi
 

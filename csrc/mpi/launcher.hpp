@@ -1,0 +1,9 @@
+#pragma once
+
+namespace accdp::mpi {
+
+/// What MPI_Finalize says to the launcher, for a process that leaves MPI without: mpiexec would take it for one that
+/// died and end the others. Nothing may be asked of the launcher after.
+void say_finalized() noexcept;
+
+}  // namespace accdp::mpi

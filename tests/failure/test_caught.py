@@ -1,0 +1,71 @@
+"""Ranks under mpiexec that catch the failure of a group and go on without it: each ends when it has done its work.
+
+MPI is not finalised after a failure, and mpiexec ends all ranks when one leaves MPI otherwise.
+"""
+
+import sys
+
+import jobs
+import pytest
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import accdp_comm
+from accdp_comm import mpi_world
+mpi_world._AFTER_FAILURE_SECONDS = 2.0
+world = accdp_comm.Communicator()
+what = sys.argv[1 + world.rank]
+pair = world.split(0 if world.rank < 2 else None)  # fails; others know nothing of it
+try:
+    if world.rank == 0:
+        with pair:
+            raise ValueError
+    if world.rank == 1:
+        pair.allreduce(np.ones(1))
+except (ValueError, accdp_comm.Error) as error:
+    print("caught", type(error).__name__)
+if what == "saves":
+    time.sleep(1)
+    print("saved")
+elif what == "exits with 3":
+    sys.exit(3)
+elif what == "raises":
+    time.sleep(0.5)
+    raise RuntimeError("at work")
+elif what == "is stuck":
+    time.sleep(60)
+"""
+
+
+def play(*what: str) -> jobs.Result:
+    command = [*jobs.mpiexec_command(len(what)), sys.executable, "-c", SCRIPT, *what]
+    return jobs.run(command, env={"ACCDP_TOPOLOGY": f"{len(what)}x1"}, timeout=30)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [("ends", "saves"), ("saves", "ends"), ("ends", "ends", "saves"), ("saves", "ends", "ends")],
+    ids=" / ".join,
+)
+def test_nobody_is_ended_at_its_work(what):
+    result = play(*what)
+    assert result.stdout.count("caught") == 2 and result.stdout.count("saved") == 1, str(result)
+    assert result.returncode == 0, str(result)
+
+
+def test_the_job_has_the_status_of_its_ranks():
+    result = play("exits with 3", "saves")
+    assert result.returncode == 3 and "saved" in result.stdout, str(result)
+
+
+def test_a_rank_that_fails_then_ends_the_job():
+    result = play("ends", "raises", "ends")
+    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert "RuntimeError: at work" in result.stderr, str(result)
+
+
+@pytest.mark.parametrize("what", [("ends", "is stuck"), ("ends", "ends", "is stuck")], ids=" / ".join)
+def test_a_rank_that_is_stuck_is_not_waited_for_without_end(what):
+    result = play(*what)
+    assert result.seconds < 15 and "leaves MPI after a failure; others have not come" in result.stderr, str(result)

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _core, nvcomp
 from .arguments import Arguments
-from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec
+from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of
 from .buffers import Buffer
 from .channels import channel_of
 
@@ -86,8 +86,8 @@ def allreduce_compressed(
     if error_bound is not None and (data.datatype.name not in BOUNDED or op not in ("sum", "avg")):
         raise args.wrong("error_bound", f"None for {op} of {data.kind}", repr(error_bound))
     try:
-        bound = bound_of(error_bound)
-        check_codec(codec, chunk_bytes, bound)
+        bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
+        check_codec(codec, bound, chunk)
     except _core.UsageError as error:
         raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
     counts = [data.count] if parts is None else args.whole_numbers("parts", parts)
@@ -98,7 +98,7 @@ def allreduce_compressed(
         counts,
         op,
         codec=codec,
-        chunk_bytes=chunk_bytes or 0,
+        chunk_bytes=chunk,
         bound=bound,
         residual=None if residual is None else _residual(args, residual, data),
         async_op=async_op,

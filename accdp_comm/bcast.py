@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from . import _core, nvcomp
+from . import _core, nvcomp, settings
 from .arguments import Arguments, real_number, shown, wait_limit
 from .buffers import Buffer
 from .channels import Pending, channel_of
@@ -137,8 +138,8 @@ def bcast_compressed(
         raise args.wrong("error_bound", "None where a reference is given: differences are sent exactly", error_bound)
     old = None if reference is None else _references(args, reference, names, stream)
     try:
-        bound = bound_of(error_bound)
-        check_codec(codec, chunk_bytes, bound)
+        bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
+        check_codec(codec, bound, chunk)
     except _core.UsageError as error:
         raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
     pending = channel.bcast(
@@ -146,7 +147,7 @@ def bcast_compressed(
         old,
         root,
         codec=codec,
-        chunk_bytes=chunk_bytes or 0,
+        chunk_bytes=chunk,
         bound=bound,
         label=zlib.crc32("\n".join(names).encode()),
         async_op=async_op,
@@ -183,15 +184,36 @@ def bound_of(error_bound: Any) -> tuple[float, bool]:
     return number, isinstance(error_bound, Relative)
 
 
-def check_codec(codec: Any, chunk_bytes: Any, bound: tuple[float, bool]) -> None:
+def chunk_of(chunk_bytes: Any) -> int:
+    """Return the size of a chunk, 0 for None; raises UsageError."""
+    if chunk_bytes is None:
+        return 0
+    try:
+        number = operator.index(chunk_bytes)
+    except TypeError:
+        number = 0
+    if not 0 < number <= _MOST_CHUNK:
+        raise _core.UsageError(f"chunk_bytes={shown(chunk_bytes)}: expected 4096 to 16777216, a multiple of 4096")
+    return number
+
+
+def check_codec(codec: Any, bound: tuple[float, bool], chunk: int = 0) -> None:
     """Raise UsageError: no such codec, one that needs a bound where there is none, a chunk size that makes no sense."""
     if not isinstance(codec, str):
         raise _core.UsageError(f"codec={codec!r}: expected a name")
-    if chunk_bytes is not None and (not isinstance(chunk_bytes, int) or not 0 < chunk_bytes <= _MOST_CHUNK):
-        raise _core.UsageError(f"chunk_bytes={chunk_bytes!r}: expected 4096 to 16777216, a multiple of 4096")
-    _core.check_stream(codec, chunk_bytes or 0)
+    _core.check_stream(codec, chunk)
     if not bound[0] and codec in lossy_codecs():
         raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
+
+
+def codec_by_setting() -> str:
+    """Return the setting ``codec``, which the table of settings takes whatever it is; raises UsageError."""
+    codec = settings.value_of("codec")
+    try:
+        check_codec(codec, (0.0, False))
+    except _core.UsageError as error:
+        raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
+    return codec
 
 
 @cache

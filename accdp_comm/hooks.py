@@ -52,7 +52,7 @@ class CompressedAllreduce:
     def __init__(self, error_bound: float | Relative | None, error_feedback: bool, codec: str, group: Any):
         nvcomp.find()
         self._bound, self._codec = bound_of(error_bound), codec
-        check_codec(codec, None, self._bound)
+        check_codec(codec, self._bound)
         channel = channel_of(group)
         if not isinstance(channel, TorchChannel):
             raise _core.UsageError(

@@ -14,6 +14,8 @@ from typing import Any
 
 from . import _core, nvcomp, settings
 from ._version import __version__
+from .bcast import codec_by_setting
+from .cards import declared_nodes
 from .launcher import is_launcher_variable
 
 # MPI is initialised in a process of its own: one that cannot start ends the process it is in.
@@ -31,7 +33,14 @@ _ASK_MPI_SECONDS = 20
 
 
 def collect() -> dict[str, Any]:
-    """Return all of it but the topology, as plain data."""
+    """Return all of it but the topology, as plain data.
+
+    Raises:
+        UsageError: A setting has a wrong value.
+    """
+    # Of these the table takes any text; else they are looked at only by what uses them.
+    declared_nodes(settings.value_of("topology"))
+    codec_by_setting()
     return {
         "accdp": __version__,
         "python": platform.python_version(),
@@ -86,7 +95,7 @@ def as_text(found: dict[str, Any]) -> str:
     for op in ("bcast", "allreduce"):
         lines += ["", *_table([(op, row["name"], row["meaning"]) for row in found[f"{op}_algorithms"]])]
     values = [
-        (row["env"], row["value"] or "-", row["default"] or "-", row["source"], row["accepts"])
+        (row["env"], row["value"] or "(empty)", row["default"] or "(empty)", row["source"], row["accepts"])
         for row in found["settings"]
     ]
     lines += ["", *_table([("setting", "value", "default", "set by", "accepts"), *values])]

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
-from . import _core, nvcomp, settings
+from . import nvcomp
 from .arguments import check_switch
-from .bcast import Relative, bound_of, check_codec
+from .bcast import Relative, bound_of, check_codec, chunk_of, codec_by_setting
 
 
 class Options(Backend.Options):
@@ -37,16 +37,14 @@ class Options(Backend.Options):
         super().__init__("accdp", timedelta(minutes=30))
         nvcomp.find()
         bound = bound_of(error_bound)
-        by_setting = codec is None and error_bound is None and chunk_bytes is None
-        chosen = settings.value_of("codec") if by_setting else "auto" if codec is None else codec
-        try:
-            check_codec(chosen, chunk_bytes, bound)
-        except _core.UsageError as error:
-            if not by_setting:
-                raise
-            raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
+        chunk = chunk_of(chunk_bytes)
+        if codec is None and error_bound is None and chunk_bytes is None:
+            chosen = codec_by_setting()
+        else:
+            chosen = "auto" if codec is None else codec
+            check_codec(chosen, bound, chunk)
         check_switch("deterministic", deterministic)
-        self.codec, self.chunk_bytes = chosen, chunk_bytes or 0
+        self.codec, self.chunk_bytes = chosen, chunk
         self.error_bound, self.is_relative = bound
         self.deterministic = deterministic
 

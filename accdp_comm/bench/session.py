@@ -251,7 +251,7 @@ def _missing_codec(args: argparse.Namespace) -> str | None:
     try:
         for codec in args.codec:
             nvcomp.check_works(codec)
-            bcast.check_codec(codec, None, args.error_bound or (0.0, False))
+            bcast.check_codec(codec, args.error_bound or (0.0, False))
     except _core.UsageError as error:
         return f"--codec: {error}"
     return None

@@ -58,14 +58,13 @@ print(json.dumps(answer))
 
 _ASK_CODECS = """
 import json
-from accdp_comm import UsageError, _core, bcast, nvcomp, settings
+from accdp_comm import UsageError, _core, bcast, nvcomp
 nvcomp.find()
 wrong = ""
 try:
-    bcast.check_codec(settings.value_of("codec"), None, bcast.bound_of(None))
-    nvcomp.check_works(settings.value_of("codec"))
+    nvcomp.check_works(bcast.codec_by_setting())
 except UsageError as error:
-    wrong = str(error)
+    wrong = str(error).replace("codec=", "ACCDP_CODEC=", 1)
 print(json.dumps({"rows": _core.codecs(), "wrong": wrong}))
 """
 
@@ -198,7 +197,7 @@ def codecs() -> Finding:
 def judge_codecs(rows: list[dict[str, Any]], wrong: str) -> Finding:
     """Judge the codecs that there are, and what is wrong with the one that ACCDP_CODEC names."""
     if wrong:
-        return Finding(FAIL, f"ACCDP_CODEC: {wrong}", "correct or unset it")
+        return Finding(FAIL, wrong, "correct or unset it")
     missing = {row["name"]: row["why_not"] for row in rows if row["why_not"]}
     if not missing:
         return Finding(OK, f"{len(rows)}, which all work")

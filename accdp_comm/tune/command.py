@@ -135,7 +135,7 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     from .trial import Job, open_places
 
     for codec in options.codec or []:  # one that is not there would fail at every point
-        check_codec(codec, None, bound_of(None))
+        check_codec(codec, bound_of(None))
         nvcomp.check_works(codec)
     gpus = 0
     if not options.ranks:

@@ -81,6 +81,14 @@ def test_why_the_gpu_is_not_used(monkeypatch):
     assert shown(driver_version=13010, devices=1).endswith("is not known: cudaMalloc: out of memory")
 
 
+@pytest.mark.parametrize("setting", ["ACCDP_CODEC=foo", "ACCDP_CODEC=qpk", "ACCDP_TOPOLOGY=zz"])
+def test_info_refuses_a_setting_that_only_some_calls_look_at(setting, monkeypatch):
+    monkeypatch.setenv(*setting.split("="))
+    done = subprocess.run([sys.executable, "-m", "accdp_comm", "info"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith(f"accdp info: {setting}: expected "), done
+    assert len(done.stderr.splitlines()) == 1, done
+
+
 def test_info_shows_the_same_as_text_and_json():
     found = {
         "accdp": "1.2.3",
@@ -133,8 +141,8 @@ def test_info_shows_the_same_as_text_and_json():
     assert "single copy       no: ACCDP_CMA=off" in text
     settings_shown = [line.split() for line in text.splitlines() if line.startswith("ACCDP_")]
     assert settings_shown == [
-        ["ACCDP_X", "-", "1", "code", "text"],
-        ["ACCDP_LONGER_THAN_ALL_OTHERS", "/a/folder", "-", "environment", "y"],
+        ["ACCDP_X", "(empty)", "1", "code", "text"],
+        ["ACCDP_LONGER_THAN_ALL_OTHERS", "/a/folder", "(empty)", "environment", "y"],
     ]
 
 

@@ -145,7 +145,7 @@ def test_everything_but_the_tensor_and_the_root_goes_by_name(world):
 def test_a_world_of_one(world, codec):
     """Nothing is sent, nothing is changed."""
     tensors = {"a": np.arange(5000.0), "b": READ_ONLY, "c": torch.arange(7), "d": np.empty(0)}
-    for options in ({}, {"reference": tensors}, {"error_bound": 0.5}, {"chunk_bytes": 4096}):
+    for options in ({}, {"reference": tensors}, {"error_bound": 0.5}, {"chunk_bytes": np.int64(4096)}):
         result = bcast_compressed(tensors, group=world, codec=codec, **options)
         assert isinstance(result, BcastResult)
         assert result.logical_bytes == 40_000 + 48 + 56

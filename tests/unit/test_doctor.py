@@ -95,7 +95,7 @@ def test_libmpi(paths, verdict):
     [
         ("", "", OK, "2, which all work"),
         ("pip install it", "", WARN, "fpk work, lz4 do not"),
-        ("pip install it", "codec=lz4 does not work here", FAIL, "ACCDP_CODEC: codec=lz4 does not work here"),
+        ("pip install it", "ACCDP_CODEC=lz4 does not work here", FAIL, "ACCDP_CODEC=lz4 does not work here"),
     ],
 )
 def test_codecs(why_not, wrong, verdict, said):
@@ -109,8 +109,8 @@ def test_codecs(why_not, wrong, verdict, said):
     ("codec", "verdict", "said"),
     [
         ("auto", WARN, "zstd do not"),
-        ("zstd", FAIL, "codec=zstd does not work here: it is switched off"),
-        ("foo", FAIL, "codec=foo: expected auto"),
+        ("zstd", FAIL, "ACCDP_CODEC=zstd does not work here: it is switched off"),
+        ("foo", FAIL, "ACCDP_CODEC=foo: expected auto"),
         ("qpk", FAIL, "it is lossy"),
     ],
 )

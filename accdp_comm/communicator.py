@@ -57,7 +57,10 @@ class Communicator(Messages):
 
     def _start(self, exchange: Exchange, name: str, world: tuple[int, int]) -> None:
         self._world, self._name, self._splits = world, name, 0
-        self._core = form_group(exchange, name, world=world)
+        try:
+            self._core = form_group(exchange, name, world=world)
+        finally:
+            exchange.close()
         self._rank = self._core.rank
         self._exchange = exchange  # parts take their notices from it
         self._is_measured = False
@@ -72,7 +75,7 @@ class Communicator(Messages):
     def _group(self) -> _core.Group:
         """The group, once the asynchronous operations before have ended: collectives keep their order."""
         last = self._last
-        if last is not None:
+        if last is not None and not self._core.is_inherited:  # its thread was not forked along
             wait([last])
             if self._last is last:
                 self._last = None
@@ -311,11 +314,12 @@ class Communicator(Messages):
             x: Contiguous array or tensor, any datatype, same on all ranks.
             out: Takes the parts received. None: a new array.
             send_counts: Rows (first dimension) for each rank; None: the rows in equal parts.
-            recv_counts: Rows from each rank; None: the ranks tell each other.
+            recv_counts: Rows from each rank. None with send_counts: the ranks tell each other; without: equal parts.
         Returns:
             ``out`` or the new array.
         Raises:
-            UsageError: Not such arrays, or counts that do not fit. Nothing was sent.
+            UsageError: Not such arrays, or counts that do not fit. Nothing was sent, except counts for which ranks have
+                to tell each other: ``out`` is looked at after these.
             MismatchError: What a rank sends is not what the other expects.
             PeerTimeout, PeerDied: As in bcast().
         """
@@ -430,6 +434,7 @@ class Communicator(Messages):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        # sys.exit() of a script that is done is no failure.
+        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self._core.abort(f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}")
         self.close()

@@ -28,6 +28,9 @@ class Exchange(Protocol):
     def settle(self) -> None:
         """Before this rank gives up: wait a moment until the others have got what it knows."""
 
+    def close(self) -> None:
+        """Give back what it holds: nothing is exchanged any more."""
+
     def notices(self, part: str = "") -> object | None:
         """Return where failures of the group are told beside MPI, or of a part of it; None where there is no place."""
 
@@ -55,6 +58,9 @@ class Alone:
 
     def settle(self) -> None:
         pass  # nobody else is there
+
+    def close(self) -> None:
+        pass
 
     def notices(self, part: str = "") -> object | None:
         return None
@@ -93,6 +99,9 @@ class StoreExchange:
         with self._store_errors():
             while readers and self._store.add(key, 0) < readers and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+    def close(self) -> None:
+        pass  # the store is others'
 
     def notices(self, part: str = "") -> object | None:
         try:
@@ -165,19 +174,29 @@ class MpiExchange:
     """Exchange through MPI: over all ranks of MPI's world, or over the mpi4py communicator with the given handle."""
 
     def __init__(self, rank: int, size: int, timeout_s: float, handle: int | None = None):
+        from . import _mpi
+
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._handle = handle
+        self._exchange: _mpi.Exchange | None = _mpi.Exchange(handle)
 
     def settle(self) -> None:
         pass  # MPI has delivered what it collected
+
+    def close(self) -> None:
+        self._exchange = None  # MPI has room for some 2000 communicators
 
     def notices(self, part: str = "") -> object | None:
         return None
 
     def allgather(self, data: bytes) -> list[bytes]:
-        from . import _mpi
-
-        return _mpi.allgather(data, self.timeout_s, self._handle)
+        assert self._exchange is not None
+        try:
+            return self._exchange.allgather(data, self.timeout_s)
+        except _core.PeerTimeout as error:
+            raise _core.PeerTimeout(
+                f"rank {self.rank}: some of {self.size} ranks did not come within {self.timeout_s:g} s "
+                f"(forming the group): {error}"
+            ) from None
 
 
 def agree(exchange: Exchange, step: Callable[[], T]) -> list[T]:

@@ -27,6 +27,7 @@ _FINALIZE_SECONDS = 5.0
 # That ranks which have caught the failure of a group wait for others under mpiexec, which ends all when one leaves: the
 # others may have to save what they have, or may be stuck for good.
 _AFTER_FAILURE_SECONDS = 30.0
+_THREADS_SECONDS = 0.1
 _READERS_SECONDS = 10.0  # that others may take to read the memory of devices that goes with this process
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
 _JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
@@ -93,7 +94,7 @@ def enter_launched(timeout_s: float) -> tuple[int, int]:
             launcher = find_launcher()
             _check_not_alone(module, launcher)
             mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
-            _world.universe = module.allgather(mine, timeout_s)[0].decode()
+            _world.universe = module.Exchange().allgather(mine, timeout_s)[0].decode()
             _world.minds_deaths = launcher is None or launcher.minds_deaths
             module.set_deaths_end_the_job(launcher is not None and launcher.minds_deaths)
             _unlink_segments_of_mpich()
@@ -185,7 +186,7 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
     with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
         _initialise(load(), exchange.timeout_s)
-    load().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
+    load().Exchange().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
     _unlink_segments_of_mpich()
     _world.universe, _world.has_launcher, _world.minds_deaths = service["token"], False, False
     return str(service["token"])
@@ -246,6 +247,7 @@ def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | Non
 
 def _initialise(module: ModuleType, timeout_s: float) -> None:
     if _world.pid:
+        module.init()  # raises where somebody has finalised it
         return
     _world.is_ours = _world.is_ours or not module.is_initialized()
     others = siblings.Siblings() if find_launcher() else None
@@ -351,7 +353,10 @@ def _leave() -> None:
     for group in list(_groups):
         if ends_by_exception():
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
+        elif group.is_busy:  # a daemon thread is there, and would be still when MPI is finalised
+            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended in the middle of an operation"))
         _attempt(group.close)
+    _let_threads_out()
     if not ends_by_exception():
         _attempt(lambda: _core.await_readers(_READERS_SECONDS))
     if ends_by_exception() and (_world.group_pid == os.getpid() or _world.is_joining):
@@ -370,6 +375,15 @@ def _leave() -> None:
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
     _attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open))
+
+
+def _let_threads_out() -> None:
+    """Let daemon threads come back from operations of groups that are closed by now.
+
+    Python would end them on their way, through frames of C++ that cannot be left so, and MPI must not go before them.
+    """
+    if any(thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate()):
+        time.sleep(_THREADS_SECONDS)
 
 
 def _end_outside() -> None:

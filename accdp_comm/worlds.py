@@ -48,13 +48,14 @@ def _of_torchrun(timeout_s: float) -> Exchange:
 
 def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
     """Return the exchange of the ranks of an mpi4py communicator."""
-    if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "handle")):
+    if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "handle")):
         raise _core.UsageError(f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer")
     if not comm:
         raise _core.UsageError("comm is MPI.COMM_NULL, or was freed: expected a communicator that this rank is in")
+    if not mpi_world.load().is_initialized():
+        raise _core.UsageError("comm: MPI is not initialised in this process, or finalised already: expected neither")
     if comm.Is_inter():
         raise _core.UsageError("comm is an intercommunicator: expected an intracommunicator, as of comm.Merge()")
-    mpi_world.load()
     return MpiExchange(comm.Get_rank(), comm.Get_size(), timeout_s, int(comm.handle))
 
 
@@ -86,6 +87,9 @@ class PartExchange:
 
     def settle(self) -> None:
         pass  # the group delivers what was sent
+
+    def close(self) -> None:
+        pass
 
     def notices(self, part: str = "") -> object | None:
         return self._whole.notices(f"/{self._name}{part}")

@@ -139,6 +139,8 @@ void bind_group(py::module_& m) {
       .def_property_readonly("sequence", &Group::sequence)
       .def_property_readonly("why_no_single_copy", &Group::why_no_single_copy)
       .def_property("timeout_s", &Group::timeout_s, &Group::set_timeout_s)
+      .def_property_readonly("is_busy", &Group::is_busy)
+      .def_property_readonly("is_inherited", &Group::is_inherited)
       .def_property("deterministic", &Group::deterministic, &Group::set_deterministic)
       .def_property_readonly("nodes",
                              [](const Group& g) {

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "bind/capsule.hpp"
+#include "mpi/exchange.hpp"
 #include "mpi/world.hpp"
 
 namespace py = pybind11;
@@ -45,21 +46,28 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("thread_level", &mpi::thread_level);
   m.def("world_rank", &mpi::world_rank);
   m.def("world_size", &mpi::world_size);
-  m.def(
-      "allgather",
-      [](const py::bytes& data, double timeout_s, const py::object& comm) {
-        const std::string mine = data;
-        const MPI_Comm among = comm_from(comm);
-        std::vector<std::string> all;
-        {
-          py::gil_scoped_release release;
-          all = mpi::allgather(mine, timeout_s, among);
-        }
-        py::list result;
-        for (const std::string& part : all) result.append(py::bytes(part));
-        return result;
-      },
-      "data"_a, "timeout_s"_a, "comm"_a = py::none(), "Everybody's bytes in rank order.");
+  py::class_<mpi::Exchange>(m, "Exchange",
+                            "Bytes among the ranks of an MPI communicator that form a group; collective.")
+      .def(py::init([](const py::object& comm) {
+             const MPI_Comm among = comm_from(comm);
+             py::gil_scoped_release release;  // a communicator's attributes may be copied by Python
+             return std::make_unique<mpi::Exchange>(among);
+           }),
+           "comm"_a = py::none())
+      .def(
+          "allgather",
+          [](mpi::Exchange& exchange, const py::bytes& data, double timeout_s) {
+            const std::string mine = data;
+            std::vector<std::string> all;
+            {
+              py::gil_scoped_release release;
+              all = exchange.allgather(mine, timeout_s);
+            }
+            py::list result;
+            for (const std::string& part : all) result.append(py::bytes(part));
+            return result;
+          },
+          "data"_a, "timeout_s"_a, "Everybody's bytes in rank order.");
   m.def("comm_world_ranks", [](const py::object& comm) { return mpi::world_ranks_of(comm_from(comm)); }, "comm"_a);
   m.def(
       "wire",

@@ -155,6 +155,7 @@ template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   if (inside_.is_this_thread())
     usage(std::string(name_of(kind)) + " in a signal handler, in the middle of another operation");
+  fabric_.check_process();  // the lock may belong to a thread that was not forked along
   std::lock_guard lock(collective_mutex_);
   check_open();
   const ThreadMark::Here here(inside_);

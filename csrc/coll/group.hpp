@@ -112,6 +112,9 @@ class Group {
   bool may_miss_ranks() const { return fabric_.board().has_failed() || fabric_.first_lost() >= 0; }
   /// Throws where that is so. During what: for the text.
   void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }
+  bool is_busy() const {
+    return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock();
+  }                                                             ///< in a collective
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Fails the group on every rank that can be reached; wakes all waiters.
@@ -141,7 +144,7 @@ class Group {
   PostOffice& post_office_ = *office_;
   std::atomic<bool> deterministic_;
   std::atomic<bool> closed_{false};
-  std::mutex collective_mutex_;
+  mutable std::mutex collective_mutex_;
   ThreadMark inside_;  ///< who holds it
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;

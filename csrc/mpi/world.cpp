@@ -22,8 +22,10 @@ namespace {
 struct State {
   MPI_Comm world = MPI_COMM_NULL;  // our duplicate, once all ranks have joined; errors are returned, not fatal
   bool ours = false;               // we called MPI_Init_thread
-  // What joining has come to: `joining` belongs to the duplication, then to the sum of `ours` over all ranks.
-  enum { kOutside, kDuplicating, kCounting, kInside } stage = kOutside;
+  // For the end: whoever has given up an exchange is out of step with others' collectives over `world`.
+  MPI_Comm parting = MPI_COMM_NULL;
+  // What joining has come to: `joining` belongs to a duplication, the sum of `ours` over all ranks, a duplication.
+  enum { kOutside, kDuplicating, kCounting, kPreparing, kInside } stage = kOutside;
   MPI_Comm duplicate = MPI_COMM_NULL;
   MPI_Request joining = MPI_REQUEST_NULL;
   int mine = 0, owners = 0;   // ranks in which we called MPI_Init_thread
@@ -52,66 +54,6 @@ bool finalized() {
   return yes != 0;
 }
 
-/// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not.
-void complete(MPI_Request& request, const Deadline& deadline, const char* what) {
-  for (int polls = 0;; ++polls) {
-    int done = 0;
-    {
-      auto lock = turn();
-      ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    }
-    if (done) return;
-    if (polls < 1000) continue;
-    timespec nap{0, 100'000};
-    nanosleep(&nap, nullptr);
-    check_interrupt();
-    if (deadline.passed()) {
-      worsen(Wire::kGroupFailed);
-      throw PeerTimeout(std::string(what) + " Timed out (timeout) waiting for other MPI ranks");
-    }
-  }
-}
-
-/// Everybody's bytes on their way. MPI uses the members until all has come.
-class Exchange {
- public:
-  Exchange(const std::string& mine, int size)
-      : mine_(mine), count_(static_cast<int>(mine.size())), counts_(size), offsets_(size) {}
-
-  void sizes(MPI_Comm comm, const Deadline& deadline) {
-    {
-      auto lock = turn();
-      ACCDP_MPI(MPI_Iallgather(&count_, 1, MPI_INT, counts_.data(), 1, MPI_INT, comm, &request_));
-    }
-    complete(request_, deadline, "exchange of sizes");
-  }
-  void data(MPI_Comm comm, const Deadline& deadline) {
-    long total = 0;
-    for (std::size_t i = 0; i < counts_.size(); total += counts_[i++]) offsets_[i] = static_cast<int>(total);
-    if (total > INT_MAX)
-      throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
-    all_.resize(total);
-    {
-      auto lock = turn();
-      ACCDP_MPI(MPI_Iallgatherv(mine_.data(), count_, MPI_BYTE, all_.data(), counts_.data(), offsets_.data(), MPI_BYTE,
-                                comm, &request_));
-    }
-    complete(request_, deadline, "exchange of cards");
-  }
-  std::vector<std::string> parts() const {
-    std::vector<std::string> parts;
-    for (std::size_t i = 0; i < counts_.size(); ++i) parts.push_back(all_.substr(offsets_[i], counts_[i]));
-    return parts;
-  }
-
- private:
-  const std::string mine_;
-  const int count_;
-  std::vector<int> counts_, offsets_;
-  std::string all_;
-  MPI_Request request_ = MPI_REQUEST_NULL;
-};
-
 /// Whether somebody else (mpi4py) calls MPI_Finalize in some ranks, and we in the others.
 bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 
@@ -134,7 +76,7 @@ void await_farewells() {
 int begin_to_part(MPI_Request* request) {
   State& s = state();
   s.at_end = s.health;
-  return MPI_Iallreduce(&s.at_end, &s.worst, 1, MPI_INT, MPI_MAX, s.world, request);
+  return MPI_Iallreduce(&s.at_end, &s.worst, 1, MPI_INT, MPI_MAX, s.parting, request);
 }
 
 /// MPI_Finalize begins with this where somebody else calls it. Ranks that leave MPI to us meet in finalize(), those of
@@ -202,6 +144,25 @@ void throw_mpi(int code, const char* call, const char* file, int line) {
 std::unique_lock<std::mutex> turn() {
   if (!state().one_at_a_time) return {};
   return std::unique_lock(state().mutex);
+}
+
+void complete(MPI_Request& request, const Deadline& deadline, const char* what) {
+  for (int polls = 0;; ++polls) {
+    int done = 0;
+    {
+      auto lock = turn();
+      ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    if (done) return;
+    if (polls < 1000) continue;
+    timespec nap{0, 100'000};
+    nanosleep(&nap, nullptr);
+    check_interrupt();
+    if (deadline.passed()) {
+      worsen(Wire::kGroupFailed);
+      throw PeerTimeout("Timed out (timeout) waiting for other MPI ranks in " + std::string(what));
+    }
+  }
 }
 
 std::string library() {
@@ -312,6 +273,9 @@ bool join() {
     s.mine = s.ours;
     ACCDP_MPI(MPI_Iallreduce(&s.mine, &s.owners, 1, MPI_INT, MPI_SUM, s.duplicate, &s.joining));
     s.stage = State::kCounting;
+  } else if (done && s.stage == State::kCounting) {
+    ACCDP_MPI(MPI_Comm_idup(s.duplicate, &s.parting, &s.joining));
+    s.stage = State::kPreparing;
   } else if (done) {
     s.world = s.duplicate;
     s.stage = State::kInside;
@@ -330,24 +294,6 @@ int world_size() {
   int size;
   ACCDP_MPI(MPI_Comm_size(world_comm(), &size));
   return size;
-}
-
-std::vector<std::string> allgather(const std::string& mine, double timeout_s, MPI_Comm comm) {
-  if (comm == MPI_COMM_NULL) comm = world_comm();
-  if (mine.size() > INT_MAX)
-    throw UsageError("data has " + std::to_string(mine.size()) + " bytes: expected less than 2 GiB");
-  const Deadline deadline(timeout_s);
-  int size;
-  ACCDP_MPI(MPI_Comm_size(comm, &size));
-  auto exchange = std::make_unique<Exchange>(mine, size);
-  try {
-    exchange->sizes(comm, deadline);
-    exchange->data(comm, deadline);
-  } catch (...) {
-    static_cast<void>(exchange.release());  // MPI may still read and write there: nobody can take a collective back
-    throw;
-  }
-  return exchange->parts();
 }
 
 std::vector<int> world_ranks_of(MPI_Comm comm) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "mpi/wire.hpp"
 
@@ -31,8 +32,8 @@ MPI_Comm world_comm();  ///< our duplicate of MPI_COMM_WORLD; throws before join
 int world_rank();
 int world_size();
 
-/// Everybody's bytes in rank order, over our duplicate of MPI_COMM_WORLD or over `comm` (MPI_COMM_NULL: ours).
-std::vector<std::string> allgather(const std::string& mine, double timeout_s, MPI_Comm comm);
+/// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not. Throws PeerTimeout.
+void complete(MPI_Request& request, const Deadline& deadline, const char* what);
 std::vector<int> world_ranks_of(MPI_Comm comm);
 
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.

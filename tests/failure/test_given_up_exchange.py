@@ -14,9 +14,10 @@ from accdp_comm import Communicator, PeerTimeout, _mpi
 
 Communicator().close()  # joins the ranks
 world = MPI.COMM_WORLD
+exchange = _mpi.Exchange()
 if world.rank == 0:
     try:
-        _mpi.allgather(b"early", 0.2)
+        exchange.allgather(b"early", 0.2)
     except PeerTimeout as error:
         print(error, flush=True)
     libc = ctypes.CDLL(None)
@@ -34,7 +35,7 @@ if world.rank == 0:
 else:
     world.recv()
     try:
-        _mpi.allgather(b"late", 0.5)
+        exchange.allgather(b"late", 0.5)
     except PeerTimeout as error:
         print(error, flush=True)
     world.recv()
@@ -43,5 +44,71 @@ else:
 
 def test_memory_of_an_exchange_that_timed_out_is_not_used_again():
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", LATE], timeout=60.0)
-    assert "exchange of sizes Timed out" in result.stdout, str(result)
+    assert "waiting for other MPI ranks in the exchange of sizes" in result.stdout, str(result)
     assert "changed: []" in result.stdout, str(result)
+
+
+FORMING = """
+import sys, time
+import numpy as np
+from mpi4py import MPI
+from accdp_comm import Communicator, PeerTimeout
+
+world = MPI.COMM_WORLD
+given = (world,) if "given" in sys.argv else ()
+Communicator(*given).close()
+if world.rank == 1:
+    time.sleep(1)
+try:
+    Communicator(*given, timeout_s=0.5)
+except PeerTimeout as error:
+    print(error, flush=True)
+world.Barrier()
+for number in range(3):
+    got = np.zeros(2)
+    world.Iallgather(np.full(1, 10.0 * number + world.rank), got).Wait()
+    assert got.tolist() == [10 * number, 10 * number + 1], got
+with Communicator(*given, timeout_s=20) as again:
+    print("again", again.allreduce(np.ones(1)))
+"""
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+@pytest.mark.parametrize("what", ["given", "of the job"])
+def test_a_late_rank_leaves_nobody_out_of_step(what, topology):
+    """Neither in the caller's own calls of MPI nor when the ranks try again."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", FORMING, what]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=60.0)
+    assert result.returncode == 0 and result.stdout.count("again [2.]") == 2, str(result)
+    assert "some of 2 ranks did not come within 0.5 s (forming the group)" in result.stdout, str(result)
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import numpy as np
+from accdp_comm import Communicator, PeerTimeout
+
+first = Communicator()
+if first.rank == 0:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        Communicator()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+else:
+    time.sleep(0.6)
+    try:
+        Communicator(timeout_s=0.5)
+    except PeerTimeout as error:
+        print(error, flush=True)
+first.barrier()
+print("again", Communicator(timeout_s=20).allreduce(np.ones(1)))
+"""
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+def test_an_interrupted_rank_can_try_again(topology):
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", INTERRUPTED]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=60.0)
+    assert result.returncode == 0 and result.seconds < 15, str(result)
+    assert "interrupted" in result.stdout and result.stdout.count("again [2.]") == 2, str(result)

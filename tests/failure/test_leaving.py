@@ -1,8 +1,10 @@
 """Ctrl-C, the end of a script without destroy_process_group, and destroy while others still work."""
 
 import signal
+import sys
 import time
 
+import jobs
 import pytest
 from jobs import SOON_S
 
@@ -88,3 +90,28 @@ def test_destroy_while_others_go_on(play, record):
         (left,) = play.facts(rank, "passed")
         assert left["at"] - left["began"] < SOON_S
         assert player.status == 0, player.printed()
+
+
+DAEMON = """
+import threading, time
+import numpy as np
+import accdp_comm
+comm = accdp_comm.Communicator(timeout_s=20)
+comm.barrier()
+def work():
+    x = np.zeros(1000)
+    while True:
+        {operation}
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3 + comm.rank)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+@pytest.mark.parametrize("operation", ["comm.allreduce(x)", "comm.recv(x, 1 - comm.rank)"])
+def test_a_daemon_thread_at_work_when_the_script_ends(operation, topology):
+    """Its operation ends with an error; nothing goes from under it."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", DAEMON.format(operation=operation)]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=40)
+    assert result.returncode == 0 and result.stdout.count("done") == 2, str(result)

@@ -25,3 +25,46 @@ def test_an_exception_ends_the_job(argument):
     result = jobs.run(command, timeout=60.0)
     assert result.returncode != 0 and result.seconds < 30, str(result)
     assert "ValueError: rank 1 has had enough" in result.stderr, str(result)
+
+
+OUTSIDE = """
+import sys
+import mpi4py
+mpi4py.rc.initialize = "before" not in sys.argv
+from mpi4py import MPI
+import accdp_comm
+if "during" in sys.argv:
+    accdp_comm.Communicator().close()
+if "before" not in sys.argv:
+    MPI.Finalize()
+for given in ((MPI.COMM_WORLD,), ()) if "before" not in sys.argv else ((MPI.COMM_WORLD,),):
+    try:
+        accdp_comm.Communicator(*given)
+    except accdp_comm.UsageError as error:
+        print("told:", error)
+"""
+
+
+@pytest.mark.parametrize(("what", "told"), [("before", 2), ("after", 4), ("during", 4)])
+def test_mpi_that_is_not_up_is_an_error_that_can_be_caught(what, told):
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", OUTSIDE, what]
+    result = jobs.run(command, env={"ACCDP_MPI": "on"}, timeout=60.0)
+    assert result.stdout.count("told: ") == told and "finalised" in result.stdout, str(result)
+
+
+@pytest.mark.parametrize(("how", "status", "got"), [("sys.exit()", 0, 2), ("sys.exit(3)", 3, 1)])
+def test_who_leaves_a_with_block_by_sys_exit(how, status, got):
+    """With status 0 it is done, and others get what it has sent; else it has failed, and they hear of it."""
+    script = f"""
+import sys, time
+import numpy as np
+import accdp_comm
+with accdp_comm.Communicator() as comm:
+    if comm.rank == 1:
+        time.sleep(0.5)
+    comm.bcast(np.ones(3))
+    print("got", flush=True)
+    {how}
+"""
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", script], timeout=60.0)
+    assert (result.returncode == 0) == (status == 0) and result.stdout.count("got") == got, str(result)

@@ -87,7 +87,7 @@ rank, _ = mpi_world.enter_launched(30.0)
 if rank == 0:
     mpi_world.make_wire([0, 1], "alone", 1.0)
 else:
-    mpi_world.load().allgather(b"", 30.0)  # waits for rank 0, which never comes here
+    mpi_world.load().Exchange().allgather(b"", 30.0)  # waits for rank 0, which never comes here
 """
 
 

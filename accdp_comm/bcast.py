@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from . import _core, nvcomp, settings
 from .arguments import Arguments, real_number, shown, wait_limit
@@ -136,7 +139,9 @@ def bcast_compressed(
         raise args.wrong("error_bound", "None, because there are no floats in tensor", repr(error_bound))
     if reference is not None and error_bound is not None:
         raise args.wrong("error_bound", "None where a reference is given: differences are sent exactly", error_bound)
-    old = None if reference is None else _references(args, reference, names, stream)
+    old = None
+    if reference is not None:
+        old = _references(args, reference, names, stream, writes=channel.rank != root)
     try:
         bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
         check_codec(codec, bound, chunk)
@@ -222,8 +227,10 @@ def lossy_codecs() -> frozenset[str]:
     return frozenset(row["name"] for row in _core.codecs() if row["lossy"])
 
 
-def _references(args: Arguments, reference: Any, names: Sequence[str], stream: Sequence[Buffer]) -> list[Buffer]:
-    """Return one reference per tensor, like it in count and datatype."""
+def _references(
+    args: Arguments, reference: Any, names: Sequence[str], stream: Sequence[Buffer], *, writes: bool
+) -> list[Buffer]:
+    """Return one reference per tensor, like it in count and datatype; ``writes``: whether tensors are overwritten."""
     keys, values = flatten("tensor", reference)
     if sorted(keys) != sorted(names):
         raise args.wrong("reference", f"the structure of tensor, {len(names)} entries", f"{len(keys)} other entries")
@@ -236,4 +243,28 @@ def _references(args: Arguments, reference: Any, names: Sequence[str], stream: S
         if buffer.count != like.count:
             raise args.wrong(title, f"{like.count} elements", buffer.count)
         found.append(buffer)
-    return found
+    return _apart(args, found, stream) if writes else found
+
+
+def _apart(args: Arguments, old: list[Buffer], stream: Sequence[Buffer]) -> list[Buffer]:
+    """Return references that stay as they are while tensors are written: copies where one is in another's memory.
+
+    Each may be the tensor's own memory, but not that of another one, as of a weight that has two names.
+    """
+    begins = sorted(x.pointer for x in stream if x.count)
+    ends = sorted(x.block(x.count, 0)[0] for x in stream if x.count)
+    apart = []
+    for x, own in zip(old, stream, strict=True):
+        # So many tensors begin before this one ends, less those that end before it begins.
+        met = bisect_left(begins, x.block(x.count, 0)[0]) - bisect_right(ends, x.pointer)
+        if x.count and met > (x.pointer == own.pointer):
+            x = args.buffer("reference", copy_of(x.owner), writable=False)
+        apart.append(x)
+    return apart
+
+
+def copy_of(tensor: Any) -> Any:
+    """Return a copy of a torch tensor, a NumPy or CuPy array, or of what has DLPack, where it is."""
+    if hasattr(tensor, "clone"):
+        return tensor.detach().clone()
+    return tensor.copy() if hasattr(tensor, "copy") else np.from_dlpack(tensor).copy()

@@ -31,7 +31,8 @@ def compressed_allreduce(
         error_feedback: Add what encoding left out of a step's gradients to those of the next step, so that nothing is
             lost for good. Costs one float32 per parameter of memory. Without effect where nothing is left out. Belongs
             into checkpoints: ``hook.state_dict(model)``. A step that a GradScaler skips loses what was added to it, and
-            what is left is in units of the scaled loss: ``hook.load_state_dict(model, {})`` where the scale changes.
+            what is left is in units of the scaled loss: ``hook.load_state_dict(model, {})`` where the scale changes. So
+            does a step in which no rank used a parameter (find_unused_parameters): DDP leaves its gradient out.
         codec: As in allreduce_compressed().
         group: The process group of the model, with the backend accdp; None: the default group.
     Raises:
@@ -81,8 +82,9 @@ class CompressedAllreduce:
         """
         parameters = dict(model.named_parameters())
         for name, left in state.items():
-            wanted = f"a tensor of {parameters[name].numel()} elements" if name in parameters else "no such name"
-            if name not in parameters or left.numel() != parameters[name].numel():
+            count = _reals_of(parameters[name]) if name in parameters else -1
+            wanted = f"a tensor of {count} elements" if name in parameters else "no such name"
+            if left.numel() != count:
                 raise _core.UsageError(f"state[{name!r}] has {left.numel()} elements: expected {wanted}")
         self._buckets.clear()
         self._left.clear()
@@ -92,7 +94,7 @@ class CompressedAllreduce:
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket; called by DistributedDataParallel."""
         gradients = bucket.buffer()
-        counts = [gradient.numel() for gradient in bucket.gradients()]
+        counts = [_reals_of(parameter) for parameter in bucket.parameters()]
         residual = self._residual_of(bucket, counts) if self._feedback else None
         rounded = None if residual is None else _add(gradients, residual)
         args = Arguments(self._channel.rank, self._channel.size, device=True)
@@ -131,11 +133,19 @@ class CompressedAllreduce:
         return self._buckets[key]
 
 
+def _reals_of(parameter: torch.Tensor) -> int:
+    """Return how many elements of its bucket are a parameter's: buckets hold a complex number as two."""
+    return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
 def _add(gradients: torch.Tensor, residual: torch.Tensor) -> torch.Tensor | None:
-    """Add in place; return what rounding to a shorter datatype took from the sum, or None."""
+    """Add in place; return what rounding to a shorter datatype took from the sum, or None.
+
+    Nothing is left out where either is not finite: it would be there in all steps to come.
+    """
     if gradients.element_size() >= residual.element_size():
         gradients.add_(residual)
         return None
     exact = gradients.float().add_(residual)
     gradients.copy_(exact)
-    return exact.sub_(gradients)
+    return exact.sub_(gradients).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

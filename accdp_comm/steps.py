@@ -8,14 +8,15 @@ them. The rank writes them into a mapped file, so they are there however it ends
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 from collections.abc import Callable
-from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _core
+from .arguments import real_number, shown
 from .launcher import find_launcher
 from .settings import value_of
 
@@ -43,11 +44,10 @@ def step(samples: float = 0) -> None:
 
     Local; 0.2 us in a trial of `accdp tune`, elsewhere it does nothing.
     """
-    given: Any = samples  # whatever a script hands in
-    if not isinstance(given, Real) or not float(given) >= 0:
-        raise _core.UsageError(f"step: samples={samples!r}, expected a number >= 0")
+    if not 0 <= (given := real_number(samples)) < math.inf:
+        raise _core.UsageError(f"step: samples={shown(samples)}, expected a number >= 0")
     if _log is not None:
-        _core.log_event(STEP, samples)
+        _core.log_event(STEP, given)
 
 
 def tuned(name: str, default: T) -> T:
@@ -72,7 +72,7 @@ def tuned(name: str, default: T) -> T:
         return default
     try:
         return type(default)(text)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise _core.UsageError(f"{variable}={text}: expected a value like {default!r}") from error
 
 

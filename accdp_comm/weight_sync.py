@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core, buffers
 from .arguments import Arguments
-from .bcast import BcastResult, bcast_compressed, flatten, rebuild
+from .bcast import BcastResult, bcast_compressed, copy_of, flatten, rebuild
 from .channels import channel_of
 
 
@@ -80,7 +80,7 @@ class WeightSync:
     def _remember(self) -> None:
         _, tensors = flatten("tensor", self._tensors)
         if self._previous is None:
-            self._previous = rebuild(self._tensors, [_copy_of(tensor) for tensor in tensors])
+            self._previous = rebuild(self._tensors, [copy_of(tensor) for tensor in tensors])
             return
         for old, new in zip(flatten("tensor", self._previous)[1], tensors, strict=True):
             _copy_into(old, new)
@@ -113,9 +113,3 @@ def _copy_into(old: Any, new: Any) -> None:
         old.copy_(new.detach())
     else:
         old[...] = new
-
-
-def _copy_of(tensor: Any) -> Any:
-    if hasattr(tensor, "clone"):
-        return tensor.detach().clone()
-    return tensor.copy()

@@ -21,14 +21,17 @@ if [ -z "$clang" ]; then
   exec build/sanitize/fuzz_frames "$seconds"
 fi
 mkdir -p build/fuzz/corpus build/fuzz/seeds
+sources=()
 objects=()
 for source in csrc/base/*.cpp csrc/codec/*.cpp tests/cpp/fuzz_frames.cpp; do
   case $source in */cuda_*) continue ;; esac  # these want a CUDA
-  object=build/fuzz/$(basename "$source" .cpp).o
-  objects+=("$object")
-  "$clang" -std=c++20 -O1 -g -DACCDP_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-    -Wno-unknown-pragmas -Icsrc -Itests/cpp -c "$source" -o "$object"
+  sources+=("$source")
+  objects+=("build/fuzz/$(basename "$source" .cpp).o")
 done
+flags=(-std=c++20 -O1 -g -DACCDP_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+  -Wno-unknown-pragmas -Icsrc -Itests/cpp)
+paste -d '\n' <(printf '%s\n' "${objects[@]}") <(printf '%s\n' "${sources[@]}") |
+  xargs -P "$(nproc)" -n 2 "$clang" "${flags[@]}" -c -o
 "$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" -ldl -o build/fuzz/fuzz_frames
 ACCDP_FUZZ_SEEDS=build/fuzz/seeds exec build/fuzz/fuzz_frames -max_total_time="$seconds" -max_len=20000 \
   -artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus build/fuzz/seeds

@@ -387,11 +387,11 @@ class OverNodes {
   /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by
   /// tensor. Never 0, or what is constant on some ranks would be another kind of data than what was sampled.
   void set_bounds(std::span<const double> variances) {
-    constexpr double kLeast = 1e-300;
+    constexpr double kLeast = 1e-300, kMost = 1e300;
     if (!is_lossy(options_.bound)) return;
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       const double unit = options_.bound.is_relative ? std::sqrt(variances[i]) / divisor_ : 1;
-      const double whole = std::max(options_.bound.value * unit, kLeast);
+      const double whole = std::clamp(options_.bound.value * unit, kLeast, kMost);
       sums_[i].bound = share_of_sum(sums_[i].type, whole, nodes_ - 1, divisor_);
       contributions_[i].bound = (whole - sums_[i].bound) * divisor_ / (nodes_ - 1);
     }

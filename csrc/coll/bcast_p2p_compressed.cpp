@@ -13,6 +13,7 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
   const Topology& t = c.topology();
   const int root_node = t.node_of(root), nodes = t.nodes(), place = (t.node() - root_node + nodes) % nodes;
   const int leader = t.leader(t.node(), root);
+  std::vector<std::vector<std::byte>> old;  // references of a leader that passes tensors on: it may decode into them
   const std::size_t frames = plan.frames().size();
   if (leader == t.rank()) {
     const Hop hop = bcast_schedule(BcastAlgorithm::kP2pCompressed, nodes, place, frames).front();
@@ -20,6 +21,11 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
     const Bytes memory = c.scratch(frames * plan.room());
     auto room = [&](std::size_t frame) { return memory.subspan(frame * plan.room(), plan.room()); };
     std::vector<Wire::Request> requests;
+    if (hop.from >= 0 && !hop.to.empty())
+      for (const Piece& piece : pieces) {
+        if (options.far && !piece.reference.empty()) options.far->fetch({piece.reference});
+        old.emplace_back(piece.reference.begin(), piece.reference.end());
+      }
     try {
       if (hop.from >= 0) {
         const auto began = Clock::now();
@@ -35,6 +41,7 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
       }
       // Each sender encodes what it has, as messages of their own: errors add up from hop to hop.
       std::vector<Piece> mine = pieces;
+      for (std::size_t i = 0; i < old.size(); ++i) mine[i].reference = old[i];
       if (hop.from >= 0) set_bounds(mine, options.bound, options.far);
       StreamCodec own(OpKind::kBcastCompressed, mine, plan, options, c.signature().sequence, c.signature().check,
                       report);

@@ -1,6 +1,7 @@
 #include "coll/far_memory.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -85,7 +86,7 @@ void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound, FarMemory* 
   std::vector<double> units(pieces.size(), 1);
   if (bound.is_relative && bound.value > 0) units = deviations_of(pieces, far);
   for (std::size_t i = 0; i < pieces.size(); ++i)
-    if (pieces[i].lossy) pieces[i].bound = bound.value * units[i];
+    if (pieces[i].lossy) pieces[i].bound = std::min(bound.value * units[i], std::numeric_limits<double>::max());
 }
 
 FarFrames::FarFrames(FarMemory& far, const std::vector<Piece>& pieces, const StreamPlan& plan, CodecFor codec_for)

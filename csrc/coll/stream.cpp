@@ -10,7 +10,7 @@ namespace {
 // With it a frame of half a slot fits into the slot, head and records included, however small the slot is.
 constexpr std::size_t kChunksPerFrame = 32;
 
-/// Whether a chunk that ends one piece may go on with the next. Lossy tensors have a bound of their own.
+/// Whether a chunk that began with one piece may go on with another. Lossy tensors have a bound of their own.
 bool continues(const Piece& a, const Piece& b) {
   return a.type == b.type && !a.lossy && !b.lossy && a.reference.empty() == b.reference.empty();
 }
@@ -34,7 +34,8 @@ StreamPlan::StreamPlan(const std::vector<Piece>& pieces, std::size_t chunk_bytes
     const std::size_t size = pieces[i].data.size();
     bytes_ += size;
     std::size_t at = 0;
-    const bool joins = i > 0 && !chunks_.empty() && continues(pieces[i - 1], pieces[i]);
+    // Pieces without elements are in no chunk: the one before may be of another kind than the last chunk.
+    const bool joins = !chunks_.empty() && continues(pieces[chunks_.back().piece], pieces[i]);
     if (joins && chunks_.back().bytes < chunk_bytes) {
       at = std::min(size, chunk_bytes - chunks_.back().bytes);
       chunks_.back().bytes += at;

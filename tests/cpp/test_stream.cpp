@@ -72,6 +72,8 @@ void plans() {
       {{0, Datatype::kF32}},
       {{4, Datatype::kF32}, {0, Datatype::kF32}, {8, Datatype::kF32}},
       {{4096, Datatype::kF32}, {4100, Datatype::kF32}, {12, Datatype::kI64}, {100, Datatype::kF32}},
+      // Nothing, of the kind of the next, between two kinds.
+      {{4000, Datatype::kF32}, {0, Datatype::kI64}, {800, Datatype::kI64}, {0, Datatype::kF32}, {4, Datatype::kF32}},
       {{1 << 20, Datatype::kBF16}, {2, Datatype::kBF16}, {1 << 20, Datatype::kBF16}},
   };
   for (const auto& shape : shapes)

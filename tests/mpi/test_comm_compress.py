@@ -380,6 +380,24 @@ DISAGREEING = {
 }
 
 
+@pytest.mark.parametrize(
+    ("codec", "kind"),
+    [
+        (codec, kind)
+        for codec in ("auto", *EXACT, *LOSSY)
+        for kind in ("float32", "uint8")
+        if codec not in LOSSY or kind == "float32"
+    ],
+)
+def test_nothing_between_two_kinds(world, codec, kind):
+    """A tensor without elements, of the kind of the next: this one is no part of the chunk before."""
+    bound = relative(0.01) if codec in LOSSY else None
+    sent = {"a": np.arange(94).astype(kind), "nothing": np.zeros(0, np.int64), "b": np.arange(20_000)}
+    x = {name: array if world.rank == 0 else np.full_like(array, 7) for name, array in sent.items()}
+    bcast_compressed(x, group=world, codec=codec, error_bound=bound)
+    assert_same_bits(x["b"], sent["b"], codec)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
 def test_disagreement_on_short_tensors(world, last):

@@ -20,6 +20,7 @@ from accdp_comm import (
     MismatchError,
     WeightSync,
     bcast_compressed,
+    settings,
 )
 
 # -- reference -------------------------------------------------------------------------------------------------------
@@ -49,6 +50,34 @@ def test_reference(world, codec, datatype, own):
             assert_same_bits(x, new, f"{codec}, {count} {datatype}")
             if x is not reference:
                 assert_same_bits(reference, old, "the reference was changed")
+
+
+@pytest.mark.parametrize("codec", ["auto", *EXACT])
+@pytest.mark.parametrize("shift", [0, 100], ids=["one tensor twice", "two that overlap"])
+def test_references_in_the_memory_of_other_tensors(world, codec, shift):
+    """As of a weight with two names: the first that arrives is not taken for the second one's old contents."""
+    old = np.arange(6000.0)
+    new = old + np.sin(old)
+    memory = new.copy() if world.rank == 0 else old.copy()
+    parts = [slice(0, 5000), slice(shift, 5000 + shift)]
+    tensors = {f"{number}": memory[part] for number, part in enumerate(parts)}
+    held = {f"{number}": (old if world.rank == 0 else memory)[part] for number, part in enumerate(parts)}
+    bcast_compressed(tensors, group=world, codec=codec, reference=held)
+    wanted = np.concatenate([new[: 5000 + shift], (new if world.rank == 0 else old)[5000 + shift :]])
+    assert_same_bits(memory, wanted, codec)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("codec", ["auto", *EXACT])
+def test_nodes_that_pass_on_differences_to_what_they_had(comm, codec):
+    with settings.override(topology=f"{comm.size}x1", bcast_algorithm="p2p_compressed"):
+        world = Communicator(comm, timeout_s=60)
+    old = np.arange(20_000.0)
+    new = old + np.sin(old)
+    x = new.copy() if world.rank == 0 else old.copy()
+    bcast_compressed(x, group=world, codec=codec, reference=old if world.rank == 0 else x)
+    assert_same_bits(x, new, codec)
+    world.close()
 
 
 @pytest.mark.parametrize("codec", EXACT)

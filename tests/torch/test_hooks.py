@@ -94,6 +94,36 @@ def test_rounding_what_is_added_loses_nothing(rank, size, datatype):
     assert (rounded is None) == (datatype in (torch.float32, torch.float64))
 
 
+@pytest.mark.on_ranks(1)
+@pytest.mark.parametrize("datatype", [torch.bfloat16, torch.float16])
+def test_what_is_not_finite_is_not_left_for_the_next_step(rank, size, datatype):
+    inf = float("inf")
+    residual = torch.tensor([1e-4, 1e-4, 1e-4, 1e-4, 70000.0])
+    gradients = torch.tensor([1.0, inf, -inf, inf - inf, 1.0], dtype=datatype)
+    rounded = _add(gradients, residual)
+    assert rounded is not None and rounded.isfinite().all() and rounded[0] != 0
+    assert gradients.isfinite().tolist() == [True, False, False, False, datatype == torch.bfloat16]
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("bound", [None, relative(0.01)])
+def test_complex_parameters(rank, size, bound):
+    """Buckets hold a complex number as two floats."""
+    model = torch.nn.Linear(300, 2, bias=False, dtype=torch.complex64)
+    with torch.no_grad():
+        model.weight.fill_(1)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    hook = compressed_allreduce(bound)
+    parallel.register_comm_hook(None, hook)
+    for _ in range(2):
+        model.zero_grad()
+        parallel(torch.full((1, 300), complex(rank, 1), dtype=torch.complex64)).real.sum().backward()
+        assert torch.allclose(model.weight.grad, torch.tensor(complex(0.5, -1)))
+    saved = hook.state_dict(model)
+    assert [left.numel() for left in saved.values()] == ([] if bound is None else [1200])
+    hook.load_state_dict(model, saved)
+
+
 @pytest.mark.on_ranks(2)
 def test_wrong_hooks(rank, size):
     with pytest.raises(UsageError, match="codec=best"):

@@ -114,7 +114,7 @@ class Group {
   void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }
   bool is_busy() const {
     return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock();
-  }                                                             ///< in a collective
+  }  ///< in a collective
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Fails the group on every rank that can be reached; wakes all waiters.

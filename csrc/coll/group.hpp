@@ -112,9 +112,8 @@ class Group {
   bool may_miss_ranks() const { return fabric_.board().has_failed() || fabric_.first_lost() >= 0; }
   /// Throws where that is so. During what: for the text.
   void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }
-  bool is_busy() const {
-    return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock();
-  }  ///< in a collective
+  /// Whether a thread is in a collective.
+  bool is_busy() const { return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock(); }
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Fails the group on every rank that can be reached; wakes all waiters.

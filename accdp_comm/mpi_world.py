@@ -374,7 +374,8 @@ def _leave() -> None:
     seconds = math.inf if _world.minds_deaths else _FINALIZE_SECONDS
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
-    _attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open))
+    pmi_fd = os.environ.get("PMI_FD", "-1")
+    _attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open, int(pmi_fd)))
 
 
 def _let_threads_out() -> None:

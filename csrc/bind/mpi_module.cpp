@@ -84,6 +84,6 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,
         "Whether the launcher ends all ranks when one dies, so that a rank that is late must live.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "after_failure_s"_a = 0,
-        "leave_open"_a = false, nogil(),
+        "leave_open"_a = false, "pmi_fd"_a = -1, nogil(),
         "Leave MPI if init() initialised it, with all other ranks where they come in time.");
 }

@@ -326,7 +326,7 @@ void worsen(Wire::Health health) noexcept {
 
 Wire::Health health() noexcept { return state().health; }
 
-void finalize(double timeout_s, double after_failure_s, bool leave_open) {
+void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi_fd) {
   State& s = state();
   if (!s.ours || !is_initialized()) return;
   const bool others_finalize = s.stage == State::kInside && is_mixed();
@@ -357,7 +357,7 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open) {
     }
     // What has been given up may still be on its way, which MPI_Finalize would wait for, or crash at.
     if (s.worst != Wire::kWell && !others_finalize) {
-      say_finalized();
+      say_finalized(pmi_fd);
       return;
     }
   }

@@ -55,7 +55,8 @@ Wire::Health health() noexcept;
 /// some may be stuck for good. With leave_open it only waits for the others: for a process that ends now, where nobody
 /// minds that MPI is not finalised. Where MPI belongs to somebody else in some ranks, these call MPI_Finalize, so that
 /// all others wait for them and do it too. Not for a rank that ends by an exception: the launcher is to see that.
-void finalize(double timeout_s, double after_failure_s, bool leave_open);
+/// pmi_fd: see say_finalized().
+void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi_fd);
 
 }  // namespace accdp::mpi
 

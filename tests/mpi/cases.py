@@ -18,9 +18,9 @@ COMPLEX = ["complex64", "complex128"]
 REDUCED = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
 RECORD = np.dtype([("id", "u1"), ("value", "<f8")])  # 9 bytes that mean nothing to us
 MOVED = [*REDUCED, "record"]
-# Of each size one, and the one that NumPy has not. More than four ranks are there for the ways between them, which know
-# no datatypes; on 2 cores, all of these would take them minutes.
-OF_MANY_RANKS = ["uint8", "bfloat16", "float32", "complex128", "record"]
+# One of each size, and the one that NumPy has not. Enough for numbers of ranks that are there for the ways between
+# them, which know no datatypes: on 2 cores, all of these would take minutes more.
+OF_EACH_SIZE = ["uint8", "bfloat16", "float32", "complex128", "record"]
 
 _BIT_OPS = ["band", "bor", "bxor"]
 

@@ -29,7 +29,7 @@ def form_group(
         The group; all ranks of this node have mapped its segment.
     Raises:
         UsageError: On all ranks: versions or settings differ, or the group needs an MPI it cannot have.
-        PeerTimeout: Some ranks did not come within the exchange's time-out; they are named.
+        PeerTimeout: Some ranks did not come within the exchange's time-out; a store tells which, MPI does not.
 
     Collective among the members, and nobody else takes part.
     """

@@ -23,7 +23,7 @@ class Exchange(Protocol):
     timeout_s: float
 
     def allgather(self, data: bytes) -> list[bytes]:
-        """Return the data of all ranks, by rank. Collective; raises PeerTimeout naming the ranks that did not come."""
+        """Return the data of all ranks, by rank. Collective; raises PeerTimeout where some do not come."""
 
     def settle(self) -> None:
         """Before this rank gives up: wait a moment until the others have got what it knows."""

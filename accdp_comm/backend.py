@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _core, _torch, autoload, mpi_world, steps
+from . import _core, _torch, autoload, mpi_world, steps, uncaught
 from .bootstrap import form_group
 from .exchange import StoreExchange
 from .options import Options
@@ -125,7 +125,7 @@ def _shut_down() -> None:
     """Leave the groups that a script left open at its end."""
     for backend in _torch.open_groups():
         # On this node the others see that this rank left; on other nodes they only hear of an abort.
-        if mpi_world.ends_by_exception() and mpi_world.place()[2] > 0:
+        if uncaught.last() is not None and mpi_world.place()[2] > 0:
             backend.abort()
         else:
             backend.shutdown_briefly()  # nobody is there any more to wait for

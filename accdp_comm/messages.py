@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from . import _core, mpi_world
+from . import _core, mpi_world, uncaught
 from ._core import Group, MessageWork
 from .arguments import Arguments
 from .buffers import Buffer
@@ -42,7 +42,7 @@ def settle_at_exit(group: Group) -> None:
 
 
 def _settle() -> None:
-    if mpi_world.ends_by_exception():  # others are told at once that this rank goes
+    if uncaught.last() is not None:  # others are told at once that this rank goes
         return
     problems = []
     for group in list(_cores):

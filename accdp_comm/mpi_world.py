@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, last_words, pmi1, pmi_relay, siblings
+from . import _core, addresses, last_words, pmi1, pmi_relay, siblings, uncaught
 from .cards import Card
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
@@ -250,6 +250,7 @@ def _initialise(module: ModuleType, timeout_s: float) -> None:
         module.init()  # raises where somebody has finalised it
         return
     _world.is_ours = _world.is_ours or not module.is_initialized()
+    uncaught.watch()
     others = siblings.Siblings() if find_launcher() else None
     deadline = time.monotonic() + timeout_s
     with _relay_to_srun(module):
@@ -331,6 +332,7 @@ def _unlink_segments_of_mpich() -> None:
 
 def keep_until_exit(group: _core.Group) -> None:
     """Close this group at interpreter exit, before MPI, if it is then still open."""
+    uncaught.watch()
     _world.group_pid = os.getpid()
     _groups.add(group)
 
@@ -341,31 +343,27 @@ def before_exit(closer: Any) -> None:
         _closers.append(closer)
 
 
-def ends_by_exception() -> bool:
-    """Whether the interpreter ends because of an exception that nobody caught."""
-    return hasattr(sys, "last_value")
-
-
 @atexit.register
 def _leave() -> None:
+    error = uncaught.last()
     for closer in _closers:
         _attempt(closer)
     for group in list(_groups):
-        if ends_by_exception():
-            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {sys.last_value!r}"))
+        if error is not None:
+            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {error!r}"))
         elif group.is_busy:  # a daemon thread is there, and would be still when MPI is finalised
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended in the middle of an operation"))
         _attempt(group.close)
     _let_threads_out()
-    if not ends_by_exception():
+    if error is None:
         _attempt(lambda: _core.await_readers(_READERS_SECONDS))
-    if ends_by_exception() and (_world.group_pid == os.getpid() or _world.is_joining):
+    if error is not None and (_world.group_pid == os.getpid() or _world.is_joining):
         _abort_mpi4py()
     if _world.is_joining and _world.is_ours and _world.has_launcher:
         _end_outside()
     if _world.pid != os.getpid():
         return
-    if ends_by_exception():
+    if error is not None:
         # Waiting for the others in MPI_Finalize could keep them waiting for this rank. Without it the launcher sees
         # that the rank failed and ends the job.
         return

@@ -69,3 +69,32 @@ def test_a_rank_that_fails_then_ends_the_job():
 def test_a_rank_that_is_stuck_is_not_waited_for_without_end(what):
     result = play(*what)
     assert result.seconds < 15 and "leaves MPI after a failure; others have not come" in result.stderr, str(result)
+
+
+TESTS = """
+import time
+from pathlib import Path
+import numpy as np
+import accdp_comm
+
+world = accdp_comm.Communicator()
+
+def test_of_all():
+    assert world.allreduce(np.ones(1))[0] == world.size
+
+def test_that_fails_on_the_last_rank():
+    assert world.rank != world.size - 1
+    time.sleep(2)
+    Path(__file__).with_name(f"finished {world.rank}").touch()
+"""
+
+
+def test_a_test_that_fails_on_one_rank_ends_no_other(tmp_path):
+    """Pytest catches it, and the rank's process ends by sys.exit(1), not by the exception."""
+    tests = tmp_path / "test_theirs.py"
+    tests.write_text(TESTS)
+    pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tests)]
+    result = jobs.run([*jobs.mpiexec_command(3), *pytest_command], timeout=60)
+    assert result.returncode == 1 and result.stdout.count("1 failed, 1 passed") == 1, str(result)
+    assert {path.name for path in tmp_path.glob("finished *")} == {"finished 0", "finished 1"}, str(result)
+    assert "2 passed" in result.stdout, str(result)

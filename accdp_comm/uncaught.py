@@ -1,0 +1,44 @@
+"""The exception that ends this process, if one does: the other ranks should then not wait for it."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class _Watch:
+    """What sys.excepthook was told of since watch()."""
+
+    def __init__(self) -> None:
+        self.hook: Any = None
+        self.error: BaseException | None = None
+
+
+_watch = _Watch()
+
+
+def watch() -> None:
+    """See from now on which exceptions Python hands to sys.excepthook; the hook that is there keeps its work."""
+    if _watch.hook is not None:
+        return
+    there = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        _watch.error = error
+        there(kind, error, traceback)
+
+    _watch.hook = sys.excepthook = hook
+
+
+def last() -> BaseException | None:
+    """Return the exception by which the interpreter ends; None where it ends otherwise. For use at its exit.
+
+    sys.last_value alone does not tell: pytest and IPython set it for errors that they catch and go on after, and a
+    hook alone is also called by programs that report so what they have caught.
+    """
+    if hasattr(sys, "ps1"):  # of a session at the prompt, which goes on after each error
+        return None
+    error: BaseException | None = getattr(sys, "last_value", None)
+    was_replaced = sys.excepthook is not _watch.hook  # by a hook that may not have called ours
+    return error if error is _watch.error or was_replaced else None

@@ -227,6 +227,20 @@ def test_short_tensors_go_with_the_signatures(wide):
             assert_same_bits(x, y + 1, f"from {root}, with a reference")
 
 
+def test_a_bound_makes_many_small_tensors_no_larger(wide):
+    """Smaller ones than a chunk's record is worth arrive exactly, and share chunks."""
+    sent = [x for x in np.random.default_rng(5).normal(size=(4000, 5)).astype("float32")]
+    sent[1000] = weights("float32", 32, 7)  # large enough to be changed
+    mine = [x if wide.rank == 0 else np.zeros_like(x) for x in sent]
+    result = bcast_compressed(mine, group=wide, codec="qpk", error_bound=0.01)
+    for number, (x, y) in enumerate(zip(mine, sent, strict=True)):
+        if number == 1000:
+            assert np.abs(x - y).max() <= 0.01
+        else:
+            assert_same_bits(x, y, f"tensor {number}")
+    assert result.wire_bytes < 1.05 * result.logical_bytes
+
+
 # -- what it is told, and what it tells ------------------------------------------------------------------------------
 
 

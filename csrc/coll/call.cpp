@@ -23,9 +23,12 @@ const char* name_of(OpKind kind) noexcept { return kNames[static_cast<int>(kind)
 
 std::string describe(const Signature& s) {
   std::string text = name_of(static_cast<OpKind>(s.kind));
-  if (static_cast<OpKind>(s.kind) == OpKind::kBarrier) return text;
+  const auto kind = static_cast<OpKind>(s.kind);
+  if (kind == OpKind::kBarrier) return text;
   if (s.op != 255) text += std::string(" (") + name_of(static_cast<ReduceOp>(s.op)) + ")";
-  text += " of " + std::to_string(s.count) + " " + name_of(s.type);
+  text += " of ";
+  if (kind != OpKind::kAlltoall) text += std::to_string(s.count) + " ";  // its blocks are compared pair by pair
+  text += name_of(s.type);
   if (s.memory == MemoryKind::kDevice) text += " in device memory";
   if (s.root >= 0) text += " with root " + std::to_string(s.root);
   if (s.check) {

@@ -217,8 +217,8 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
     if (!piece.reference.empty() && piece.reference.size() != piece.data.size())
       usage("a reference of " + std::to_string(piece.reference.size()) + " bytes: expected " +
             std::to_string(piece.data.size()));
-    piece.lossy = bound.value > 0 && is_real_float(piece.type) && piece.reference.empty() &&
-                  piece.data.size() >= kSmallestLossy;
+    piece.lossy =
+        bound.value > 0 && is_real_float(piece.type) && piece.reference.empty() && piece.data.size() >= kSmallestLossy;
   }
   check_open();
   Signature call{.layout = layout_of(pieces, options), .root = root};

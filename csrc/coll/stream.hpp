@@ -16,7 +16,8 @@ struct Piece {
   double bound = 0;           ///< root only; 0: this tensor stays exact
 };
 
-/// A smaller tensor is not lossy whatever the bound: its chunk's record and padding would take more than encoding saves.
+/// A smaller tensor is not lossy whatever the bound: its chunk's record and padding would take more than encoding
+/// saves.
 constexpr std::size_t kSmallestLossy = 128;
 
 /// How far lossy tensors may be off: |x - x'| <= value, or <= value times the tensor's standard deviation. 0: not at

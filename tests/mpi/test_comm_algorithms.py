@@ -231,3 +231,17 @@ def test_the_odd_rank_is_named(comm, topology):
         with pytest.raises(MismatchError, match=rf"disagree: rank {odd} \(pid .* of 11 float64 .*but rank "):
             world.barrier()  # a rank that is late would hear of it while it forms the group, or wakes up in here
             world.allreduce(np.ones(11 if world.rank == odd else 10))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_differs_is_said_of_an_alltoall_too(comm):
+    """Its blocks need not be of one size, so no size of it is compared or told."""
+    with (
+        Communicator(comm, timeout_s=30) as world,
+        pytest.raises(MismatchError, match=r"alltoall of float64 as .*but|but .* alltoall of float64 as "),
+    ):
+        world.barrier()
+        if world.rank:
+            world.allreduce(np.ones(3))
+        else:
+            world.alltoall(np.ones(world.size))

@@ -152,10 +152,10 @@ def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
     if dtype is None:
         return count, _core.Datatype.bytes
     try:
-        element = describe(np.empty(0, dtype), "dtype", writable=False)
-    except TypeError:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # the last of a parenthesis that is not closed
         raise _core.UsageError(f"dtype: expected a NumPy datatype or its name, got {dtype!r}") from None
-    return count * element.itemsize, element.datatype
+    return count * kind.itemsize, describe(np.empty(0, kind), "dtype", writable=False).datatype
 
 
 def declared_shape(text: str) -> _core.Shape:

@@ -164,9 +164,11 @@ def test_all_ranks_agree_on_what_was_measured(world):
 def test_arguments(world):
     assert world.plan("bcast", np.zeros((3, 5), np.float64)).nbytes == 120
     assert world.plan("bcast", 10, dtype="float32").nbytes == 40
+    assert world.plan("bcast", 10, dtype=[("key", "i4"), ("value", "f8")]).nbytes == 120
     with pytest.raises(UsageError, match="op=barrier: expected one of allreduce, "):
         world.plan("barrier", 4)
     with pytest.raises(UsageError, match=r"x: expected an array or a number from 0 to 2\^48, got -1"):
         world.plan("bcast", -1)
-    with pytest.raises(UsageError, match="dtype: expected a NumPy datatype"):
-        world.plan("bcast", 1, dtype="floats")
+    for odd in ("floats", "f4,(", "1,2,("):
+        with pytest.raises(UsageError, match="dtype: expected a NumPy datatype"):
+            world.plan("bcast", 1, dtype=odd)

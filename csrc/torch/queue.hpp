@@ -32,7 +32,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
   /// Runs it here, if it is the next one and no worker has begun it: a thread that is woken takes ten times as long as
-  /// a short operation. Not one with a future, whose callbacks may wait for what this thread does next.
+  /// a short operation. Not one with a future, whose callbacks may take long.
   void run_if_next(const Work& work);
   void hurry();  ///< somebody waits for tasks that are not his to run
   /// Whether this thread is in the middle of one, which a signal handler may have interrupted.

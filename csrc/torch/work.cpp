@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
@@ -67,6 +68,7 @@ Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs
       sequence_(sequence) {}
 
 bool Work::is_done() const {
+  if (calls_back_.is_this_thread()) return true;
   std::lock_guard lock(mutex_);
   return completed_;
 }
@@ -85,13 +87,15 @@ void Work::check_process() const {
 
 bool Work::isCompleted() {
   in_torchs_terms([&] { check_process(); });
+  if (!is_done()) return false;
   std::lock_guard lock(mutex_);
-  return completed_ && (exception_ || !call_ || call_->is_finished());
+  return exception_ || !call_ || call_->is_finished();
 }
 
 bool Work::isSuccess() const {
+  if (!is_done()) return false;
   std::lock_guard lock(mutex_);
-  return completed_ && !exception_;
+  return !exception_;
 }
 
 void Work::throw_if_failed() const {
@@ -105,6 +109,7 @@ void Work::throw_if_failed() const {
 
 bool Work::wait_done(std::chrono::milliseconds timeout) {
   check_process();
+  if (calls_back_.is_this_thread()) return true;
   const Deadline end(std::chrono::duration<double>(timeout).count());
   std::unique_lock lock(mutex_);
   while (!completed_) {
@@ -155,19 +160,19 @@ c10::IValue Work::value() const { return nested_.empty() ? c10::IValue(outputs_)
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   in_torchs_terms([&] { check_process(); });
   const std::optional<c10::Stream> on_device = stream();
-  bool done;
-  {
-    std::lock_guard lock(mutex_);
-    if (future_) return future_;
-    c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
-    if (!nested_.empty()) type = c10::ListType::create(type);
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        type, on_device ? std::vector<c10::Device>{on_device->device()} : std::vector<c10::Device>());
-    done = looked_for_future_;
+  c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+  if (!nested_.empty()) type = c10::ListType::create(type);
+  auto future = c10::make_intrusive<c10::ivalue::Future>(
+      type, on_device ? std::vector<c10::Device>{on_device->device()} : std::vector<c10::Device>());
+  std::unique_lock lock(mutex_);
+  if (future_) return future_;
+  if (ended_without_future_) {  // nobody sees it without its value
+    lock.unlock();
+    settle(*future, exception_);
+    lock.lock();
+    if (future_) return future_;  // another thread's
   }
-  // Else complete() does it, when it looks.
-  if (done) settle(*future_, exception_);
-  return future_;
+  return future_ = std::move(future);
 }
 
 void Work::settle(c10::ivalue::Future& future, const std::exception_ptr& error) {
@@ -191,28 +196,32 @@ bool Work::end(std::exception_ptr error) {
     if (completing_) return false;
     completing_ = true;
   }
+  std::exception_ptr failure;
   if (error) {
-    error = with_raised(error);
-    {
-      std::lock_guard lock(mutex_);
-      failure_ = error;
-    }
-    error = translated(error);
+    failure = with_raised(error);
+    error = translated(failure);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    failure_ = failure;
+    exception_ = error;
+    if (future_) return true;
+    ended_without_future_ = true;
   }
   finish(error);
   return true;
 }
 
 void Work::settle_future() {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
   std::exception_ptr error;
   {
     std::lock_guard lock(mutex_);
-    looked_for_future_ = true;
-    future = future_;
+    if (ended_without_future_) return;
     error = exception_;
   }
-  if (future) settle(*future, error);
+  const auto finishing = c10::make_scope_exit([&] { finish(error); });
+  const ThreadMark::Here here(calls_back_);
+  settle(*future_, error);
 }
 
 void Work::abort() {

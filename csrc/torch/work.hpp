@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/birthplace.hpp"
+#include "base/thread_mark.hpp"
 #include "coll/post_office.hpp"
 #include "torch/device_call.hpp"
 #include "torch/tensors.hpp"
@@ -57,12 +58,13 @@ class Work : public c10d::Work {
   bool wait_done(std::chrono::milliseconds timeout);
   /// Throws what it failed with in the core's own classes; wait() has those of torch.
   void throw_if_failed() const;
-  /// Once; later calls change nothing. Its two halves, of which the first one does it for all who look, and the second
-  /// one, if that was the first, calls what waits for its future, which may take long.
+  /// Once; later calls change nothing. Its two halves: the first one says how it ended, to all where nobody has its
+  /// future. Else it is done, but for callbacks of that, when they have returned, as a Gloo work is: the second half,
+  /// of who was the first to end it, calls them, which may take long.
   void complete(std::exception_ptr error = nullptr);
   bool end(std::exception_ptr error);
   void settle_future();
-  bool is_done() const;
+  bool is_done() const;     ///< to callbacks of its future it is
   bool has_future() const;  ///< that somebody asked for
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
@@ -82,9 +84,10 @@ class Work : public c10d::Work {
   const Birthplace birthplace_;
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
-  bool looked_for_future_ = false;  ///< by complete(), after which who makes the future gives it its value, too
-  std::exception_ptr failure_;      ///< of which exception_ is the translation
+  bool ended_without_future_ = false;  ///< who asks for one gets it with its value
+  std::exception_ptr failure_;         ///< of which exception_ is the translation
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  ThreadMark calls_back_;
 };
 
 /// A send or a receive.

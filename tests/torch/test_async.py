@@ -181,7 +181,7 @@ def test_the_work_of_a_batch(rank, size):
             dist.all_gather_into_tensor(part, torch.ones(part.numel() // size))
     (work,) = batch.works
     values = work.get_future().wait()
-    assert work.is_completed() and work.is_success()
+    assert work.wait() and work.is_completed() and work.is_success()
     assert [value.tolist() for value in values] == [[1.0] * (2 * size), [1.0] * (3 * size)]
     world = dist.distributed_c10d._get_default_group()
     world._start_coalescing(torch.device("cpu"))
@@ -219,6 +219,65 @@ def test_then_runs_after_the_reduction_without_any_wait(rank, size):
     futures = [group.allreduce([torch.full((2,), float(i))]).get_future() for i in range(200)]
     for i, future in enumerate(futures):
         assert future.wait()[0].tolist() == [float(size * i)] * 2
+
+
+BEGUN = {
+    "allreduce": lambda peer: dist.all_reduce(torch.ones(4), async_op=True),
+    "barrier": lambda peer: dist.barrier(async_op=True),
+    "message": lambda peer: dist.irecv(torch.zeros(4), peer) if peer else dist.isend(torch.ones(4), peer),
+    "messages": lambda peer: dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, torch.ones(4), peer), dist.P2POp(dist.irecv, torch.zeros(4), peer)]
+    )[0],
+}
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("op", BEGUN)
+@pytest.mark.parametrize("seen_by", ["wait", "wait without future", "is_completed"])
+def test_what_is_done_has_its_future_done(rank, size, op, seen_by):
+    for _ in range(300):
+        work = BEGUN[op](1 - rank)
+        if seen_by != "wait without future":
+            future = work.get_future()
+        if seen_by == "is_completed":
+            while not work.is_completed():
+                pass
+        else:
+            work.wait()
+        future = work.get_future()
+        assert future.done()
+        future.value()
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(2)
+def test_callbacks_have_returned_when_wait_does(rank, size):
+    """They may change the tensor in place, and whoever waits goes on with it."""
+    for _ in range(300):
+        tensor = torch.ones(4)
+        work = dist.all_reduce(tensor, async_op=True)
+        work.get_future().then(lambda future: future.value()[0].div_(size))
+        work.wait()
+        assert tensor.tolist() == [1.0] * 4
+
+
+@pytest.mark.on_ranks(2)
+def test_to_a_callback_its_work_is_done(rank, size):
+    works, seen = [], []
+
+    def look(future: torch.futures.Future) -> None:
+        seen.append((works[0].wait(), works[0].is_completed(), works[0].is_success()))
+
+    dist.barrier()
+    if rank == 0:
+        works.append(dist.irecv(torch.zeros(4), 1))
+        works[0].get_future().then(look)
+        dist.barrier()
+        works[0].wait()
+        assert seen == [(True, True, True)]
+    else:
+        dist.barrier()
+        dist.send(torch.ones(4), 0)
 
 
 @pytest.mark.on_ranks(2)
@@ -291,7 +350,7 @@ def test_a_worker_takes_what_nobody_comes_for(rank, size, how):
             dist.barrier()
         else:
             work.wait()
-        assert first.is_completed() and work.is_completed()
+        assert first.is_completed()
         assert tensor.tolist() == [size] * 2 and ahead.unique().tolist() == [size]
 
 

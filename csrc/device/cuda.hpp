@@ -103,13 +103,16 @@ void use_device(int device);
 /// call that takes memory or looks at an event.
 class RelaxedCapture {
  public:
-  RelaxedCapture() noexcept;
+  RelaxedCapture() noexcept { enter(); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   ~RelaxedCapture();
+  /// Again, if the constructor could not yet: a thread with no device in use has nothing to exchange.
+  void enter() noexcept;
+  bool is_entered() const { return is_exchanged_; }
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // of the thread, outside of the scope
-  const bool is_exchanged_;
+  bool is_exchanged_ = false;
 };
 
 /// Makes a device current for a scope. After it the one before is, unless this process uses that nowhere: to make it
@@ -121,7 +124,7 @@ class DeviceGuard {
   ~DeviceGuard();
 
  private:
-  const RelaxedCapture relaxed_;
+  RelaxedCapture relaxed_;
   int before_ = -1;
 };
 /// For destructors: none where the device has failed.

@@ -143,7 +143,9 @@ void use_device(int device) {
   exchange_capture_mode(mode);
 }
 
-RelaxedCapture::RelaxedCapture() noexcept : is_exchanged_(exchange_capture_mode(mode_)) {}
+void RelaxedCapture::enter() noexcept {
+  if (!is_exchanged_) is_exchanged_ = exchange_capture_mode(mode_);
+}
 RelaxedCapture::~RelaxedCapture() {
   if (is_exchanged_) exchange_capture_mode(mode_);
 }
@@ -161,9 +163,10 @@ bool has_context(int device) noexcept {
 
 DeviceGuard::DeviceGuard(int device) {
   const int before = current_device();
-  if (before == device) return;
+  if (before == device && relaxed_.is_entered()) return;
   ACCDP_CUDA(cudaSetDevice(device));
-  before_ = before;
+  relaxed_.enter();
+  if (before != device) before_ = before;
 }
 
 DeviceGuard::~DeviceGuard() {

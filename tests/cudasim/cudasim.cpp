@@ -20,6 +20,7 @@ std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false};
 std::atomic<int> g_island_gpus{0};
 std::atomic<int> g_late_us{0};
 thread_local int g_device = 0;
+thread_local bool g_is_bound = false;  // the thread uses its device
 thread_local cudaStreamCaptureMode g_capture_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t g_last_error = cudaSuccess;
 
@@ -71,6 +72,7 @@ State& state() {
 }
 
 void begin_object() {
+  g_is_bound = true;
   std::lock_guard lock(state().mutex);
   state().contexts.insert(g_device);
   ++state().live;
@@ -87,7 +89,9 @@ cudaError_t answer(cudaError_t code) {
 
 void use_context() {
   std::lock_guard lock(state().mutex);
-  if (state().devices > 0) state().contexts.insert(g_device);
+  if (state().devices == 0) return;
+  state().contexts.insert(g_device);
+  g_is_bound = true;
 }
 
 cudaError_t fault(const char* call, bool is_unsafe) {
@@ -258,8 +262,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       return 0;
     });
   else if (std::strcmp(symbol, "cuThreadExchangeStreamCaptureMode") == 0)
-    *function =
-        reinterpret_cast<void*>(+[](cudaStreamCaptureMode* mode) { return std::swap(*mode, g_capture_mode), 0; });
+    *function = reinterpret_cast<void*>(+[](cudaStreamCaptureMode* mode) {
+      if (!g_is_bound) return static_cast<int>(cudaErrorDeviceUninitialized);
+      return std::swap(*mode, g_capture_mode), 0;
+    });
   else if (std::strcmp(symbol, "cuMemGetAddressRange") == 0)
     *function = reinterpret_cast<void*>(+[](std::uintptr_t* base, std::size_t* bytes, std::uintptr_t address) {
       const cudasim::Range found = cudasim::allocation_of(address);
@@ -282,6 +288,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= state().devices) return answer(cudaErrorInvalidDevice);
   g_device = device;
+  g_is_bound = true;
   std::lock_guard lock(state().mutex);
   state().contexts.insert(device);
   return cudaSuccess;

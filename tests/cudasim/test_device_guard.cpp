@@ -87,6 +87,11 @@ int main() {
   stays([&] { send(group, data, 5); });
   stays([&] { receive(group, data, 5, 5); });
   CHECK_THROWS(PinnedBuffer(8), CudaError, "cudaHostAlloc");
+  std::thread([] {  // one that has used no device yet
+    const DeviceGuard guard(0);
+    const PinnedBuffer memory(8);
+  })
+      .join();
   cudasim::set_capturing_elsewhere(false);
   send(group, data.first(10), 4);
   stays([&] { CHECK_THROWS(receive(group, data, 4, 5), MismatchError, "sends 10 bytes"); });

@@ -93,6 +93,10 @@ def _form(
     members: Sequence[int],
     world: tuple[int, int] | None,
 ) -> Any:
+    if timeout <= timedelta(0):  # as one of many millennia also is, when torch hands it on
+        raise _core.UsageError(
+            f"rank {rank} of {size}: timeout: expected from 1 ms to some centuries, got {timeout.total_seconds():g} s"
+        )
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
     exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)

@@ -48,24 +48,39 @@ class CompressedAllreduce:
 
     Attributes:
         last: What the most recent finished bucket did, or None.
+
+    A copy, as of a whole model by ``copy.deepcopy``, begins with nothing left out; one that was pickled averages over
+    the default group, as the model itself then does.
     """
 
     def __init__(self, error_bound: float | Relative | None, error_feedback: bool, codec: str, group: Any):
         nvcomp.find()
-        self._bound, self._codec = bound_of(error_bound), codec
-        check_codec(codec, self._bound)
-        channel = channel_of(group)
-        if not isinstance(channel, TorchChannel):
-            raise _core.UsageError(
-                f"group={group!r}: expected a torch process group, because a model's gradients use it"
-            )
-        self._channel = channel
-        self._feedback = error_feedback and self._bound[0] > 0
+        bound = bound_of(error_bound)
+        check_codec(codec, bound)
+        self._begin(bound, codec, error_feedback and bound[0] > 0, _channel_of(group))
+
+    def _begin(self, bound: tuple[float, bool], codec: str, feedback: bool, channel: TorchChannel | None) -> None:
+        self._bound, self._codec, self._feedback = bound, codec, feedback
+        self._channel = channel  # None: of the default group, when the first bucket comes
         self._buckets: dict[tuple[int, ...], torch.Tensor] = {}  # residual, by the parameters of a bucket
         # A parameter's part of its bucket's residual, for as long as the parameter lives.
         self._left: Any = WeakTensorKeyDictionary()
         self.last: AllreduceResult | None = None
         self.__name__ = self.__qualname__ = "compressed_allreduce"  # DistributedDataParallel asks a hook for both
+
+    # A model's copy has parameters of its own, of which nothing is left out yet.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedAllreduce":
+        copy = type(self).__new__(type(self))
+        copy._begin(self._bound, self._codec, self._feedback, self._channel)
+        return copy
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._bound, self._codec, self._feedback
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        nvcomp.find()
+        self._begin(*state, None)
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Return a copy of what this rank's steps left out, by the names of the model's parameters; for checkpoints.
@@ -97,8 +112,9 @@ class CompressedAllreduce:
         counts = [_reals_of(parameter) for parameter in bucket.parameters()]
         residual = self._residual_of(bucket, counts) if self._feedback else None
         rounded = None if residual is None else _add(gradients, residual)
-        args = Arguments(self._channel.rank, self._channel.size, device=True)
-        pending = self._channel.allreduce(
+        channel = self._channel = self._channel or _channel_of(None)
+        args = Arguments(channel.rank, channel.size, device=True)
+        pending = channel.allreduce(
             args.buffer("gradients", gradients, writable=True),
             counts,
             "avg",
@@ -131,6 +147,13 @@ class CompressedAllreduce:
                 self._left[parameter] = part
             self._buckets[key] = whole
         return self._buckets[key]
+
+
+def _channel_of(group: Any) -> TorchChannel:
+    channel = channel_of(group)
+    if not isinstance(channel, TorchChannel):
+        raise _core.UsageError(f"group={group!r}: expected a torch process group, because a model's gradients use it")
+    return channel
 
 
 def _reals_of(parameter: torch.Tensor) -> int:

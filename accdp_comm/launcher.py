@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+import socket
 from dataclasses import dataclass
 
 from . import _core
@@ -52,7 +52,7 @@ def find_launcher() -> Launcher | None:
         if variable not in os.environ:
             continue
         size = _number(size_variable) or _number("SLURM_STEP_NUM_TASKS")
-        if "PMI_FD" in os.environ and not _is_socket(os.environ["PMI_FD"]):
+        if "PMI_FD" in os.environ and not _is_launchers(os.environ["PMI_FD"]):
             if "RANK" in os.environ or size <= 1:
                 return None
             raise _core.UsageError(
@@ -86,8 +86,13 @@ def _number(variable: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def _is_socket(text: str) -> bool:
+def _is_launchers(text: str) -> bool:
+    """Whether a descriptor can be the connection to the launcher, and not another one that has got its number since.
+
+    Those of mpiexec and srun are of Unix's own kind; a rank's child that connects to others does so by the network.
+    """
     try:
-        return stat.S_ISSOCK(os.fstat(int(text)).st_mode)
-    except (ValueError, OSError):
+        with socket.socket(fileno=os.dup(int(text))) as connection:
+            return connection.family == socket.AF_UNIX
+    except (ValueError, OSError, OverflowError):
         return False

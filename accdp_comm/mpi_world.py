@@ -314,7 +314,10 @@ def launched() -> int:
         mpi4py = sys.modules["mpi4py.MPI"]
         if mpi4py.Is_initialized() and not mpi4py.Is_finalized():
             return int(mpi4py.COMM_WORLD.Get_size())
-    launcher = find_launcher()
+    try:
+        launcher = find_launcher()
+    except _core.UsageError:  # a child of a rank, in a group whose ranks somebody else has told it
+        return 0
     return launcher.size if launcher else 0
 
 

@@ -65,6 +65,8 @@ std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> ProcessGroupAccdp::open() {
 }
 
 void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
+  TORCH_CHECK_VALUE(timeout.count() > 0, "rank ", rank_, " of ", size_, ": timeout: expected 1 ms or more, got ",
+                    timeout.count(), " ms");
   options_->timeout = timeout;
   group_->set_timeout_s(timeout.count() * 1e-3);
 }

@@ -1,6 +1,6 @@
 // c10d's collectives that reduce; as those that only move data (movement.cpp), with an operation to check.
+#include <algorithm>
 #include <cctype>
-#include <set>
 
 #include "base/error.hpp"
 #include "device/reduce.hpp"
@@ -48,6 +48,26 @@ void check_reducible(const Checks& checks, const at::Tensor& tensor, const c10d:
   } catch (const std::exception& error) {
     checks.fail(error.what());
   }
+}
+
+/// Which of them, dense ones, have memory in common with others of the list.
+std::vector<bool> meeting(const Tensors& tensors) {
+  struct Range {
+    const std::byte *begin, *end;
+    std::size_t number;
+  };
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto* begin = static_cast<const std::byte*>(tensors[i].const_data_ptr());
+    if (tensors[i].nbytes()) ranges.push_back({begin, begin + tensors[i].nbytes(), i});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::vector<bool> meets(tensors.size(), false);
+  for (std::size_t i = 1, farthest = 0; i < ranges.size(); ++i) {
+    if (ranges[i].begin < ranges[farthest].end) meets[ranges[i].number] = meets[ranges[farthest].number] = true;
+    if (ranges[i].end > ranges[farthest].end) farthest = i;
+  }
+  return meets;
 }
 
 }  // namespace
@@ -223,12 +243,11 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
   for (const at::Tensor& tensor : tensors) check_reducible(checks, tensor, options.reduceOp);
   auto outs = operands(tensors, Operand::kReadWrite);
   Operands ins;
-  std::set<void*> seen;
-  for (const at::Tensor& tensor : tensors) {
-    at::Tensor mine = scaled(tensor, options.reduceOp);
-    // A tensor that is listed twice contributes the same value twice, not its own result.
-    if (mine.nbytes() && !seen.insert(mine.data_ptr()).second) mine = mine.clone();
-    ins.emplace_back(mine, Operand::kRead);
+  const std::vector<bool> meets = meeting(tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor mine = scaled(tensors[i], options.reduceOp);
+    // Memory that is listed twice contributes the same values twice, not its own result.
+    ins.emplace_back(meets[i] ? mine.clone() : mine, Operand::kRead);
   }
   return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
                 [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](

@@ -345,3 +345,14 @@ def test_time_outs_of_groups_and_options(rank, size):
 def test_backend_name(rank, size):
     assert dist.get_backend() == "accdp" == dist.Backend("ACCDP")
     assert "cpu:accdp" in dist.get_backend_config()
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("wrong", [datetime.timedelta(seconds=-5), datetime.timedelta(0), datetime.timedelta.max])
+def test_time_outs_that_are_none(rank, size, wrong):
+    with pytest.raises(accdp_comm.UsageError, match=f"rank {rank} of 2: timeout: expected"):
+        dist.new_group(timeout=wrong)
+    if wrong != datetime.timedelta.max:
+        with pytest.raises(ValueError, match="timeout: expected 1 ms or more, got"):
+            dist.distributed_c10d._get_default_group().set_timeout(wrong)
+    dist.barrier()

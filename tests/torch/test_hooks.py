@@ -1,6 +1,8 @@
 """The communication hook that averages gradients compressed between nodes."""
 
+import copy
 import gc
+import pickle
 import sys
 from pathlib import Path
 
@@ -122,6 +124,27 @@ def test_complex_parameters(rank, size, bound):
     saved = hook.state_dict(model)
     assert [left.numel() for left in saved.values()] == ([] if bound is None else [1200])
     hook.load_state_dict(model, saved)
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("way", ["copy", "pickle"])
+def test_models_with_the_hook_can_be_copied(rank, size, way):
+    """As averages of weights do, and launchers that hand models on."""
+    copied = copy.deepcopy if way == "copy" else lambda model: pickle.loads(pickle.dumps(model))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    hook = compressed_allreduce(relative(0.1))
+    model.register_comm_hook(None, hook)
+    model(torch.full((1, 3), rank + 1.0)).backward()
+    other = copied(model)
+    other_hook = copied(hook)
+    assert other_hook.state_dict(model.module) == {}
+    other.zero_grad()
+    other(torch.full((1, 3), rank + 1.0)).backward()
+    gradients = [parameter.grad for parameter in other.parameters()]
+    assert torch.cat([gradient.flatten() for gradient in gradients]).tolist() == [1.5, 1.5, 1.5, 1.0]
+    bucket = Bucket(*other.parameters())
+    other_hook(None, bucket).wait()
+    assert other_hook.last is not None and hook.last is not other_hook.last
 
 
 @pytest.mark.on_ranks(2)

@@ -72,6 +72,30 @@ def test_torchrun_starts_all_ranks_again(topology):
     assert sorted(result.reports, key=lambda report: report["rank"]) == expected, str(result)
 
 
+# Each rank starts two processes that are told their world; torch and what Python runs at its end are theirs alone.
+PARENT = """
+import os, subprocess, sys
+child = (
+    "import sys, torch, torch.distributed as dist\\n"
+    "dist.init_process_group('accdp', init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)\\n"
+    "tensor = torch.ones(1)\\n"
+    "dist.all_reduce(tensor)\\n"
+    "print('sum', tensor.item())\\n"
+    "dist.destroy_process_group()\\n"
+)
+store = f"file://{sys.argv[1]}/store-{os.getpid()}"
+children = [subprocess.Popen([sys.executable, "-c", child, store, str(rank)]) for rank in range(2)]
+sys.exit(max(process.wait() for process in children))
+"""
+
+
+@pytest.mark.parametrize("topology", ["", "2x1"])
+def test_children_of_mpis_ranks_have_worlds_of_their_own(tmp_path, topology):
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", PARENT, str(tmp_path)]
+    result = jobs.run(command, timeout=SECONDS, env={"ACCDP_TOPOLOGY": topology})
+    assert result.returncode == 0 and result.stdout.count("sum 2.0") == 4, str(result)
+
+
 def test_accdp_run():
     accdp = str(Path(sys.executable).with_name("accdp"))
     check(jobs.run([accdp, "run", "-n", "2", CHILD], timeout=SECONDS), 2)

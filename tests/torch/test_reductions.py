@@ -186,6 +186,11 @@ def test_coalesced(rank, size):
     mixed = [torch.full((2,), 1.5), torch.full((3,), rank + 1.0), torch.full((2,), 1 + 1j)]
     dist.all_reduce_coalesced(mixed)
     assert [tensor.tolist() for tensor in mixed] == [[3.0, 3.0], [3.0, 3.0, 3.0], [2 + 2j, 2 + 2j]]
+    for parts in ((0, 4), (2, 6)), ((2, 6), (0, 4)), ((0, 8), (1, 3), (5, 6)), ((0, 3), (0, 3), (2, 5)):
+        whole = torch.arange(8.0)
+        dist.all_reduce_coalesced([whole[begin:end] for begin, end in parts])  # which have memory in common
+        covered = {i for begin, end in parts for i in range(begin, end)}
+        assert whole.tolist() == [i * (2 if i in covered else 1) for i in range(8)]
 
 
 @pytest.mark.on_ranks(2)

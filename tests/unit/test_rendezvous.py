@@ -137,6 +137,12 @@ def test_children_of_a_rank_are_not_ranks(monkeypatch):
         assert find_launcher().size == 4
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
         assert find_launcher() is None
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    monkeypatch.delenv("RANK")
+    with socket.create_server(("127.0.0.1", 0)) as other:  # its own connection has the number now
+        monkeypatch.setenv("PMI_FD", str(other.fileno()))
+        with pytest.raises(UsageError, match="is not open in this process"):
+            find_launcher()
 
 
 def test_ranks_are_placed_as_asked_or_as_mpi_has_them():

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # there is no package where a file is run isolated
     import cpus  # type: ignore[import-not-found]
-    from guard_link import Link, connect  # type: ignore[import-not-found]
+    from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
 else:
     from . import cpus
-    from .guard_link import Link, connect
+    from .guard_link import Link, borrow, connect
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 OWNER_VARIABLE = "ACCDP_RUN_OWNER"
@@ -117,7 +117,8 @@ class Guard:
 
         Args:
             orders: ``argv``; ``env``: variables to set, or to remove where None; ``cpus``: to bind to, all if empty;
-                ``grace_s``: seconds between SIGTERM and what follows; ``terminate_client``: command that takes pids
+                ``grace_s``: seconds between SIGTERM and what follows; ``stdin``: where it is to be had, empty for what
+                the launcher gives; ``terminate_client``: command that takes pids
                 and ends their work on the GPU, empty without MPS.
         """
         self._orders = orders
@@ -144,7 +145,9 @@ class Guard:
             signal.set_wakeup_fd(-1)
             for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
-            if self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
+            if orders["stdin"]:
+                os.dup2(borrow(orders["stdin"]), 0)
+            elif self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(outputs[b"o"], 1)
             os.dup2(outputs[b"e"], 2)

@@ -60,11 +60,12 @@ def rank_environment(
     }
     # A user who named a meeting place knows why. That of a job around this one is its own.
     theirs = (inherited.get("MASTER_ADDR"), inherited.get("MASTER_PORT"))
-    if not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
+    of_torchrun = [name for name in inherited if name.startswith("TORCHELASTIC_")]
+    if of_torchrun or not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
         variables |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
         variables[_MASTER_VARIABLE] = "{}:{}".format(*master)
-        # Under torchrun it says that a store is there already, at torchrun's own address: here rank 0 opens one.
-        variables["TORCHELASTIC_USE_AGENT_STORE"] = None
+        # Under torchrun they say that a store is there already, at torchrun's own address: here rank 0 opens one.
+        variables |= dict.fromkeys(("TORCHELASTIC_USE_AGENT_STORE", *of_torchrun))
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

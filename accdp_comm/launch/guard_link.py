@@ -32,6 +32,16 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
     sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
 
 
+def borrow(address: str) -> int:
+    """Return the standard input of `accdp run`, on this host, which gives it at that address."""
+    with socket.socket(socket.AF_UNIX) as lender:
+        lender.connect(bytes.fromhex(address))
+        _, found, _, _ = socket.recv_fds(lender, 1, 1)
+    if not found:
+        raise OSError("accdp run did not hand its standard input on")
+    return found[0]
+
+
 class Link:
     """The connection to `accdp run`. A lost one is remembered, and nothing more is said to it."""
 

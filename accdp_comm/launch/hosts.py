@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 from .. import _core
 from .placement import share
 
-_LINE = re.compile(r"(?P<name>[\w.\-]+)(?:\s*:\s*(?P<mpich>\d+)|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d+))?")
+_LINE = re.compile(
+    r"(?P<name>[\w.\-]+)"
+    r"(?:\s*:\s*(?P<mpich>\d+)|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d+)(?:\s+max_slots\s*=\s*\d+)?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,12 @@ class Host:
 
     name: str
     ranks: int
+
+
+def is_here(name: str) -> bool:
+    """Whether a name is known, without asking anybody, to be this host's."""
+    own = socket.gethostname()
+    return name in ("localhost", own, own.partition(".")[0]) or name.startswith("127.")
 
 
 def read_hosts(path: str) -> list[Host]:
@@ -30,7 +40,7 @@ def read_hosts(path: str) -> list[Host]:
         UsageError: It cannot be read, names no host, or has a line that is none of these.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text("utf-8-sig").splitlines()
     except OSError as error:
         raise _core.UsageError(f"--hosts {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -20,7 +20,8 @@ from .interruption import STOPPING, stopping
 from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
-from .ranks import Rank, explain, first_failure, some_of
+from .ranks import Rank, explain, first_failure, name_of_signal, some_of
+from .standard_input import Lender, is_for_others
 
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
@@ -89,6 +90,8 @@ class Job:
         same = os.fstat(1)[:2] == os.fstat(2)[:2]
         self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
         self._listener = Listener(addresses)
+        is_here = program.launcher == "mpiexec" and not addresses
+        self._lender = Lender() if is_here and not is_for_others() else None
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -122,6 +125,8 @@ class Job:
             raise
         finally:
             self._listener.close()
+            if self._lender:
+                self._lender.close()
             signal.set_wakeup_fd(old_fd)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -131,14 +136,15 @@ class Job:
     # -- starting ---------------------------------------------------------------------------------------------------
 
     def _start_launcher(self) -> None:
-        environment = os.environ | self._program.environment
+        asked = os.environ | self._program.environment
+        environment = {name: value for name, value in asked.items() if value is not None}
         environment[CONTROL_VARIABLE] = self._listener.invitation(self._program.rank_variable, self._ask_gpus)
         command = [*self._program.command, sys.executable, "-I", "-S", _AGENT]
         # A session of its own: Ctrl-C at the terminal is ours, and launchers answer it with SIGKILL.
         self._launcher = subprocess.Popen(
             command,
             env=environment,
-            stdin=subprocess.DEVNULL if _is_in_background() else None,
+            stdin=subprocess.DEVNULL if self._lender or is_for_others() else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -149,6 +155,8 @@ class Job:
             self._selector.register(pipe, selectors.EVENT_READ, kind)
         self._selector.register(self._wakeup, selectors.EVENT_READ, "wakeup")
         self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+        if self._lender:
+            self._selector.register(self._lender, selectors.EVENT_READ, "lender")
 
     def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
         number = int(message["rank"])
@@ -176,7 +184,8 @@ class Job:
             return
         members = self._members()
         for rank, order in zip(members, self._orders(members), strict=True):
-            rank.connection.order(order="start", grace_s=self._grace_s, **order)
+            stdin = self._lender.address if self._lender and rank.rank == 0 else ""
+            rank.connection.order(order="start", grace_s=self._grace_s, stdin=stdin, **order)
         self._is_started = True
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -188,6 +197,9 @@ class Job:
             elif key.data == "listener":
                 connection = self._listener.accept()
                 self._selector.register(connection, selectors.EVENT_READ, connection)
+            elif key.data == "lender":
+                assert self._lender is not None
+                self._lender.lend()
             elif isinstance(key.data, Connection):
                 self._on_connection(key.data)
             else:
@@ -422,7 +434,7 @@ class Job:
 
 def _in_words(status: int) -> str:
     """Return how a process of ours ended."""
-    return f"with status {status}" if status >= 0 else f"when it was killed by {signal.Signals(-status).name}"
+    return f"with status {status}" if status >= 0 else f"when it was killed by {name_of_signal(-status)}"
 
 
 def _exit_code(status: int) -> int:
@@ -431,12 +443,3 @@ def _exit_code(status: int) -> int:
 
 def _only_wake(number: int, frame: object) -> None:
     """Signals are read from the wakeup pipe; without a handler in Python they would not get there."""
-
-
-def _is_in_background() -> bool:
-    """Whether what is typed at our terminal is for somebody else. The launcher, in a session of its own, would be
-    handed it: the kernel stops only a session's own processes from reading there."""
-    try:
-        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:  # the terminal is no longer ours
-        return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import _core
+from ..launcher import is_launcher_variable
 from .agent import CONTROL_VARIABLE
 from .hosts import Host
 
@@ -35,7 +36,8 @@ class Program:
     launcher: str  # one of LAUNCHERS
     command: list[str]  # without what it starts
     rank_variable: str  # in which it tells each process its rank
-    environment: dict[str, str] = field(default_factory=dict)  # that the command needs, and ranks do not
+    # That the command needs, and ranks do not; None removes what neither should have.
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def mpiexecs() -> list[str]:
@@ -121,7 +123,9 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
         if hosts:
             raise _core.UsageError("--launcher torchrun starts one node; --hosts needs mpiexec or srun")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        return Program("torchrun", [*command, "--no-python"], "RANK")
+        # What says that this process is a rank of MPI would say so to torchrun's, of a connection that they have not.
+        strange: dict[str, str | None] = {name: None for name in os.environ if is_launcher_variable(name)}
+        return Program("torchrun", [*command, "--no-python"], "RANK", strange)
     return mpiexec(find_mpiexec(family), family, ranks, hosts, is_root=os.geteuid() == 0)
 
 

@@ -83,7 +83,7 @@ def _named_by(rank: Rank, others: Sequence[Rank], output: Output) -> Rank | None
 
 def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
     """Say how a rank failed, and with which error, below all that ranks said."""
-    how = f"was killed by {signal.Signals(rank.signal).name}" if rank.signal else f"ended with status {rank.code}"
+    how = f"was killed by {name_of_signal(rank.signal)}" if rank.signal else f"ended with status {rank.code}"
     # It may have waited for one that left in order, and cannot know that it did.
     earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
     left = ", ".join(map(str, sorted(one.rank for one in earlier)))
@@ -98,6 +98,14 @@ def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
         output.say(f"{head}; this is its error:")
         for line in said:
             output.say(f"    {line.text.decode(errors='replace')}")
+
+
+def name_of_signal(number: int) -> str:
+    """Return what a signal is called; those for real time have numbers alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _has_traceback(said: Sequence[Said]) -> bool:

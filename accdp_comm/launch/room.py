@@ -18,12 +18,16 @@ _MEMORY_MIB = 7
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of one thing all ranks of this node may take together, and how much one of them takes at least."""
+    """How much of one thing all ranks of this node may take together, and how much one of them takes at least.
+
+    Of the launcher: that all ranks of the job take, wherever they are.
+    """
 
     name: str
     total: int
     of_one: int
     advice: str
+    is_launchers: bool = False
 
 
 def limits() -> list[Limit]:
@@ -34,23 +38,32 @@ def limits() -> list[Limit]:
         for processes in _process_limits()
     ]
     if files != resource.RLIM_INFINITY:
-        found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more"))
+        found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more", True))
     if available := _available_mib():
         found.append(Limit("MiB of memory", available, _MEMORY_MIB, "start fewer"))
     return found
 
 
-def check_room(ranks: int, found: Sequence[Limit]) -> None:
+def check_room(ranks: int, here: int, found: Sequence[Limit]) -> None:
     """Refuse a number of ranks that could not start.
 
+    Args:
+        ranks: Of the job.
+        here: Those of them that are on this node.
+        found: As from limits().
     Raises:
         UsageError: Their guards alone take more than there is; the message names the scarcest thing.
     """
-    scarcest = min(found, key=lambda limit: limit.total // limit.of_one, default=None)
-    if scarcest is not None and ranks * scarcest.of_one > scarcest.total:
+
+    def taken(limit: Limit) -> int:
+        return limit.of_one * (ranks if limit.is_launchers else here)
+
+    scarcest = max(found, key=lambda limit: taken(limit) / max(1, limit.total), default=None)
+    if scarcest is not None and taken(scarcest) > scarcest.total:
+        whose = "the job" if scarcest.is_launchers else "this node"
         raise _core.UsageError(
-            f"{ranks} ranks take {ranks * scarcest.of_one} {scarcest.name} before their program begins, and there are "
-            f"{scarcest.total} for all ranks of this node: {scarcest.advice}"
+            f"{taken(scarcest) // scarcest.of_one} ranks take {taken(scarcest)} {scarcest.name} before their program "
+            f"begins, and there are {scarcest.total} for all ranks of {whose}: {scarcest.advice}"
         )
 
 

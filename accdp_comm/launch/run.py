@@ -48,10 +48,11 @@ class Run:
 
         family = "" if self._launcher == "torchrun" else mpi_world.load().abi()  # torchrun needs no MPI
         program = programs.find_program(self._launcher, family, self._size, self._hosts)
-        self._for_launcher = {name: os.environ.get(name) for name in program.environment}
+        self._for_launcher = {
+            name: os.environ.get(name) for name, value in program.environment.items() if value is not None
+        }
         several_hosts = bool(self._hosts) or self._launcher == "srun"
-        if not several_hosts:
-            room.check_room(self._size, room.limits())
+        room.check_room(self._size, self._ranks_here(), room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
         self._owners = Owners(self._options.mps, self._say) if several_hosts else None
         here = "off" if several_hosts else self._options.mps
@@ -73,6 +74,12 @@ class Run:
                 return self._job.run()
             finally:
                 self._job = None  # what is said from here on comes after all that ranks said
+
+    def _ranks_here(self) -> int:
+        """Return how many ranks are known to be on this host; srun chooses by itself."""
+        if self._hosts:
+            return sum(host.ranks for host in self._hosts if hosts.is_here(host.name))
+        return 0 if self._launcher == "srun" else self._size
 
     def _say(self, text: str) -> None:
         """Write a line of our own among the output of the ranks."""

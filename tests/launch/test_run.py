@@ -16,7 +16,7 @@ import jobs
 import pytest
 from running import ACCDP, act
 
-from accdp_comm.launch import job
+from accdp_comm.launch.standard_input import is_for_others
 
 RANK = str(jobs.TESTS / "launch" / "rank.py")
 CORES = len(os.sched_getaffinity(0))
@@ -87,20 +87,25 @@ def test_modules_run_too():
     assert result.returncode == 0 and result.stdout.count("usage:") == 2, str(result)
 
 
-def test_standard_input_reaches_rank_0(tmp_path):
-    if jobs.is_open_mpi(jobs.find_mpiexec()):
-        pytest.skip("Open MPI's mpirun does not pass on the end of standard input")
-    (tmp_path / "in").write_text("hello")
-    command = " ".join([*ACCDP, "run", "-n", "1", RANK, "stdin", "<", str(tmp_path / "in")])
-    (told,) = jobs.run(["sh", "-c", command]).reports
-    assert told["stdin"] == "hello"
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_standard_input_reaches_rank_0_whole(tmp_path, way):
+    """Launchers that relay it lose more than some 64 KiB, or its end."""
+    (tmp_path / "in").write_text("0123456789" * 50_000)
+    command = " ".join([*ACCDP, "run", "-n", "2", RANK, "stdin"])
+    given = f"{command} < {tmp_path}/in" if way == "file" else f"cat {tmp_path}/in | {command}"
+    told = by_rank(jobs.run(["sh", "-c", given]))
+    assert told[0]["stdin"] == "0123456789" * 50_000 and told[1]["stdin"] == ""
 
 
 def test_other_ranks_find_the_end_of_standard_input():
     command = " ".join([*ACCDP, "run", "-n", "3", RANK, "stdin", "<", "/dev/null"])
-    if jobs.is_open_mpi(jobs.find_mpiexec()):
-        pytest.skip("Open MPI's mpirun does not pass on the end of standard input")
     assert [told["stdin"] for told in jobs.run(["sh", "-c", command]).reports] == [""] * 3
+
+
+@pytest.mark.parametrize("number", ["5", "7"])
+def test_torchrun_is_not_told_of_an_mpi_around_it(number):
+    result = run("-n", "2", "--launcher", "torchrun", RANK, "once", env={"PMI_FD": number, "PMI_RANK": "0"})
+    assert result.returncode == 0 and len(result.reports) == 2, str(result)
 
 
 def test_lines_stay_whole_and_in_order():
@@ -143,6 +148,12 @@ def test_so_it_is_where_the_launcher_ends_the_job(ranks, behaviour, code):
 def test_so_it_is_behind_much_output():
     result = run("-n", "2", RANK, "exit_saying", "42")
     assert result.returncode == 42 and "ended with status 42" in result.stderr, str(result)[-2000:]
+
+
+def test_a_rank_killed_by_a_signal_for_real_time_is_named():
+    program = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 40); time.sleep(20)"
+    result = run("-n", "2", "--", sys.executable, "-c", program)
+    assert result.returncode == 128 + 40 and "was killed by signal 40" in result.stderr, str(result)
 
 
 def test_a_rank_killed_by_a_signal_is_named():
@@ -339,7 +350,7 @@ def test_a_program_that_cannot_start_is_said():
 IMPATIENT = """
 import sys
 from accdp_comm import cli
-from accdp_comm.launch import job
+from accdp_comm.launch.standard_input import is_for_others
 job._PATIENCE_S = 0.2
 sys.exit(cli.main(["run", "--launcher", "srun", "-n", "3", "true"]))
 """
@@ -363,11 +374,11 @@ def test_the_background_of_a_terminal_is_known():
     """What is typed there is for the shell; a launcher in a session of its own would be handed it."""
     pid, terminal = pty.fork()
     if pid == 0:  # leads the session, in the foreground
-        is_known = not job._is_in_background()
+        is_known = not is_for_others()
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)
-            os._exit(17 if job._is_in_background() else 0)
+            os._exit(17 if is_for_others() else 0)
         os._exit(0 if is_known and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)

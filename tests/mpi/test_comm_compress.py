@@ -229,7 +229,7 @@ def test_short_tensors_go_with_the_signatures(wide):
 
 def test_a_bound_makes_many_small_tensors_no_larger(wide):
     """Smaller ones than a chunk's record is worth arrive exactly, and share chunks."""
-    sent = [x for x in np.random.default_rng(5).normal(size=(4000, 5)).astype("float32")]
+    sent = list(np.random.default_rng(5).normal(size=(4000, 5)).astype("float32"))
     sent[1000] = weights("float32", 32, 7)  # large enough to be changed
     mine = [x if wide.rank == 0 else np.zeros_like(x) for x in sent]
     result = bcast_compressed(mine, group=wide, codec="qpk", error_bound=0.01)

@@ -13,27 +13,39 @@ LIMITS = [Limit("processes", 300, 3, "raise it"), Limit("MiB of memory", 350, 7,
 
 
 def test_the_scarcest_thing_is_named():
-    check_room(50, LIMITS)
-    check_room(10**9, [])
+    check_room(50, 50, LIMITS)
+    check_room(10**9, 10**9, [])
     with pytest.raises(_core.UsageError) as refused:
-        check_room(51, LIMITS)
+        check_room(51, 51, LIMITS)
     assert str(refused.value) == (
         "51 ranks take 357 MiB of memory before their program begins, and there are 350 for all ranks of this node: "
         "start fewer"
     )
 
 
+def test_ranks_elsewhere_take_what_the_launcher_has_alone():
+    launchers = Limit("open files of the launcher", 400, 4, "raise it", is_launchers=True)
+    check_room(100, 0, [*LIMITS, launchers])
+    with pytest.raises(_core.UsageError, match="^101 ranks take 404 open files .* are 400 for all ranks of the job"):
+        check_room(101, 0, [*LIMITS, launchers])
+    with pytest.raises(_core.UsageError, match="^60 ranks take 420 MiB .* are 350 for all ranks of this node"):
+        check_room(100, 60, [*LIMITS, launchers])
+
+
 def test_this_node_has_limits_and_room_for_some():
     found = limits()
     assert {limit.name for limit in found} >= {"processes", "MiB of memory"}
-    check_room(2, found)
+    check_room(2, 2, found)
 
 
-def test_accdp_run_refuses_them_at_once():
+@pytest.mark.parametrize("here", [True, False])
+def test_accdp_run_refuses_them_at_once(here, tmp_path):
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-    command = [sys.executable, "-m", "accdp_comm", "run", "-n", "100", "true"]
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:100\n")
+    command = [sys.executable, "-m", "accdp_comm", "run", *(["-n", "100"] if here else ["--hosts", str(hosts)]), "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=few_files)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("accdp run: 100 ranks take 400 open files of the launcher before")

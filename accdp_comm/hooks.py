@@ -80,7 +80,8 @@ class CompressedAllreduce:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         nvcomp.find()
-        self._begin(*state, None)
+        bound, codec, feedback = state
+        self._begin(bound, codec, feedback, None)
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Return a copy of what this rank's steps left out, by the names of the model's parameters; for checkpoints.

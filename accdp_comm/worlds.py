@@ -41,7 +41,12 @@ def _of_torchrun(timeout_s: float) -> Exchange:
             f"RANK and WORLD_SIZE are set, but meeting through them needs torch: {error}; use mpiexec without torch"
         ) from error
     if not _store:
-        _store.append(next(iter(dist.rendezvous("env://"))))
+        try:
+            _store.append(next(iter(dist.rendezvous("env://"))))
+        except ValueError as error:
+            raise _core.UsageError(
+                f"RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']} are set, as by torchrun: {error}"
+            ) from error
     store, rank, size = _store[0]
     return StoreExchange(dist.PrefixStore("accdp_communicator", store), rank, size, timeout_s)
 

@@ -76,14 +76,20 @@ def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
     """
     from ..launcher import find_launcher
 
-    launcher, world_size = find_launcher(), os.environ.get("WORLD_SIZE", "")
-    if launcher is None and not world_size:
+    launcher = find_launcher()
+    by_torchrun = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE") if _is_number(name)]
+    if launcher is None and len(by_torchrun) < 2:
         # No labels: rank 0 alone prints, and scripts read it as OMB's output.
         run = ["-m", "accdp_comm", "run", "-n", str(ranks), "--label", "never", "-m", "accdp_comm.bench"]
         os.execv(sys.executable, [sys.executable, *run, *([operation] if operation else []), *words])
-    started = int(world_size) if world_size.isdecimal() else launcher.size if launcher else 0
+    started = launcher.size if launcher else by_torchrun[1]
     if started != ranks:
-        raise Refused(f"--ranks {ranks}: this is one of {started} ranks already; start it without mpiexec or torchrun")
+        what = f"one of {started} ranks" if started or launcher is None else f"a rank of {launcher.name}"
+        raise Refused(f"--ranks {ranks}: this is {what} already; start it without mpiexec or torchrun")
+
+
+def _is_number(variable: str) -> bool:
+    return os.environ.get(variable, "").isdecimal()
 
 
 def _run(session: Session, args: argparse.Namespace, prog: str) -> int:

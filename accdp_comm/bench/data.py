@@ -114,14 +114,13 @@ def _read(path: Path) -> NDArray[np.float32]:
 
 
 def _read_torch(path: Path) -> list[NDArray[Any]]:
-    import pickle
-
     import torch
 
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise Refused(f"--data weights:{path}: not a file of tensors alone: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # of many kinds, where it is no such file at all
+        why = " ".join([type(error).__name__, *str(error).splitlines()[:1]])
+        raise Refused(f"--data weights:{path}: not a file of tensors alone: {why}") from error
     tensors = list(loaded.values()) if isinstance(loaded, dict) else [loaded]
     return [x.float().numpy() for x in tensors if isinstance(x, torch.Tensor) and x.is_floating_point()]
 

@@ -39,9 +39,13 @@ class AccdpWorld:
     barrier: Callable[[], object]
 
     def __init__(self) -> None:
+        from .. import _core
         from ..communicator import Communicator
 
-        self.comm = Communicator()
+        try:
+            self.comm = Communicator()
+        except _core.UsageError as error:  # what this process was told by its environment makes no sense
+            raise RefusedAlone(str(error)) from error
         self.rank, self.size, self.barrier = self.comm.rank, self.comm.size, self.comm.barrier
 
     def allgather(self, value: Any) -> list[Any]:
@@ -124,6 +128,8 @@ def import_mpi() -> Any:
 
 def early_rank() -> int:
     """Return this process's rank as its launcher says it, 0 where none does."""
+    if not is_one_of_several():  # somebody has left a rank's variable in the environment
+        return 0
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdecimal()), 0)
 
 

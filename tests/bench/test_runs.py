@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -335,6 +336,25 @@ def test_ranks_that_mpi_does_not_know_are_refused():
         [sys.executable, *module("bcast", "--backend", "mpi")], env={"RANK": "0", "WORLD_SIZE": "2"}, timeout=60.0
     )
     assert result.returncode == 2 and "MPI sees a world of 1 where there are 2 ranks" in result.stderr, str(result)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "status", "said"),
+    [
+        ({"WORLD_SIZE": "2"}, ("allreduce", "-m", "4:4", "--ranks", "2", "-i", "2"), 0, "Allreduce Latency Test"),
+        ({"PMI_RANK": "1"}, ("allreduce", "-m", "4:4", "--ranks", "2"), 2, "this is a rank of mpiexec (MPICH family)"),
+        ({"PMI_RANK": "1"}, ("nosuch",), 2, "invalid choice: 'nosuch'"),
+        ({"RANK": "1"}, ("nosuch",), 2, "invalid choice: 'nosuch'"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ("allreduce",), -signal.SIGTERM, "RANK=1 and WORLD_SIZE=2 are set, as by"),
+    ],
+)
+def test_what_others_left_in_the_environment_is_told(variables, words, status, said, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    json_file = ("--json", str(rows)) if status == 0 else ()
+    result = jobs.run([sys.executable, "-m", "accdp_comm", "bench", *words, *json_file], env=variables, timeout=60.0)
+    assert result.returncode == status and said in result.stdout + result.stderr, str(result)
+    assert "Traceback" not in result.stderr, str(result)
+    assert status or {json.loads(line)["ranks"] for line in rows.read_text().splitlines()} == {2}
 
 
 def test_mpi_alone_needs_no_core():

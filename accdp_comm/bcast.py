@@ -204,7 +204,7 @@ def chunk_of(chunk_bytes: Any) -> int:
 
 def check_codec(codec: Any, bound: tuple[float, bool], chunk: int = 0) -> None:
     """Raise UsageError: no such codec, one that needs a bound where there is none, a chunk size that makes no sense."""
-    if not isinstance(codec, str):
+    if not isinstance(codec, str) or not codec.isprintable():
         raise _core.UsageError(f"codec={codec!r}: expected a name")
     _core.check_stream(codec, chunk)
     if not bound[0] and codec in lossy_codecs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -58,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who read our output has seen enough, as `head` has. What is still buffered must not fail at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:  # a disk is full, a file cannot be written
+        print(f"accdp: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # what could not be written must not fail again at the exit
+            sys.stdout.close()
+        return 1
 
 
 def _open_closed_streams() -> None:

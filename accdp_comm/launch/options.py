@@ -69,7 +69,7 @@ def read_profile(path: str) -> dict[str, Any]:
         profile = json.loads(Path(path).read_text())
     except OSError as error:
         raise _core.UsageError(f"--profile {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _core.UsageError(f"--profile {path}: not JSON: {error}") from error
     if not isinstance(profile, dict):
         raise _core.UsageError(f"--profile {path}: expected a JSON object, got {type(profile).__name__}")

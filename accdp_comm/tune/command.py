@@ -112,13 +112,13 @@ def main(options: argparse.Namespace) -> int:
     if best is None:
         console.print("no point was measured")
         return code or 1
+    profile = options.output / "profile.json"
+    record.write_profile(profile, best, trial.words_of(job.script, best.point))
     drawn = options.output / "throughput.png"
     if report.picture(drawn, search.outcomes, batches):
         console.print(f"picture: {drawn}")
     else:
         console.print("no picture: matplotlib is not installed (pip install 'accdp[tune]')")
-    profile = options.output / "profile.json"
-    record.write_profile(profile, best, trial.words_of(job.script, best.point))
     console.print(f"best: {report.command_line(job, best)}\nor:   accdp run --profile {profile}")
     return code
 

@@ -26,7 +26,8 @@ class Record:
     def __init__(self, path: Path, question: dict[str, object], *, fresh: bool = False) -> None:
         self.path = path
         self.outcomes: list[Outcome] = []
-        if path.exists() and not fresh:
+        # An empty one is of a disk that was full.
+        if path.exists() and path.stat().st_size > 0 and not fresh:
             self._read(question)
         else:
             try:

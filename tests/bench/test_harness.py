@@ -266,6 +266,11 @@ def test_state_dict_is_read(tmp_path):
     torch.save({"w": torch.ones(4, dtype=torch.bfloat16), "steps": torch.tensor(3)}, tmp_path / "m.pt")
     source = Data(f"weights:{tmp_path / 'm.pt'}", np.dtype(np.float32), reduces=False, ranks=1)
     assert source.piece(4, 0).tolist() == [1.0] * 4
+    whole = (tmp_path / "m.pt").read_bytes()
+    for number, damaged in enumerate((whole[: len(whole) // 2], whole[:100], bytes(range(256)), b"")):
+        (tmp_path / f"{number}.pt").write_bytes(damaged)
+        with pytest.raises(Refused, match="not a file of tensors alone|expected floats"):
+            Data(f"weights:{tmp_path / f'{number}.pt'}", np.dtype(np.float32), reduces=False, ranks=1)
 
 
 def test_error_bound_is_checked():

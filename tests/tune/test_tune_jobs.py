@@ -127,7 +127,7 @@ def test_what_cannot_be_measured_is_said(tmp_path):
 def test_interruption_leaves_nothing_behind(tmp_path, number, code):
     """Interrupted in the second trial; the first one's outcome is kept, and no rank lives on. So when it is killed."""
     argv = command(tmp_path, NUMPY, "--ranks", "1,2", "--batch-size", "16")
-    token = {"TEST_JOB_TOKEN": str(tmp_path)}
+    token = {"TEST_JOB_TOKEN": str(tmp_path), "TMPDIR": str(tmp_path)}  # the folder of a trial that SIGKILL ends stays
     with subprocess.Popen(argv, env=jobs.environment(**token), stdout=subprocess.PIPE, text=True) as process:
         try:
             deadline = time.monotonic() + 60

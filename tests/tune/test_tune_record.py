@@ -34,6 +34,9 @@ def test_a_torn_last_line_is_dropped(path):
     again = Record(path, QUESTION)
     again.add(OUTCOME)
     assert Record(path, QUESTION).outcomes == [OUTCOME, OUTCOME]
+    path.write_text("")  # the disk was full from the first
+    Record(path, QUESTION).add(OUTCOME)
+    assert Record(path, QUESTION).outcomes == [OUTCOME]
 
 
 def test_another_search_is_refused_and_can_be_forgotten(path):
@@ -43,9 +46,7 @@ def test_another_search_is_refused_and_can_be_forgotten(path):
     assert Record(path, {**QUESTION, "script": ["other.py"]}, fresh=True).outcomes == []
 
 
-@pytest.mark.parametrize(
-    "data", [b"hello\n", b"[]\n", b"{}\n", b'{"accdp_tune": 1}\n{"point": 3}\n', b"", b"a\nb", b"\xd0"]
-)
+@pytest.mark.parametrize("data", [b"hello\n", b"[]\n", b"{}\n", b'{"accdp_tune": 1}\n{"point": 3}\n', b"a\nb", b"\xd0"])
 def test_a_file_that_is_none_of_ours_stays_as_it_is(path, data):
     path.parent.mkdir()
     path.write_bytes(data)

@@ -171,3 +171,11 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(words):
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("command", [["info"], ["doctor"]])
+def test_a_full_disk_is_told_in_one_line(command):
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "accdp_comm", *command]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "accdp: [Errno 28] No space left on device\n")

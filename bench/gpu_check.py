@@ -16,6 +16,7 @@ Steps in this order, what matters most first. One that fails is recorded, and th
   runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
              without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
   sanitizer  the checks on 1 rank under compute-sanitizer
+  staged     the checks with 2 ranks whose data goes through host memory, as where nothing else works
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   connections     the same with 8 under MPS, whose clients have 2 else: whether gradients overlap better then
@@ -60,8 +61,10 @@ CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small 
 UNCLEAN = 99  # of no other end: a launcher that kills a rank may say 9
 # Calls that are refused are part of how torch and NVIDIA's libraries find out what there is.
 SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-api-errors", "no", "--print-limit", "3"]
+SANITIZER += ["--kernel-name", "kns=accdp"]  # of our kernels, by their names: with torch's it takes many times as long
 UNSUPPORTED, INVALID = "Device not supported", "========= Invalid"  # in what it says
 MOST_SAID = 8000  # bytes of what a command said that are kept
+STUCK = "or ACCDP_GPU_PATH=staged"  # in the error of a group whose ranks cannot wait for each other's events
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
@@ -226,12 +229,19 @@ def mpi() -> dict:
 def two_ranks(keep: Callable[[dict], None]) -> str:
     """Run 2 ranks without MPS and with it; returns whether MPS works.
 
+    Where they cannot wait for each other's events they run again, as all that follow, by way of host memory.
+
     A run that `accdp run` refused is kept, as a failure, where MPS is installed: all that follows goes without it then.
     """
     from accdp_comm.launch.mps.control import find_binary
 
-    keep(ranks_on_one_gpu(2, mps=False))
+    alone = ranks_on_one_gpu(2, mps=False)
+    keep(alone)
     found = ranks_on_one_gpu(2, mps=True)
+    if STUCK in json.dumps([alone, found]) and "ACCDP_GPU_PATH" not in os.environ:
+        keep(found)
+        os.environ["ACCDP_GPU_PATH"] = "staged"
+        return two_ranks(keep)
     if refused := refusal(found):
         if find_binary() is None:
             return f"not available: {refused}"
@@ -263,11 +273,14 @@ def beside_nccl(version: str, mps: bool) -> dict:
 def memory(mps: bool) -> dict:
     """Run 2 ranks on memory of several allocators, each kind of torch's in processes of its own."""
     found: dict = {"rows": []}
+    # CuPy looks for NVRTC beside itself, not in a folder of packages that this environment was told of.
+    libraries = [str(lib) for folder in sys.path for lib in Path(folder).glob("nvidia/*/lib")]
+    path = {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), *libraries]))}
     for scenes, setting in ALLOCATORS.items():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             out = Path(folder, "memory.json")
             command = [*ACCDP, "run", *place(2, mps), str(MEMORY), "--scenes", scenes, "--out", str(out)]
-            ended = run(command, 60, **({"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {}))
+            ended = run(command, 60, **({"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else path))
             found["rows"] += kept(out)["rows"]
             if trouble := ended.trouble():
                 found["rows"].append({"scene": scenes, **trouble})
@@ -393,6 +406,7 @@ def main() -> int:
         "nodes": lambda: over_nodes(mps()),
         "more_ranks": lambda: more_ranks(mps(), keep_run),
         "sanitizer": lambda: sanitizer(options=FEW_ELEMENTS),
+        "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
         "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
         "one_connection": lambda: with_connections(1, mps()),
         "connections": lambda: more_connections(mps()),

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in one command, from a checkout, in less than 10 minutes:
-#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json] [--only STEP,...]
+#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json] [--seconds N] [--only STEP,...]
 # Builds with CUDA in .venv-gpu, which sees the machine's own packages (its torch), then runs bench/gpu_check.py.
 # --wheels: install what is missing (mpich, pybind11, ...) from that folder, without any index. What is not there either
 # is told, and the check goes on: nvCOMP it can do without, and what it cannot, the build asks for in a sentence.
 set -euo pipefail
-limit_s=530  # for the build and all steps: of 600 s, less what ending the last step may take
+limit_s=530  # --seconds, for the build and all steps: of 600 s, less what ending the last step may take
 
 only=() wheels="" out="$(dirname "${BASH_SOURCE[0]}")/results/gpu_check.json"
 while [ $# -gt 0 ]; do
   case "$1" in
     --wheels) wheels="$(realpath -e -- "$2")"; shift 2 ;;
     --out) out="$2"; shift 2 ;;
+    --seconds) limit_s="$2"; shift 2 ;;
     --only) only=(--only "$2"); shift 2 ;;
-    *) echo "gpu_check.sh: $1: expected --wheels FOLDER, --out FILE or --only STEP,..." >&2; exit 2 ;;
+    *) echo "gpu_check.sh: $1: expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,..." >&2; exit 2 ;;
   esac
 done
 out="$(realpath -m -- "$out")"

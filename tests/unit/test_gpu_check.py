@@ -74,7 +74,7 @@ def without_gpu(monkeypatch, tmp_path):
     write_program(
         tmp_path / "compute-sanitizer",
         '[ "$1 $2 $3 $4 $5 $6" = "--error-exitcode 99 --report-api-errors no --print-limit 3" ] || exit 1',
-        'shift 6; exec "$@"',
+        '[ "$7 $8" = "--kernel-name kns=accdp" ] || exit 1; shift 8; exec "$@"',
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_check, "RANK", rank)
@@ -207,7 +207,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "_end", gpu_check._end)  # main() sets it
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
     run_ = {"mps": False, "ranks": 2, "rows": [{"what": "bcast", "bytes": 8, "s": 1.0}], "device_path": "unknown"}
-    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_: run_ | {"ranks": ranks, "mps": mps})
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_, **__: run_ | {"ranks": ranks, "mps": mps})
     monkeypatch.setattr(gpu_check, "over_nodes", lambda mps: 1 / 0)
     monkeypatch.setattr(gpu_check, "apart", lambda mps: run_ | {"topology": "0,1"})
     mpi = {"library": "MPICH Version: 5.0.2", "wheels": ["mpich 5.0.2"], "cuda_aware": "no"}
@@ -224,8 +224,8 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps memory codecs apart nodes more_ranks sanitizer nccl one_connection connections"
-    steps += " hosts killed sanitizer_nodes"
+    steps = "mpi nvcomp probe mps memory codecs apart nodes more_ranks sanitizer staged nccl one_connection"
+    steps += " connections hosts killed sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]
@@ -249,6 +249,25 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     with pytest.raises(SystemExit):
         gpu_check.main()
     assert "--only kill: expected of mpi, nvcomp, probe, " in capsys.readouterr().err
+
+
+def test_ranks_that_cannot_wait_for_events_go_by_host_memory(monkeypatch):
+    def run_(ranks, mps):
+        is_stuck = os.environ.get("ACCDP_GPU_PATH") != "staged"
+        said = "expected a driver under which they do, or ACCDP_GPU_PATH=staged"
+        return {"mps": mps, "rows": [], "device_path": "unknown" if is_stuck else "staged"} | (
+            {"failed": said} if is_stuck and not mps else {}
+        )
+
+    monkeypatch.setenv("ACCDP_GPU_PATH", "auto")  # so that it is as before after this test
+    monkeypatch.delenv("ACCDP_GPU_PATH")
+    monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", run_)
+    kept = []
+    assert gpu_check.two_ranks(kept.append) == "works" and os.environ["ACCDP_GPU_PATH"] == "staged"
+    assert [(one["mps"], one["device_path"]) for one in kept] == [
+        *[(False, "unknown"), (True, "unknown")],
+        *[(False, "staged"), (True, "staged")],
+    ]
 
 
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
@@ -372,7 +391,7 @@ def test_the_script_names_a_wrong_option():
         ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "gpu_check.sh: --wheel: expected --wheels FOLDER, --out FILE or --only STEP,...\n"
+    assert done.stderr.endswith("expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,...\n")
 
 
 @pytest.fixture

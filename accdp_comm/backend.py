@@ -93,7 +93,7 @@ def _form(
     members: Sequence[int],
     world: tuple[int, int] | None,
 ) -> Any:
-    if timeout <= timedelta(0):  # as one of many millennia also is, when torch hands it on
+    if timeout < timedelta(milliseconds=1):  # as one of many millennia also is, when torch hands it on
         raise _core.UsageError(
             f"rank {rank} of {size}: timeout: expected from 1 ms to some centuries, got {timeout.total_seconds():g} s"
         )

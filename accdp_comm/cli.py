@@ -51,8 +51,9 @@ def _parser() -> _Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     _open_closed_streams()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = _main(sys.argv[1:] if arguments is None else list(arguments))
+        code = _main(words)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:  # a disk is full, a file cannot be written
+        if words[:1] == ["bench"]:  # its ranks end by what they fail with, so that others hear of it
+            raise
         print(f"accdp: {error}", file=sys.stderr)
         with contextlib.suppress(OSError):  # what could not be written must not fail again at the exit
             sys.stdout.close()

@@ -70,6 +70,9 @@ class CompressedAllreduce:
 
     # A model's copy has parameters of its own, of which nothing is left out yet.
 
+    def __copy__(self) -> "CompressedAllreduce":
+        return self.__deepcopy__({})
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedAllreduce":
         copy = type(self).__new__(type(self))
         copy._begin(self._bound, self._codec, self._feedback, self._channel)

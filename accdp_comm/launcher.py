@@ -92,7 +92,12 @@ def _is_launchers(text: str) -> bool:
     Those of mpiexec and srun are of Unix's own kind; a rank's child that connects to others does so by the network.
     """
     try:
-        with socket.socket(fileno=os.dup(int(text))) as connection:
-            return connection.family == socket.AF_UNIX
+        number = int(text)
+        is_blocking = os.get_blocking(number)
+        connection = socket.socket(fileno=number)
     except (ValueError, OSError, OverflowError):
         return False
+    is_unix = connection.family == socket.AF_UNIX
+    connection.detach()
+    os.set_blocking(number, is_blocking)  # socket.setdefaulttimeout() changes it
+    return is_unix

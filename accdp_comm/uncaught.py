@@ -13,6 +13,7 @@ class _Watch:
     def __init__(self) -> None:
         self.hook: Any = None
         self.error: BaseException | None = None
+        self.is_script = False  # what runs has a file, of which Python knows nothing any more at its end
 
 
 _watch = _Watch()
@@ -22,7 +23,7 @@ def watch() -> None:
     """See from now on which exceptions Python hands to sys.excepthook; the hook that is there keeps its work."""
     if _watch.hook is not None:
         return
-    there = sys.excepthook
+    there, _watch.is_script = sys.excepthook, hasattr(sys.modules.get("__main__"), "__file__")
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         _watch.error = error
@@ -37,8 +38,13 @@ def last() -> BaseException | None:
     sys.last_value alone does not tell: pytest and IPython set it for errors that they catch and go on after, and a
     hook alone is also called by programs that report so what they have caught.
     """
-    if hasattr(sys, "ps1"):  # of a session at the prompt, which goes on after each error
+    if _is_at_prompt():  # which goes on after each error
         return None
     error: BaseException | None = getattr(sys, "last_value", None)
     was_replaced = sys.excepthook is not _watch.hook  # by a hook that may not have called ours
     return error if error is _watch.error or was_replaced else None
+
+
+def _is_at_prompt() -> bool:
+    # A script's code.interact() may leave ps1 behind.
+    return hasattr(sys, "ps1") and (not _watch.is_script or bool(sys.flags.inspect))

@@ -146,7 +146,9 @@ class Guard:
             for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             if orders["stdin"]:
-                os.dup2(borrow(orders["stdin"]), 0)
+                borrowed = borrow(orders["stdin"])
+                os.dup2(borrowed, 0)
+                os.closerange(max(1, borrowed), borrowed + 1)
             elif self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(outputs[b"o"], 1)

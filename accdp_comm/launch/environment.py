@@ -60,8 +60,9 @@ def rank_environment(
     }
     # A user who named a meeting place knows why. That of a job around this one is its own.
     theirs = (inherited.get("MASTER_ADDR"), inherited.get("MASTER_PORT"))
-    of_torchrun = [name for name in inherited if name.startswith("TORCHELASTIC_")]
-    if of_torchrun or not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
+    is_inside = "TORCHELASTIC_RUN_ID" in inherited
+    of_torchrun = [name for name in inherited if name.startswith("TORCHELASTIC_")] if is_inside else []
+    if is_inside or not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
         variables |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
         variables[_MASTER_VARIABLE] = "{}:{}".format(*master)
         # Under torchrun they say that a store is there already, at torchrun's own address: here rank 0 opens one.

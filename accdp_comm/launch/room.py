@@ -18,16 +18,13 @@ _MEMORY_MIB = 7
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of one thing all ranks of this node may take together, and how much one of them takes at least.
-
-    Of the launcher: that all ranks of the job take, wherever they are.
-    """
+    """How much of one thing there is, and how much one rank of this node takes at least, and one elsewhere."""
 
     name: str
     total: int
     of_one: int
     advice: str
-    is_launchers: bool = False
+    of_another: int = 0
 
 
 def limits() -> list[Limit]:
@@ -38,7 +35,7 @@ def limits() -> list[Limit]:
         for processes in _process_limits()
     ]
     if files != resource.RLIM_INFINITY:
-        found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more", True))
+        found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more", 1))
     if available := _available_mib():
         found.append(Limit("MiB of memory", available, _MEMORY_MIB, "start fewer"))
     return found
@@ -56,14 +53,15 @@ def check_room(ranks: int, here: int, found: Sequence[Limit]) -> None:
     """
 
     def taken(limit: Limit) -> int:
-        return limit.of_one * (ranks if limit.is_launchers else here)
+        return limit.of_one * here + limit.of_another * (ranks - here)
 
     scarcest = max(found, key=lambda limit: taken(limit) / max(1, limit.total), default=None)
     if scarcest is not None and taken(scarcest) > scarcest.total:
-        whose = "the job" if scarcest.is_launchers else "this node"
+        who = f"{ranks if scarcest.of_another else here} ranks"
+        who += f", {here} of them here," if scarcest.of_another and here < ranks else ""
         raise _core.UsageError(
-            f"{taken(scarcest) // scarcest.of_one} ranks take {taken(scarcest)} {scarcest.name} before their program "
-            f"begins, and there are {scarcest.total} for all ranks of {whose}: {scarcest.advice}"
+            f"{who} take {taken(scarcest)} {scarcest.name} before their program begins, and there are "
+            f"{scarcest.total} for all ranks of {'the job' if scarcest.of_another else 'this node'}: {scarcest.advice}"
         )
 
 

@@ -3,6 +3,7 @@ end on the way."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -25,11 +26,12 @@ class Lender:
 
     def lend(self) -> None:
         """Answer who has connected."""
-        connection, _ = self._socket.accept()
-        with connection:
-            _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if user == os.getuid():
-                socket.send_fds(connection, [b"0"], [0])
+        with contextlib.suppress(OSError):  # it has gone again
+            connection, _ = self._socket.accept()
+            with connection:
+                _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if user == os.getuid():
+                    socket.send_fds(connection, [b"0"], [0])
 
     def close(self) -> None:
         self._socket.close()

@@ -13,6 +13,8 @@
 namespace accdp::torch_backend {
 namespace {
 
+thread_local int t_callbacks = 0;  // of works' futures, that this thread is in
+
 template <class Failure>
 std::exception_ptr torch_error(const char* text) {
   return std::make_exception_ptr(Failure({__func__, __FILE__, std::uint32_t(__LINE__)}, text));
@@ -67,10 +69,12 @@ Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs
       outputs_(std::move(outputs)),
       sequence_(sequence) {}
 
+/// Callbacks may wait for each other's works, and for their own.
+bool Work::is_over() const { return completed_ || (ended_ && t_callbacks > 0); }
+
 bool Work::is_done() const {
-  if (calls_back_.is_this_thread()) return true;
   std::lock_guard lock(mutex_);
-  return completed_;
+  return is_over();
 }
 
 bool Work::has_future() const {
@@ -109,16 +113,15 @@ void Work::throw_if_failed() const {
 
 bool Work::wait_done(std::chrono::milliseconds timeout) {
   check_process();
-  if (calls_back_.is_this_thread()) return true;
   const Deadline end(std::chrono::duration<double>(timeout).count());
   std::unique_lock lock(mutex_);
-  while (!completed_) {
-    cv_.wait_for(lock, kLongestSleep, [&] { return completed_; });
-    if (completed_) break;
+  while (!is_over()) {
+    cv_.wait_for(lock, kLongestSleep, [&] { return is_over(); });
+    if (is_over()) break;
     lock.unlock();
     check_interrupt();
     lock.lock();
-    if (timeout != kNoTimeout && end.passed() && !completed_) return false;
+    if (timeout != kNoTimeout && end.passed() && !is_over()) return false;
   }
   return true;
 }
@@ -166,9 +169,10 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
       type, on_device ? std::vector<c10::Device>{on_device->device()} : std::vector<c10::Device>());
   std::unique_lock lock(mutex_);
   if (future_) return future_;
-  if (ended_without_future_) {  // nobody sees it without its value
+  if (ended_) {  // nobody sees it without its value
+    const std::exception_ptr error = exception_;
     lock.unlock();
-    settle(*future, exception_);
+    settle(*future, error);
     lock.lock();
     if (future_) return future_;  // another thread's
   }
@@ -205,8 +209,11 @@ bool Work::end(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     failure_ = failure;
     exception_ = error;
-    if (future_) return true;
-    ended_without_future_ = true;
+    ended_ = true;
+    if (future_) {
+      cv_.notify_all();
+      return true;
+    }
   }
   finish(error);
   return true;
@@ -216,11 +223,14 @@ void Work::settle_future() {
   std::exception_ptr error;
   {
     std::lock_guard lock(mutex_);
-    if (ended_without_future_) return;
+    if (completed_) return;
     error = exception_;
   }
-  const auto finishing = c10::make_scope_exit([&] { finish(error); });
-  const ThreadMark::Here here(calls_back_);
+  ++t_callbacks;
+  const auto finishing = c10::make_scope_exit([&] {
+    --t_callbacks;
+    finish(error);
+  });
   settle(*future_, error);
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "base/birthplace.hpp"
-#include "base/thread_mark.hpp"
 #include "coll/post_office.hpp"
 #include "torch/device_call.hpp"
 #include "torch/tensors.hpp"
@@ -64,7 +63,7 @@ class Work : public c10d::Work {
   void complete(std::exception_ptr error = nullptr);
   bool end(std::exception_ptr error);
   void settle_future();
-  bool is_done() const;     ///< to callbacks of its future it is
+  bool is_done() const;     ///< to threads in callbacks of futures it is when its operation is over
   bool has_future() const;  ///< that somebody asked for
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
@@ -84,10 +83,12 @@ class Work : public c10d::Work {
   const Birthplace birthplace_;
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
-  bool ended_without_future_ = false;  ///< who asks for one gets it with its value
-  std::exception_ptr failure_;         ///< of which exception_ is the translation
+  bool ended_ = false;          ///< its operation is over, how is known, and who asks for a future gets its value
+  std::exception_ptr failure_;  ///< of which exception_ is the translation
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  ThreadMark calls_back_;
+
+ private:
+  bool is_over() const;  ///< under the lock
 };
 
 /// A send or a receive.

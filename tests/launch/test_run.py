@@ -350,7 +350,7 @@ def test_a_program_that_cannot_start_is_said():
 IMPATIENT = """
 import sys
 from accdp_comm import cli
-from accdp_comm.launch.standard_input import is_for_others
+from accdp_comm.launch import job
 job._PATIENCE_S = 0.2
 sys.exit(cli.main(["run", "--launcher", "srun", "-n", "3", "true"]))
 """

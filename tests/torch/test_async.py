@@ -14,6 +14,7 @@ from jobs import SOON_S
 from torch.distributed import _functional_collectives as functional_collectives
 from torch.profiler import ProfilerActivity, profile
 
+SECONDS_10 = datetime.timedelta(seconds=10)
 MILLISECONDS_50 = datetime.timedelta(milliseconds=50)
 
 
@@ -299,6 +300,26 @@ def test_a_callback_may_wait_for_another_operation(rank, size):
     exchange = dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.zeros(1), 1 - rank)
     assert exchange[1].get_future().then(echo).wait().item() == 1.0
     exchange[0].wait()
+
+
+@pytest.mark.on_ranks(2)
+def test_callbacks_may_wait_for_each_other_s_operations(rank, size):
+    """Even so that each waits for the other's: both are over, though not both callbacks."""
+    tensors = [torch.ones(3), torch.ones(5)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    counted = []
+
+    def wait_for_all(future: torch.futures.Future) -> None:
+        for work in works:
+            work.wait(SECONDS_10)
+            assert work.is_completed() and work.is_success()
+        counted.append(sum(tensor.sum().item() for tensor in tensors))
+
+    for work in works:
+        work.get_future().then(wait_for_all)
+    for work in works:
+        work.wait()
+    assert counted == [16.0, 16.0]
 
 
 def turns_of_other_threads() -> int:

@@ -127,16 +127,17 @@ def test_complex_parameters(rank, size, bound):
 
 
 @pytest.mark.on_ranks(2)
-@pytest.mark.parametrize("way", ["copy", "pickle"])
+@pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle"])
 def test_models_with_the_hook_can_be_copied(rank, size, way):
     """As averages of weights do, and launchers that hand models on."""
-    copied = copy.deepcopy if way == "copy" else lambda model: pickle.loads(pickle.dumps(model))
+    copied = {"pickle": lambda one: pickle.loads(pickle.dumps(one))}.get(way, copy.deepcopy)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
     hook = compressed_allreduce(relative(0.1))
     model.register_comm_hook(None, hook)
     model(torch.full((1, 3), rank + 1.0)).backward()
     other = copied(model)
-    other_hook = copied(hook)
+    other_hook = copy.copy(hook) if way == "copy" else copied(hook)
+    assert (other_hook._channel is hook._channel) == (way != "pickle")
     assert other_hook.state_dict(model.module) == {}
     other.zero_grad()
     other(torch.full((1, 3), rank + 1.0)).backward()

@@ -140,6 +140,9 @@ def test_a_job_within_a_job_has_a_meeting_place_of_its_own():
     assert (inner["MASTER_ADDR"], inner["MASTER_PORT"]) == ("h", "7")
     users = environment.rank_environment(0, 2, place, ("h", 7), inherited | {"MASTER_PORT": "9"})
     assert "MASTER_PORT" not in users
+    torchruns = {"MASTER_ADDR": "h", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "0"}
+    inner = environment.rank_environment(0, 2, place, ("h", 7), torchruns)
+    assert inner["MASTER_PORT"] == "7" and inner["TORCHELASTIC_RUN_ID"] is inner["TORCHELASTIC_RESTART_COUNT"] is None
 
 
 def test_a_client_of_mps_is_told_its_share():

@@ -24,10 +24,11 @@ def test_the_scarcest_thing_is_named():
 
 
 def test_ranks_elsewhere_take_what_the_launcher_has_alone():
-    launchers = Limit("open files of the launcher", 400, 4, "raise it", is_launchers=True)
-    check_room(100, 0, [*LIMITS, launchers])
-    with pytest.raises(_core.UsageError, match="^101 ranks take 404 open files .* are 400 for all ranks of the job"):
-        check_room(101, 0, [*LIMITS, launchers])
+    launchers = Limit("open files of the launcher", 400, 4, "raise it", of_another=1)
+    check_room(400, 0, [*LIMITS, launchers])
+    check_room(370, 10, [*LIMITS, launchers])
+    with pytest.raises(_core.UsageError, match="^371 ranks, 10 of them here, take 401 open files .* of the job: raise"):
+        check_room(371, 10, [*LIMITS, launchers])
     with pytest.raises(_core.UsageError, match="^60 ranks take 420 MiB .* are 350 for all ranks of this node"):
         check_room(100, 60, [*LIMITS, launchers])
 

@@ -42,6 +42,7 @@ ENDS = {
         "None",
     ),
     "by another exception than a test's": (CAUGHT, "raise ValueError(7)", "ValueError(7)"),
+    "after a prompt of its own": ("", "sys.ps1 = '>>> '\nraise ValueError(7)", "ValueError(7)"),
     "in a thread": (
         "",
         "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()",
@@ -51,10 +52,11 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_how_a_process_ends_is_known(how):
+def test_how_a_process_ends_is_known(how, tmp_path):
     before, after, expected = ENDS[how]
-    script = WATCHING.format(before=before, after=after)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    script = tmp_path / "script.py"
+    script.write_text(WATCHING.format(before=before, after=after))
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert f"ended by {expected}" in ended.stdout, ended.stderr
     assert "reported" not in after + before or "reported 7" in ended.stdout
 

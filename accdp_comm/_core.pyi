@@ -188,6 +188,9 @@ class Group:
     def is_busy(self) -> bool: ...
     @property
     def is_inherited(self) -> bool: ...
+    def check_caller(self) -> None:
+        """Raises UsageError where this thread cannot wait for one."""
+
     @property
     def why_no_single_copy(self) -> str: ...
     @property

@@ -122,7 +122,7 @@ class CommunicatorChannel:
             del keep
             return report
 
-        return _FuturePending(self._communicator._run(run, later=async_op), self)
+        return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         how = getattr(_core.ReduceOp, op)
@@ -149,7 +149,7 @@ class CommunicatorChannel:
             del keep
             return report
 
-        return _FuturePending(self._communicator._run(run, later=async_op), self)
+        return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
     def _view(self, buffers: list[tuple[Buffer, bool, bool]], later: bool = False) -> HostView:
         is_far = any(x.device is not None for x, _, _ in buffers)
@@ -160,16 +160,18 @@ class CommunicatorChannel:
 
 
 class _FuturePending:
-    def __init__(self, future: Future[Report], channel: Channel):
-        self._future, self._channel = future, channel
+    def __init__(self, future: Future[Report], communicator: Communicator):
+        self._future, self._communicator = future, communicator
 
     def is_completed(self) -> bool:
         return self._future.done()
 
     def wait(self, timeout_s: float | None) -> Report:
+        if not self._future.done():
+            self._communicator._core.check_caller()
         # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
         if not (self._future.done() or wait([self._future], timeout_s).done):
-            raise _still_under_way(self._channel, timeout_s)
+            raise _still_under_way(self._communicator, timeout_s)
         return self._future.result()
 
 
@@ -266,7 +268,7 @@ class _Streams:
             theirs.wait_stream(self._torch.cuda.current_stream(theirs.device))
 
 
-def _still_under_way(channel: Channel, timeout_s: float | None) -> _core.PeerTimeout:
+def _still_under_way(channel: Channel | Communicator, timeout_s: float | None) -> _core.PeerTimeout:
     return _core.PeerTimeout(
         f"rank {channel.rank} of {channel.size}: the operation has not ended within {timeout_s:g} s (timeout_s); "
         "still under way"

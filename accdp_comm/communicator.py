@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from .buffers import Buffer, new_like
 from .exchange import Exchange
 from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
+from .worker import Worker
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Communicator(Messages):
         self._rank = self._core.rank
         self._exchange = exchange  # parts take their notices from it
         self._is_measured = False
-        self._worker: ThreadPoolExecutor | None = None
+        self._worker: Worker | None = None
         self._last: Future[Any] | None = None  # the last operation given to the worker
         self._args = Arguments(self._core.rank, self._core.size, device=True)
         self._device_path: _core.DevicePath | None = None
@@ -84,8 +85,12 @@ class Communicator(Messages):
     def _run(self, operation: Callable[[_core.Group], T], *, later: bool) -> Future[T]:
         """Run an operation now, or after those before it on a thread."""
         if later:
-            self._worker = self._worker or ThreadPoolExecutor(1, "accdp-communicator")
-            self._last = self._worker.submit(operation, self._core)
+            group = self._core
+            group.check_caller()  # what it waits for might never come
+            if self._worker is None:
+                self._worker = Worker("accdp-communicator")
+                mpi_world.work_until_exit(self._worker)
+            self._last = self._worker.submit(lambda: operation(group))
             return self._last
         done: Future[T] = Future()
         done.set_result(operation(self._group))
@@ -427,6 +432,8 @@ class Communicator(Messages):
             group.settle()
         finally:
             group.close()
+            if self._worker is not None:
+                self._worker.close()
 
     def __enter__(self) -> Communicator:
         return self

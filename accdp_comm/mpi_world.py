@@ -22,6 +22,7 @@ from . import _core, addresses, last_words, pmi1, pmi_relay, siblings, uncaught
 from .cards import Card
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
+from .worker import Worker
 
 _FINALIZE_SECONDS = 5.0
 # That ranks which have caught the failure of a group wait for others under mpiexec, which ends all when one leaves: the
@@ -53,6 +54,7 @@ _world = _World()
 # Groups that may still be open when the interpreter ends; closed before MPI is.
 _groups: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _closers: list[Any] = []
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def load() -> ModuleType:
@@ -340,6 +342,11 @@ def keep_until_exit(group: _core.Group) -> None:
     _groups.add(group)
 
 
+def work_until_exit(worker: Worker) -> None:
+    """Let what it was given be done when the interpreter ends, unless that is by an exception."""
+    _workers.add(worker)
+
+
 def before_exit(closer: Any) -> None:
     """Call ``closer()`` at interpreter exit, before groups are closed and MPI is finalised."""
     if closer not in _closers:
@@ -349,6 +356,8 @@ def before_exit(closer: Any) -> None:
 @atexit.register
 def _leave() -> None:
     error = uncaught.last()
+    for worker in list(_workers):
+        _attempt(lambda worker=worker: worker.close(wait=error is None))
     for closer in _closers:
         _attempt(closer)
     for group in list(_groups):
@@ -418,6 +427,7 @@ def _abort_mpi4py() -> None:
 # A forked child must not close what belongs to its parent when it exits.
 os.register_at_fork(after_in_child=_groups.clear)
 os.register_at_fork(after_in_child=_closers.clear)
+os.register_at_fork(after_in_child=_workers.clear)
 
 
 def _attempt(step: Any) -> None:

@@ -48,6 +48,11 @@ class WeightSync:
         channel = channel_of(self._group)
         Arguments(channel.rank, channel.size).rank_of("root", self._root)
         is_root = channel.rank == self._root
+        args = Arguments(channel.rank, channel.size, device=True)
+        for name, tensor in zip(*flatten("tensor", self._tensors), strict=True):
+            args.buffer(
+                name, tensor, writable=not is_root
+            )  # what is refused is so before others are asked for anything
         if is_root and not self._is_laid_out_as_before():
             self._previous = None
         held = self._previous if is_root else self._tensors

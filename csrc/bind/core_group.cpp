@@ -141,6 +141,9 @@ void bind_group(py::module_& m) {
       .def_property("timeout_s", &Group::timeout_s, &Group::set_timeout_s)
       .def_property_readonly("is_busy", &Group::is_busy)
       .def_property_readonly("is_inherited", &Group::is_inherited)
+      .def(
+          "check_caller", [](const Group& group) { group.check_caller("an asynchronous operation"); },
+          "Raises UsageError where this thread cannot wait for one.")
       .def_property("deterministic", &Group::deterministic, &Group::set_deterministic)
       .def_property_readonly("nodes",
                              [](const Group& g) {

@@ -387,7 +387,7 @@ class OverNodes {
   /// Contributions and sums get their shares of the bounds of the result; `variances`, of all ranks together, tensor by
   /// tensor. Never 0, or what is constant on some ranks would be another kind of data than what was sampled.
   void set_bounds(std::span<const double> variances) {
-    constexpr double kLeast = 1e-300, kMost = 1e300;
+    constexpr double kLeast = 1e-306, kMost = 1e300;  // so that a share of it, and what divides by that, is a number
     if (!is_lossy(options_.bound)) return;
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       const double unit = options_.bound.is_relative ? std::sqrt(variances[i]) / divisor_ : 1;

@@ -151,11 +151,14 @@ void Group::fail(const std::exception& error, const std::string& what) {
   fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + what + ": " + error.what());
 }
 
+void Group::check_caller(const char* what) const {
+  if (inside_.is_this_thread()) usage(std::string(what) + " in a signal handler, in the middle of another operation");
+  fabric_.check_process();  // locks may belong to a thread that was not forked along
+}
+
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
-  if (inside_.is_this_thread())
-    usage(std::string(name_of(kind)) + " in a signal handler, in the middle of another operation");
-  fabric_.check_process();  // the lock may belong to a thread that was not forked along
+  check_caller(name_of(kind));
   std::lock_guard lock(collective_mutex_);
   check_open();
   const ThreadMark::Here here(inside_);

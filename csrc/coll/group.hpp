@@ -116,6 +116,8 @@ class Group {
   bool is_busy() const { return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock(); }
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
+  /// Throws where this thread cannot wait for an operation: there, or in a signal handler in the middle of one.
+  void check_caller(const char* what) const;
   /// Fails the group on every rank that can be reached; wakes all waiters.
   void abort(const std::string& reason);
   /// Leaves in order. Ranks that still need this one are told so. Calls after it are UsageErrors.

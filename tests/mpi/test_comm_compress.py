@@ -1,5 +1,7 @@
 """bcast_compressed over a Communicator: on one node, and through MPI between nodes that are declared."""
 
+import threading
+import time
 import types
 
 import numpy as np
@@ -335,6 +337,19 @@ def test_async(world):
         assert work.wait(5.0) == result  # as often as one likes
     later = bcast_compressed(xs[0], world.size - 1, group=world, async_op=True)
     assert later.wait(30).logical_bytes == xs[0].nbytes and later.is_completed()
+
+
+def test_a_closed_communicator_has_no_thread(comm):
+    before = threading.active_count()
+    closed = []
+    for _ in range(3):
+        with Communicator(comm, timeout_s=60) as world:
+            bcast_compressed(np.ones(3000), group=world, async_op=True).wait()
+        closed.append(world)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
 
 
 def test_async_tensors_may_be_forgotten(world):

@@ -18,6 +18,7 @@ from compress_world import blank, counts_of, equal_everywhere, on_the_wire, some
 from accdp_comm import (
     Communicator,
     MismatchError,
+    UsageError,
     WeightSync,
     bcast_compressed,
     settings,
@@ -283,3 +284,19 @@ def test_weight_sync_of_tensors_that_are_others_now(wide, what):
     full = sync_of(1)
     small = sync_of(2)
     assert sync.version == 3 and (wide.size == 1 or what == "of one element" or small < 0.5 * full)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_weight_sync_of_what_is_no_tensor_leaves_nobody_behind(wide):
+    """All ranks refuse it before they ask each other anything, and the group goes on."""
+    tensors = {"w": np.full(3000, wide.rank, np.float32), "b": np.zeros(10, np.float32)}
+    sync = WeightSync(tensors, group=wide)
+    sync.sync()
+    sync.sync()
+    right, tensors["w"] = tensors["w"], None
+    with pytest.raises(UsageError, match=rf"rank {wide.rank} of {wide.size}: tensor\['w'\] is a NoneType"):
+        sync.sync()
+    wide.barrier()
+    tensors["w"] = right + 1 if wide.rank == 0 else right
+    sync.sync()
+    assert (tensors["w"] == 1).all() and sync.version == 3

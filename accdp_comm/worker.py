@@ -1,0 +1,51 @@
+"""The thread that runs a Communicator's asynchronous operations, one after the other."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Task = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class Worker:
+    """Runs calls in their order on a thread of its own, which ends when this does, or is closed, and all are done.
+
+    A daemon: of other threads Python waits for the end before anything else, however the process ends, and what runs
+    here may wait for ranks that wait to hear of this one.
+    """
+
+    def __init__(self, name: str):
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_loop, args=(self._tasks,), name=name, daemon=True)
+        self._thread.start()
+        self._dropped = weakref.finalize(self, self._tasks.put, None)
+        self._dropped.atexit = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run it after those before."""
+        future: Future[T] = Future()
+        self._tasks.put((call, future))
+        return future
+
+    def close(self, wait: bool = False) -> None:
+        """Take no more; with ``wait`` return when all is done."""
+        if self._dropped.detach():  # called at the process's end it would do nothing
+            self._tasks.put(None)
+        if wait:
+            self._thread.join()
+
+
+def _loop(tasks: queue.SimpleQueue[_Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        call, future = task
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del task, call, future  # what they hold is the caller's to drop

@@ -1,0 +1,89 @@
+"""Ranks that end, are interrupted or fork while an asynchronous operation of theirs waits for others."""
+
+import sys
+
+import jobs
+
+SCRIPT = """
+import os, signal, sys, time
+import numpy as np
+import accdp_comm
+
+world = accdp_comm.Communicator(timeout_s=30)
+data, what = np.zeros(100_000), sys.argv[1]
+
+def begin():
+    return accdp_comm.bcast_compressed(data, 1, group=world, async_op=True)
+
+def tell(call):
+    try:
+        print("done", call().logical_bytes)
+    except accdp_comm.Error as error:
+        print(type(error).__name__, error)
+
+if what == "raises":
+    if world.rank == 0:
+        work = begin()
+        time.sleep(0.2)
+        raise ValueError("at work")
+    tell(lambda: world.recv(np.zeros(4), 0))
+elif what == "ends":
+    if world.rank == 0:
+        work = begin()
+        sys.exit()  # what was begun is done first
+    time.sleep(0.5)
+    tell(lambda: accdp_comm.bcast_compressed(data, 1, group=world))
+elif what == "forks":
+    if world.rank == 0:
+        work = begin()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            tell(work.wait)
+            tell(lambda: begin().wait())
+            sys.stdout.flush()
+            os._exit(0)
+        print("child's status", os.waitpid(child, 0)[1])
+        world.send(np.zeros(1), 1)
+        tell(work.wait)
+    else:
+        world.recv(np.zeros(1), 0)
+        accdp_comm.bcast_compressed(data, 1, group=world)
+    world.barrier()
+elif what == "interrupted":
+    if world.rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: tell(lambda: begin().wait()))
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        time.sleep(1)
+    world.barrier()
+    print("goes on")
+"""
+
+
+def play(what: str) -> jobs.Result:
+    return jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", SCRIPT, what], timeout=40)
+
+
+def test_others_hear_of_an_exception_at_once():
+    result = play("raises")
+    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert "aborted the group: rank 0 ended by ValueError('at work')" in result.stdout, str(result)
+
+
+def test_what_was_begun_is_done_before_the_end():
+    result = play("ends")
+    assert result.returncode == 0 and result.stdout.count("done 800000") == 1, str(result)
+
+
+def test_a_forked_child_is_refused():
+    result = play("forks")
+    assert result.returncode == 0 and "child's status 0" in result.stdout, str(result)
+    assert result.stdout.count("UsageError") == 2 and result.stdout.count("which was forked from it") == 2, str(result)
+    assert "done 800000" in result.stdout, str(result)
+
+
+def test_a_signal_handler_in_the_middle_of_an_operation_is_refused():
+    result = play("interrupted")
+    assert result.returncode == 0 and result.stdout.count("goes on") == 2, str(result)
+    assert "UsageError rank 0 of 2: an asynchronous operation in a signal handler" in result.stdout, str(result)

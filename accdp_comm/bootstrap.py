@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from . import _core, mpi_world, nvcomp, steps
+from . import _core, mpi_world, nvcomp, steps, uncaught
 from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
@@ -33,6 +33,7 @@ def form_group(
 
     Collective among the members, and nobody else takes part.
     """
+    uncaught.watch()  # who ends by an exception leaves the group so
     limit = exchange.timeout_s if timeout_s is None else timeout_s
     mine = world or (exchange.rank, exchange.size)
     if exchange.size == 1:

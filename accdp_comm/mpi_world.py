@@ -337,7 +337,6 @@ def _unlink_segments_of_mpich() -> None:
 
 def keep_until_exit(group: _core.Group) -> None:
     """Close this group at interpreter exit, before MPI, if it is then still open."""
-    uncaught.watch()
     _world.group_pid = os.getpid()
     _groups.add(group)
 

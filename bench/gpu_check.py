@@ -274,8 +274,9 @@ def memory(mps: bool) -> dict:
     """Run 2 ranks on memory of several allocators, each kind of torch's in processes of its own."""
     found: dict = {"rows": []}
     # CuPy looks for NVRTC beside itself, not in a folder of packages that this environment was told of.
+    there = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
     libraries = [str(lib) for folder in sys.path for lib in Path(folder).glob("nvidia/*/lib")]
-    path = {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), *libraries]))}
+    path = {"LD_LIBRARY_PATH": os.pathsep.join([*there, *libraries])} if libraries else {}
     for scenes, setting in ALLOCATORS.items():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             out = Path(folder, "memory.json")

@@ -75,24 +75,37 @@ TESTS = """
 import time
 from pathlib import Path
 import numpy as np
-import accdp_comm
-
-world = accdp_comm.Communicator()
+{begin}
 
 def test_of_all():
-    assert world.allreduce(np.ones(1))[0] == world.size
+    assert {sum_of_ones} == size
 
 def test_that_fails_on_the_last_rank():
-    assert world.rank != world.size - 1
+    assert rank != size - 1
     time.sleep(2)
-    Path(__file__).with_name(f"finished {world.rank}").touch()
+    Path(__file__).with_name(f"finished {{rank}}").touch()
 """
 
 
-def test_a_test_that_fails_on_one_rank_ends_no_other(tmp_path):
+GROUPS = {
+    "communicator": (
+        "import accdp_comm\nworld = accdp_comm.Communicator()\nrank, size = world.rank, world.size",
+        "world.allreduce(np.ones(1))[0]",
+    ),
+    "torch": (
+        "import torch, torch.distributed as dist, torch.distributed.nn\ndist.init_process_group('accdp')\n"
+        "rank, size = dist.get_rank(), dist.get_world_size()",
+        "dist.nn.functional.all_reduce(torch.ones(1)).item()",
+    ),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_test_that_fails_on_one_rank_ends_no_other(tmp_path, group):
     """Pytest catches it, and the rank's process ends by sys.exit(1), not by the exception."""
     tests = tmp_path / "test_theirs.py"
-    tests.write_text(TESTS)
+    begin, sum_of_ones = GROUPS[group]
+    tests.write_text(TESTS.format(begin=begin, sum_of_ones=sum_of_ones))
     pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tests)]
     result = jobs.run([*jobs.mpiexec_command(3), *pytest_command], timeout=60)
     assert result.returncode == 1 and result.stdout.count("1 failed, 1 passed") == 1, str(result)

@@ -1,5 +1,6 @@
 """bench/gpu_memory.py on host memory: which scenes are played, what is said of the others, and what is kept."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_what_fails_is_told_and_the_other_scenes_go_on(on_host, monkeypatch):
     assert lines[2].startswith("memory of CuPy pool: skipped: CuPy is not there: ")
 
 
-def test_torch_is_told_which_allocator(monkeypatch):
+def test_torch_is_told_which_allocator_and_cupy_where_libraries_are(monkeypatch, tmp_path):
     told = []
 
     def run(command, limit_s, **environment):
@@ -81,11 +82,14 @@ def test_torch_is_told_which_allocator(monkeypatch):
         return gpu_check.Ended(None, "no time left")
 
     monkeypatch.setattr(gpu_check, "run", run)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("LD_LIBRARY_PATH", "before")
+    (tmp_path / "nvidia" / "cu13" / "lib").mkdir(parents=True)
     rows = gpu_check.memory(mps=True)["rows"]
     assert told == [
         ("expandable segments", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
         ("cudaMallocAsync", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
-        ("MemPool,CuPy pool,CuPy stream", {}),
+        ("MemPool,CuPy pool,CuPy stream", {"LD_LIBRARY_PATH": f"before{os.pathsep}{tmp_path}/nvidia/cu13/lib"}),
     ]
     assert {name for scenes, _ in told for name in scenes.split(",")} == set(gpu_memory.SCENES)
     assert [row["not_done"] for row in rows] == ["no time left"] * 3

@@ -41,8 +41,15 @@ def last() -> BaseException | None:
     if _is_at_prompt():  # which goes on after each error
         return None
     error: BaseException | None = getattr(sys, "last_value", None)
-    was_replaced = sys.excepthook is not _watch.hook  # by a hook that may not have called ours
-    return error if error is _watch.error or was_replaced else None
+    was_replaced = sys.excepthook is not _watch.hook  # by a hook that may, as torch's, or may not have called ours
+    is_last = error is _watch.error or (was_replaced and error is not None and _left_the_script(error))
+    return error if is_last else None
+
+
+def _left_the_script(error: BaseException) -> bool:
+    """Whether an exception came out of what Python runs, instead of out of a call by what sets sys.last_value."""
+    begin = error.__traceback__
+    return begin is not None and begin.tb_frame.f_globals.get("__name__") in ("__main__", "runpy")
 
 
 def _is_at_prompt() -> bool:

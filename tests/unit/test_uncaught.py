@@ -32,6 +32,16 @@ ENDS = {
         "sys.excepthook = lambda kind, error, traceback: print('reported', error)\nraise ValueError(7)",
         "ValueError(7)",
     ),
+    "after an error of a test, with a hook from after": (
+        "",
+        "sys.excepthook = lambda *all: None\nimport helper",
+        "None",
+    ),
+    "by an exception, with a hook that calls ours": (
+        "",
+        "ours = sys.excepthook\nsys.excepthook = lambda *all: ours(*all)\nraise ValueError(7)",
+        "ValueError(7)",
+    ),
     "by Ctrl-C": ("", "raise KeyboardInterrupt", "KeyboardInterrupt()"),
     "by sys.exit": ("", "sys.exit(3)", "None"),
     "after an error of a test": ("", CAUGHT, "None"),
@@ -55,6 +65,7 @@ ENDS = {
 def test_how_a_process_ends_is_known(how, tmp_path):
     before, after, expected = ENDS[how]
     script = tmp_path / "script.py"
+    (tmp_path / "helper.py").write_text(f"import sys\n{CAUGHT}")
     script.write_text(WATCHING.format(before=before, after=after))
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert f"ended by {expected}" in ended.stdout, ended.stderr

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from accdp_comm.bench import bandwidth, omb, options, record
+from accdp_comm.bench import bandwidth, omb, options, record, world
 from accdp_comm.bench.operations import OPERATIONS, shares
 from accdp_comm.bench.statistics import Times
 
@@ -273,13 +273,17 @@ def test_ombs_options():
     ],
 )
 def test_mistakes_are_one_line(words, said, capsys, monkeypatch):
-    for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"):
+    for name in (*world._RANKS, *world._SIZES):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SystemExit) as leaving:
         parse(*words)
     text = capsys.readouterr().err
     assert leaving.value.code == 2 and text.count("\n") == 1 and said in text
-    monkeypatch.setenv("PMI_RANK", "1")  # under a launcher, one rank says it
+    monkeypatch.setenv("PMI_RANK", "1")  # somebody left it there
+    with pytest.raises(SystemExit) as leaving:
+        parse(*words)
+    assert leaving.value.code == 2 and capsys.readouterr().err == text
+    monkeypatch.setenv("PMI_SIZE", "2")  # under a launcher, one rank says it
     with pytest.raises(SystemExit) as leaving:
         parse(*words)
     assert leaving.value.code == 0 and capsys.readouterr().err == ""

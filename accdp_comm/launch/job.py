@@ -95,7 +95,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._is_started = False
+        self._is_started = self._is_interrupted = False
         self._first_call: float | None = None
         self._began = time.monotonic()
         self._next_word = self._began + _PATIENCE_S
@@ -128,7 +128,8 @@ class Job:
             if self._lender:
                 self._lender.close()
             signal.set_wakeup_fd(old_fd)
-            for number, handler in before.items():
+            # Who has pressed Ctrl-C more often than needed is not to see it end what says how the job did.
+            for number, handler in () if self._is_interrupted else before.items():
                 signal.signal(number, handler)
             for end in (self._wakeup, self._wakeup_write):
                 os.close(end)
@@ -265,6 +266,7 @@ class Job:
                 # Asked again, the user has waited enough; the order of ending stays.
                 grace = self._grace_s if self._stop is None else 0.0
                 self.output.hurry()
+                self._is_interrupted = True
                 self.end(f"ended by {signal.Signals(number).name}", 128 + number, grace)
             elif number in _PASSED_ON:
                 for rank in self._ranks.values():

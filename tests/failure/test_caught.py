@@ -106,7 +106,8 @@ def test_a_test_that_fails_on_one_rank_ends_no_other(tmp_path, group):
     tests = tmp_path / "test_theirs.py"
     begin, sum_of_ones = GROUPS[group]
     tests.write_text(TESTS.format(begin=begin, sum_of_ones=sum_of_ones))
-    pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tests)]
+    plain = ["--color=no", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]  # Open MPI gives ranks a terminal
+    pytest_command = [sys.executable, "-m", "pytest", *plain, str(tests)]
     result = jobs.run([*jobs.mpiexec_command(3), *pytest_command], timeout=60)
     assert result.returncode == 1 and result.stdout.count("1 failed, 1 passed") == 1, str(result)
     assert {path.name for path in tmp_path.glob("finished *")} == {"finished 0", "finished 1"}, str(result)

@@ -148,7 +148,8 @@ class Guard:
             if orders["stdin"]:
                 borrowed = borrow(orders["stdin"])
                 os.dup2(borrowed, 0)
-                os.closerange(max(1, borrowed), borrowed + 1)
+                if borrowed:
+                    os.close(borrowed)
             elif self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(outputs[b"o"], 1)

@@ -391,7 +391,8 @@ def test_the_script_names_a_wrong_option():
         ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.endswith("expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,...\n")
+    expected = "expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,..."
+    assert done.stderr == f"gpu_check.sh: --wheel: {expected}\n"
 
 
 @pytest.fixture

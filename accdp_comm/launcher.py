@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from dataclasses import dataclass
 
 from . import _core
@@ -86,10 +87,17 @@ def _number(variable: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process (0: of another namespace) and the user that made the other end of a socket of Unix's kind."""
+    process, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
+
+
 def _is_launchers(text: str) -> bool:
     """Whether a descriptor can be the connection to the launcher, and not another one that has got its number since.
 
-    Those of mpiexec and srun are of Unix's own kind; a rank's child that connects to others does so by the network.
+    Those of mpiexec and srun are of Unix's own kind, and made by them; a rank's child makes its own, for asyncio and
+    multiprocessing among others, and connects to other programs by the network.
     """
     try:
         number = int(text)
@@ -97,7 +105,7 @@ def _is_launchers(text: str) -> bool:
         connection = socket.socket(fileno=number)
     except (ValueError, OSError, OverflowError):
         return False
-    is_unix = connection.family == socket.AF_UNIX
+    is_made_by_others = connection.family == socket.AF_UNIX and peer_of(connection)[0] != os.getpid()
     connection.detach()
     os.set_blocking(number, is_blocking)  # socket.setdefaulttimeout() changes it
-    return is_unix
+    return is_made_by_others

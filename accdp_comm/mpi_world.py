@@ -8,6 +8,7 @@ import json
 import math
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -55,6 +56,7 @@ _world = _World()
 _groups: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _closers: list[Any] = []
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_interrupts: list[KeyboardInterrupt] = []  # while leaving
 
 
 def load() -> ModuleType:
@@ -354,9 +356,19 @@ def before_exit(closer: Any) -> None:
 
 @atexit.register
 def _leave() -> None:
+    _close_groups_and_mpi()
+    if _interrupts:  # Python would report it, and end with status 0
+        _attempt(last_words.let_be_read)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+
+
+def _close_groups_and_mpi() -> None:
     error = uncaught.last()
     for worker in list(_workers):
-        _attempt(lambda worker=worker: worker.close(wait=error is None))
+        _attempt(lambda worker=worker: worker.close(wait=error is None and not _interrupts))
+    if _interrupts:
+        error = error or _interrupts[0]
     for closer in _closers:
         _attempt(closer)
     for group in list(_groups):
@@ -424,14 +436,15 @@ def _abort_mpi4py() -> None:
 
 
 # A forked child must not close what belongs to its parent when it exits.
-os.register_at_fork(after_in_child=_groups.clear)
-os.register_at_fork(after_in_child=_closers.clear)
-os.register_at_fork(after_in_child=_workers.clear)
+for kept in (_groups, _closers, _workers):
+    os.register_at_fork(after_in_child=kept.clear)
 
 
 def _attempt(step: Any) -> None:
     """Run one step of leaving; a failure must not keep the next ones from being tried."""
     try:
         step()
+    except KeyboardInterrupt as interrupt:
+        _interrupts.append(interrupt)
     except Exception as error:
         sys.stderr.write(f"accdp: while leaving: {error}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 
@@ -26,17 +26,27 @@ def watch() -> None:
     there, _watch.is_script = sys.excepthook, hasattr(sys.modules.get("__main__"), "__file__")
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        _watch.error = error
+        if _is_interpreters(sys._getframe()):
+            _watch.error = error
         there(kind, error, traceback)
 
     _watch.hook = sys.excepthook = hook
+
+
+def _is_interpreters(hook: FrameType) -> bool:
+    """Whether a hook is called by the interpreter, which then runs nothing else, and not by a console."""
+    outermost = hook
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+    is_script = outermost.f_code.co_name == "<module>"
+    return not is_script and outermost.f_globals.get("__name__") not in ("runpy", "threading")
 
 
 def last() -> BaseException | None:
     """Return the exception by which the interpreter ends; None where it ends otherwise. For use at its exit.
 
     sys.last_value alone does not tell: pytest and IPython set it for errors that they catch and go on after, and a
-    hook alone is also called by programs that report so what they have caught.
+    hook alone is also called by programs and consoles that report so what they have caught.
     """
     if _is_at_prompt():  # which goes on after each error
         return None

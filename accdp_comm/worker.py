@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import weakref
@@ -22,19 +23,26 @@ class Worker:
 
     def __init__(self, name: str):
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._is_closed = False
         self._thread = threading.Thread(target=_loop, args=(self._tasks,), name=name, daemon=True)
         self._thread.start()
         self._dropped = weakref.finalize(self, self._tasks.put, None)
         self._dropped.atexit = False
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run it after those before."""
+        """Run it after those before; of one that is closed, in the caller's thread."""
         future: Future[T] = Future()
         self._tasks.put((call, future))
+        if self._is_closed:  # by now, so that nothing is put behind the end unseen
+            self._thread.join()
+            with contextlib.suppress(queue.Empty):
+                while (task := self._tasks.get_nowait()) is not None:
+                    _do(*task)
         return future
 
     def close(self, wait: bool = False) -> None:
         """Take no more; with ``wait`` return when all is done."""
+        self._is_closed = True
         if self._dropped.detach():  # called at the process's end it would do nothing
             self._tasks.put(None)
         if wait:
@@ -43,9 +51,12 @@ class Worker:
 
 def _loop(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
-        call, future = task
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-        del task, call, future  # what they hold is the caller's to drop
+        _do(*task)
+        del task  # what it holds is the caller's to drop
+
+
+def _do(call: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)

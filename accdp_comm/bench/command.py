@@ -73,10 +73,15 @@ def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
 
     Raises:
         Refused: It is one of another number of ranks.
+        RefusedAlone: It has a rank's variables, but is none.
     """
+    from .. import _core
     from ..launcher import find_launcher
 
-    launcher = find_launcher()
+    try:
+        launcher = find_launcher()
+    except _core.UsageError as error:  # in a rank's child
+        raise RefusedAlone(str(error)) from error
     by_torchrun = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE") if _is_number(name)]
     if launcher is None and len(by_torchrun) < 2:
         # No labels: rank 0 alone prints, and scripts read it as OMB's output.

@@ -21,7 +21,7 @@ from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
 from .ranks import Rank, explain, first_failure, name_of_signal, some_of
-from .standard_input import Lender, is_for_others
+from .standard_input import is_for_others, make_lender
 
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
@@ -91,7 +91,7 @@ class Job:
         self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
         self._listener = Listener(addresses)
         is_here = program.launcher == "mpiexec" and not addresses
-        self._lender = Lender() if is_here and not is_for_others() else None
+        self._lender = make_lender() if is_here else None
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}
         self._launcher: subprocess.Popen[bytes] | None = None

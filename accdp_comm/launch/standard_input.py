@@ -7,8 +7,9 @@ import contextlib
 import os
 import secrets
 import socket
-import struct
 import sys
+
+from ..launcher import peer_of
 
 
 class Lender:
@@ -29,12 +30,21 @@ class Lender:
         with contextlib.suppress(OSError):  # it has gone again
             connection, _ = self._socket.accept()
             with connection:
-                _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                if user == os.getuid():
+                if peer_of(connection)[1] == os.getuid():
                     socket.send_fds(connection, [b"0"], [0])
 
     def close(self) -> None:
         self._socket.close()
+
+
+def make_lender() -> Lender | None:
+    """Return a lender; None where that has no use, or is not allowed here, and launchers relay."""
+    if is_for_others():
+        return None
+    try:
+        return Lender()
+    except OSError:
+        return None
 
 
 def is_for_others() -> bool:

@@ -11,6 +11,8 @@ from .. import _core
 from .space import Point
 from .trial import Outcome
 
+_HEAD = '{"accdp_tune": 1'  # how the first line begins
+
 
 class Record:
     """A file of outcomes that belongs to one question.
@@ -26,15 +28,13 @@ class Record:
     def __init__(self, path: Path, question: dict[str, object], *, fresh: bool = False) -> None:
         self.path = path
         self.outcomes: list[Outcome] = []
-        # An empty one is of a disk that was full.
-        if path.exists() and path.stat().st_size > 0 and not fresh:
-            self._read(question)
-        else:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({"accdp_tune": 1, **question}) + "\n")
-            except OSError as error:
-                raise _core.UsageError(f"{path.parent}: cannot write results there: {error.strerror}") from error
+        if path.exists() and not fresh and self._read(question):
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"accdp_tune": 1, **question}) + "\n")
+        except OSError as error:
+            raise _core.UsageError(f"{path.parent}: cannot write results there: {error.strerror}") from error
 
     def add(self, outcome: Outcome) -> None:
         """Append an outcome; it is on disk when this returns."""
@@ -42,10 +42,13 @@ class Record:
         with self.path.open("a") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
 
-    def _read(self, question: dict[str, object]) -> None:
+    def _read(self, question: dict[str, object]) -> bool:
+        """Take the file's outcomes; return whether there is a beginning of them, which a full disk may have cut."""
         try:
             text = self.path.read_text()
             lines = text.split("\n")
+            if len(lines) == 1 and (text.startswith(_HEAD) or _HEAD.startswith(text)):
+                return False
             head, *rows = [json.loads(line) for line in lines[:-1]]
             is_ours = head.pop("accdp_tune") == 1
             outcomes = [Outcome(**{**row, "point": Point(**row["point"])}) for row in rows]
@@ -59,6 +62,7 @@ class Record:
         if lines[-1]:  # the last write was cut short: that trial is made again
             self.path.write_text(text[: len(text) - len(lines[-1])])
         self.outcomes = outcomes
+        return True
 
 
 def _plain(value: object) -> object:

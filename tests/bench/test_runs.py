@@ -346,6 +346,12 @@ def test_ranks_that_mpi_does_not_know_are_refused():
         ({"PMI_RANK": "1"}, ("nosuch",), 2, "invalid choice: 'nosuch'"),
         ({"RANK": "1"}, ("nosuch",), 2, "invalid choice: 'nosuch'"),
         ({"RANK": "1", "WORLD_SIZE": "2"}, ("allreduce",), -signal.SIGTERM, "RANK=1 and WORLD_SIZE=2 are set, as by"),
+        (
+            {"PMI_FD": "999", "PMI_RANK": "0", "PMI_SIZE": "2"},  # of a rank's child
+            ("allreduce", "--ranks", "2"),
+            -signal.SIGTERM,
+            "PMI_FD=999 is not open in this process",
+        ),
     ],
 )
 def test_what_others_left_in_the_environment_is_told(variables, words, status, said, tmp_path):

@@ -5,7 +5,7 @@ import sys
 import jobs
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import numpy as np
 import accdp_comm
 
@@ -33,6 +33,15 @@ elif what == "ends":
         sys.exit()  # what was begun is done first
     time.sleep(0.5)
     tell(lambda: accdp_comm.bcast_compressed(data, 1, group=world))
+elif what == "stopped":
+    if world.rank == 0:
+        work = begin()
+        timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+        sys.exit()  # waits for what was begun
+    tell(lambda: world.recv(np.zeros(4), 0))
+    time.sleep(60)  # is ended
 elif what == "forks":
     if world.rank == 0:
         work = begin()
@@ -74,6 +83,12 @@ def test_others_hear_of_an_exception_at_once():
 def test_what_was_begun_is_done_before_the_end():
     result = play("ends")
     assert result.returncode == 0 and result.stdout.count("done 800000") == 1, str(result)
+
+
+def test_ctrl_c_ends_the_wait_at_the_end():
+    result = play("stopped")
+    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert "aborted the group: rank 0 ended by KeyboardInterrupt()" in result.stdout, str(result)
 
 
 def test_a_forked_child_is_refused():

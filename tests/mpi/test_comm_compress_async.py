@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator, MismatchError, PeerTimeout, bcast_compressed
+from accdp_comm import Communicator, MismatchError, PeerTimeout, UsageError, bcast_compressed
 
 
 def test_async(world):
@@ -30,6 +30,10 @@ def test_a_closed_communicator_has_no_thread(comm):
     for _ in range(3):
         with Communicator(comm, timeout_s=60) as world:
             bcast_compressed(np.ones(3000), group=world, async_op=True).wait()
+        with pytest.raises(UsageError, match="is closed on this rank"):
+            bcast_compressed(np.ones(3000), group=world, async_op=True).wait(10)
+        with pytest.raises(UsageError, match="is closed on this rank"):
+            world.barrier()
         closed.append(world)
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:

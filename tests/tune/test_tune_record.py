@@ -34,9 +34,10 @@ def test_a_torn_last_line_is_dropped(path):
     again = Record(path, QUESTION)
     again.add(OUTCOME)
     assert Record(path, QUESTION).outcomes == [OUTCOME, OUTCOME]
-    path.write_text("")  # the disk was full from the first
-    Record(path, QUESTION).add(OUTCOME)
-    assert Record(path, QUESTION).outcomes == [OUTCOME]
+    for begun in ("", '{"acc', '{"accdp_tune": 1, "scr'):  # the disk was full from the first
+        path.write_text(begun)
+        Record(path, QUESTION).add(OUTCOME)
+        assert Record(path, QUESTION).outcomes == [OUTCOME]
 
 
 def test_another_search_is_refused_and_can_be_forgotten(path):

@@ -145,9 +145,9 @@ def test_all_ranks_go_on_after_a_check_that_fails_on_one(without_gpu):
 
 
 def test_where_a_run_hangs_is_told(without_gpu, monkeypatch):
-    change_rank("import time", "def stands(*_):", "    time.sleep(60)", "gpu_rank.check_training = stands")
+    change_rank("import time", "def stands(*_):", "    time.sleep(60)", "gpu_rank.check_float8 = stands")
     run = gpu_check.run
-    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **more: run(command, 20, **more))
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **more: run(command, 12, **more))
     found = gpu_check.ranks_on_one_gpu(2, mps=False)
     assert "in stands" in found["failed"] and "its limit" in found["failed"], found["failed"]
 

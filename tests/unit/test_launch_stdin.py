@@ -6,7 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 from accdp_comm.launch.guard_link import borrow
-from accdp_comm.launch.standard_input import Lender
+from accdp_comm.launch.standard_input import Lender, make_lender
+
+
+def test_a_machine_may_allow_no_lender(monkeypatch):
+    monkeypatch.setattr("accdp_comm.launch.standard_input.is_for_others", lambda: False)
+    with mock.patch("socket.socket.bind", side_effect=PermissionError):
+        assert make_lender() is None
+    make_lender().close()
 
 
 def test_nobody_else_gets_the_standard_input(tmp_path):

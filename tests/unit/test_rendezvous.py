@@ -93,17 +93,27 @@ def test_srun_without_mpi_is_not_taken_for_many_worlds_of_one(monkeypatch):
     assert find_launcher().size == 4
 
 
-def test_srun_is_told_from_an_mpiexec_in_one_of_its_tasks(monkeypatch):
+@pytest.fixture
+def launchers():
+    """A connection that another process has made, as launchers do."""
+    code = "from socket import *; send_fds(socket(fileno=0), [b'1'], [socketpair()[0].detach()])"
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for name, value in {"PMI_FD": str(ours.fileno()), "PMI_RANK": "0", "PMI_SIZE": "4"}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
-        assert find_launcher().minds_deaths
-        monkeypatch.setenv("PMI_JOBID", "7.0")
-        assert not find_launcher().minds_deaths
-        monkeypatch.setenv("MPI_LOCALNRANKS", "4")
-        assert find_launcher().minds_deaths
+        subprocess.run([sys.executable, "-c", code], stdin=theirs, check=True, timeout=60)
+        [number] = socket.recv_fds(ours, 1, 1)[1]
+    yield number
+    os.close(number)
+
+
+def test_srun_is_told_from_an_mpiexec_in_one_of_its_tasks(monkeypatch, launchers):
+    for name, value in {"PMI_FD": str(launchers), "PMI_RANK": "0", "PMI_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
+    assert find_launcher().minds_deaths
+    monkeypatch.setenv("PMI_JOBID", "7.0")
+    assert not find_launcher().minds_deaths
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    assert find_launcher().minds_deaths
 
 
 def test_a_launcher_that_mpi_does_not_understand_is_not_taken_for_worlds_of_one():
@@ -121,7 +131,7 @@ def test_a_launcher_that_mpi_does_not_understand_is_not_taken_for_worlds_of_one(
         mpi_world._check_not_alone(Mpi(size), launcher)
 
 
-def test_children_of_a_rank_are_not_ranks(monkeypatch):
+def test_children_of_a_rank_are_not_ranks(monkeypatch, launchers):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "1")
     monkeypatch.setenv("PMI_FD", "999")
@@ -131,18 +141,18 @@ def test_children_of_a_rank_are_not_ranks(monkeypatch):
         find_launcher()
     monkeypatch.setenv("RANK", "0")
     assert find_launcher() is None
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        monkeypatch.setenv("PMI_FD", str(ours.fileno()))
-        assert find_launcher().size == 4
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-        assert find_launcher() is None
+    monkeypatch.setenv("PMI_FD", str(launchers))
+    assert find_launcher().size == 4
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert find_launcher() is None
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
     monkeypatch.delenv("RANK")
-    with socket.create_server(("127.0.0.1", 0)) as other:  # its own connection has the number now
-        monkeypatch.setenv("PMI_FD", str(other.fileno()))
-        with pytest.raises(UsageError, match="is not open in this process"):
-            find_launcher()
+    pair = socket.socketpair()  # as asyncio makes them
+    with socket.create_server(("127.0.0.1", 0)) as server, pair[0], pair[1]:
+        for own in (server, pair[0]):  # its own connection has the number now
+            monkeypatch.setenv("PMI_FD", str(own.fileno()))
+            with pytest.raises(UsageError, match="is not open in this process"):
+                find_launcher()
 
 
 def test_ranks_are_placed_as_asked_or_as_mpi_has_them():

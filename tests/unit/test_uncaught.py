@@ -19,6 +19,14 @@ try:
     1 / 0
 except ArithmeticError as error:
     sys.last_value = error"""
+CONSOLE = """
+import code, threading
+typed = iter(["1 / 0"])
+def read(prompt):
+    for line in typed:
+        return line
+    raise EOFError
+"""
 ENDS = {
     "at the end": ("", "", "None"),
     "by an exception": ("", "raise ValueError(7)", "ValueError(7)"),
@@ -53,6 +61,12 @@ ENDS = {
     ),
     "by another exception than a test's": (CAUGHT, "raise ValueError(7)", "ValueError(7)"),
     "after a prompt of its own": ("", "sys.ps1 = '>>> '\nraise ValueError(7)", "ValueError(7)"),
+    "after an error at a console of its own": ("", f"{CONSOLE}code.interact('', read)", "None"),
+    "after an error at a console in a thread": (
+        "",
+        f"{CONSOLE}thread = threading.Thread(target=code.interact, args=('', read))\nthread.start()\nthread.join()",
+        "None",
+    ),
     "in a thread": (
         "",
         "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()",
@@ -72,8 +86,9 @@ def test_how_a_process_ends_is_known(how, tmp_path):
     assert "reported" not in after + before or "reported 7" in ended.stdout
 
 
-def test_an_error_at_the_prompt_is_not_an_end():
-    script = WATCHING.format(before="", after="raise ValueError(7)")
-    command = [sys.executable, "-i", "-c", script]
-    ended = subprocess.run(command, input="print('goes on')\n", capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("prompt", [["-i", "-c", WATCHING.format(before="", after="raise ValueError(7)")], ["-m", "asyncio"]])
+def test_an_error_at_the_prompt_is_not_an_end(prompt):
+    typed = WATCHING.format(before="", after="1 / 0") if "asyncio" in prompt else ""
+    command = [sys.executable, *prompt]
+    ended = subprocess.run(command, input=typed + "print('goes on')\n", capture_output=True, text=True, timeout=60)
     assert "goes on" in ended.stdout and "ended by None" in ended.stdout, ended.stderr

@@ -25,11 +25,11 @@ namespace py = pybind11;
 namespace accdp::bind {
 namespace {
 
-std::thread::id g_main_thread;
+pthread_t g_main_thread;
 
 // Only Python's main thread runs signal handlers, so only its waits can be broken by Ctrl-C.
 void check_signals() {
-  if (std::this_thread::get_id() != g_main_thread || !Py_IsInitialized()) return;
+  if (!pthread_equal(pthread_self(), g_main_thread) || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw Interrupted();
 }
@@ -82,7 +82,8 @@ PYBIND11_MODULE(_core, m) {
   using namespace accdp::bind;
   m.doc() = "The core of accdp: groups of ranks and their collectives. Needs neither torch nor MPI.";
   m.attr("__version__") = ACCDP_VERSION;
-  g_main_thread = std::this_thread::get_id();
+  // Another thread may be the one that imports us.
+  g_main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<pthread_t>();
   set_interrupt_check(check_signals);
   bind_errors(m);
   py::enum_<Datatype>(m, "Datatype")

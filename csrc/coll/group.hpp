@@ -145,6 +145,7 @@ class Group {
   PostOffice& post_office_ = *office_;
   std::atomic<bool> deterministic_;
   std::atomic<bool> closed_{false};
+  std::uint64_t monitored_barriers_ = 0;  ///< passed
   mutable std::mutex collective_mutex_;
   ThreadMark inside_;  ///< who holds it
   std::uint64_t sequence_ = 0;

@@ -66,13 +66,25 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   post_office_.check_not_driven_here();
   const auto started = Clock::now();
   const double most = seconds(timeout_s);
-  std::byte token{1};
-  const Bytes payload(&token, 1);
+  const Deadline deadline(most);
+  // Which one it is: a rank that gave up one comes to the same again, and its first report is no report of the next.
+  std::uint64_t word = 0;
+  const Bytes payload = std::as_writable_bytes(std::span(&word, 1));
+  const auto say = [&](int to, std::int64_t tag) {
+    word = monitored_barriers_;
+    post_office_.wait(post_office_.send(payload, to, tag, most));
+  };
+  const auto hear = [&](int from, std::int64_t tag) {
+    do {
+      const double left = std::max(0.0, std::chrono::duration<double>(deadline.at() - Clock::now()).count());
+      post_office_.wait(post_office_.receive(payload, from, tag, left));
+    } while (word != monitored_barriers_);
+  };
   const std::string who = "Rank " + std::to_string(rank());
   if (rank() != 0) {
     try {
-      post_office_.wait(post_office_.send(payload, 0, kReport, most));
-      post_office_.wait(post_office_.receive(payload, 0, kRelease, most));
+      say(0, kReport);
+      hear(0, kRelease);
     } catch (const Error& error) {
       throw PeerTimeout(
           who +
@@ -81,13 +93,11 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
           error.what());
     }
   } else {
-    const Deadline deadline(most);
     std::string late;
     int missing = 0;
     for (int other = 1; other < size(); ++other) {
-      const double left = std::max(0.0, std::chrono::duration<double>(deadline.at() - Clock::now()).count());
       try {
-        post_office_.wait(post_office_.receive(payload, other, kReport, left));
+        hear(other, kReport);
       } catch (const Error&) {
         late += (missing++ ? ", " : "") + std::to_string(other);
         if (!wait_all_ranks) break;
@@ -100,8 +110,9 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
       fabric_.fail(FailureKind::kTimeout, text);
       throw PeerTimeout("Rank 0 timed out in monitoredBarrier: " + text);
     }
-    for (int other = 1; other < size(); ++other) post_office_.wait(post_office_.send(payload, other, kRelease, most));
+    for (int other = 1; other < size(); ++other) say(other, kRelease);
   }
+  ++monitored_barriers_;
   count_op(OpKind::kMonitoredBarrier, 0, Clock::now() - started);
 }
 

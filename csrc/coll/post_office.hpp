@@ -36,7 +36,7 @@ struct Message {
   bool matched = false;       ///< from then on the peer counts on it
   std::atomic<bool> done{false};
   std::exception_ptr error;       ///< written before `done`
-  std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish
+  std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish; waits for nothing
   std::list<std::shared_ptr<Message>>::iterator place;  ///< among the office's open messages
 };
 using MessageHandle = std::shared_ptr<Message>;

@@ -137,6 +137,7 @@ void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
   callbacks_.clear();
   lock.unlock();
   for (auto& call : calls) call();
+  calls.clear();  // what they hold may want the host language's lock to go, and who has that may want ours
   lock.lock();
 }
 

@@ -114,6 +114,7 @@ void ProcessGroupAccdp::abort() {
   if (group_->is_inherited()) return;
   group_->abort("abort() was called");
   queue_->stop();
+  callbacks_->stop();
 }
 
 void ProcessGroupAccdp::shutdown() {
@@ -139,6 +140,7 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
     group_->abort("was interrupted while operations were under way");
   }
   queue_->stop();
+  callbacks_->stop();
   devices_.finish();
   group_->close();
   is_shut_down_ = true;
@@ -177,7 +179,7 @@ void ProcessGroupAccdp::startCoalescing() {
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {
   std::lock_guard lock(coalescing_mutex_);
   coalescing_ = false;
-  return BatchWork::of(rank_, std::exchange(coalesced_, {}));
+  return BatchWork::of(rank_, std::exchange(coalesced_, {}), callbacks_);
 }
 
 void ProcessGroupAccdp::record(const Plan& plan) {
@@ -252,8 +254,11 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const auto started = Clock::now();
   in_torchs_terms([&] { group_->check_process(); });
-  if (!queue_->drain(timeout))
+  in_torchs_terms([&] {
+    if (drain(timeout)) return;
+    group_->throw_if_failed();
     TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
+  });
   const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();
   try {
     group_->monitored_barrier(wait_all_ranks, std::max(0.0, left));
@@ -266,7 +271,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message,
                                                      std::function<void()> arrived) {
-  MessageWork::follow(work, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
+  MessageWork::follow(work, callbacks_, std::shared_ptr<PostOffice>(group_, &group_->post_office()), std::move(message),
                       group_->default_timeout_s(), std::move(arrived));
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);

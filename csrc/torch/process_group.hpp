@@ -216,6 +216,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   StreamCall bcast_;
   Devices devices_;
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::shared_ptr<Queue> callbacks_ = std::make_shared<Queue>();  ///< of messages' futures
   std::atomic<bool> is_shut_down_ = false;
 };
 

@@ -101,6 +101,19 @@ void Queue::run_later(Task task) {
   if (!watched_) changed_.notify_all();
 }
 
+void Queue::call_back(Work& work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!stop_) {
+      tasks_.push_back({c10::intrusive_ptr<Work>::reclaim_copy(&work), {}});
+      if (workers_.empty()) hire();
+      changed_.notify_all();
+      return;
+    }
+  }
+  work.settle_future();
+}
+
 void Queue::hire() {
   workers_.emplace_back([self = shared_from_this()] { self->loop(); });
 }
@@ -144,7 +157,7 @@ void Queue::loop() {
     if (stop_) return;
     Task task = take();
     lock.unlock();
-    const bool ends = task.work->end(execute(task.run));  // before the next one does
+    const bool ends = !task.run || task.work->end(execute(task.run));  // before the next one does
     lock.lock();
     running_ = false;
     if (idle_ == 0 && !stop_) hire();
@@ -174,8 +187,8 @@ void Queue::stop() {
     changed_.notify_all();
   }
   // First, because a callback on a worker may be waiting for one of them.
-  for (Task& task : left)
-    task.work->complete(std::make_exception_ptr(Error("the process group was shut down before this operation began")));
+  const auto error = std::make_exception_ptr(Error("the process group was shut down before this operation began"));
+  for (Task& task : left) task.run ? task.work->complete(error) : task.work->settle_future();
   if (!runs_here()) {  // else a signal handler came into the middle of it
     std::unique_lock lock(mutex_);
     ++draining_;

@@ -17,7 +17,7 @@ namespace accdp::torch_backend {
 
 struct Task {
   c10::intrusive_ptr<Work> work;
-  std::function<void()> run;
+  std::function<void()> run;  ///< none where it has ended, and its future's callbacks are what is left
 };
 
 /// Runs a group's collectives one at a time, in the order in which they were called: inline on the
@@ -31,6 +31,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool try_now(c10::function_ref<void()> run);
   void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
   void run_later(Task task);
+  /// Has a work that has ended call its future's callbacks, on a worker.
+  void call_back(Work& work);
   /// Runs it here, if it is the next one and no worker has begun it: a thread that is woken takes ten times as long as
   /// a short operation. Not one with a future, whose callbacks may take long.
   void run_if_next(const Work& work);

@@ -9,6 +9,7 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "node/waiter.hpp"
+#include "torch/queue.hpp"
 
 namespace accdp::torch_backend {
 namespace {
@@ -29,6 +30,17 @@ std::exception_ptr with_raised(std::exception_ptr error) {
     return std::make_exception_ptr(pybind11::error_already_set());  // takes the pending Python exception along
   } catch (...) {
     return error;
+  }
+}
+
+/// The same as an error that may be thrown again and again, on any thread: Python's own can be handed back once.
+std::exception_ptr lasting(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(with_raised(error));
+  } catch (const pybind11::error_already_set& e) {
+    return std::make_exception_ptr(Error(std::string("interrupted by ") + e.what()));
+  } catch (...) {
+    return std::current_exception();
   }
 }
 
@@ -102,11 +114,11 @@ bool Work::isSuccess() const {
   return !exception_;
 }
 
-void Work::throw_if_failed() const {
+void Work::throw_if_failed() {
   std::exception_ptr error;
   {
     std::lock_guard lock(mutex_);
-    error = failure_;
+    error = std::exchange(failure_, lasting_failure_);
   }
   if (error) std::rethrow_exception(error);
 }
@@ -200,14 +212,16 @@ bool Work::end(std::exception_ptr error) {
     if (completing_) return false;
     completing_ = true;
   }
-  std::exception_ptr failure;
+  std::exception_ptr failure, lasting_failure;
   if (error) {
     failure = with_raised(error);
-    error = translated(failure);
+    lasting_failure = lasting(failure);
+    error = translated(lasting_failure);
   }
   {
     std::lock_guard lock(mutex_);
     failure_ = failure;
+    lasting_failure_ = lasting_failure;
     exception_ = error;
     ended_ = true;
     if (future_) {
@@ -238,8 +252,10 @@ void Work::abort() {
   TORCH_CHECK(false, "Work.abort: expected abort() of the group; one operation cannot be taken back alone");
 }
 
-void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                         MessageHandle message, double timeout_s, std::function<void()> arrived) {
+void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<Queue> callbacks,
+                         std::shared_ptr<PostOffice> office, MessageHandle message, double timeout_s,
+                         std::function<void()> arrived) {
+  work->callbacks_ = std::move(callbacks);
   work->office_ = std::move(office);
   work->message_ = std::move(message);
   work->timeout_s_ = timeout_s;
@@ -261,8 +277,15 @@ void MessageWork::arrive() {
       error = std::current_exception();
     }
   }
-  complete(error);
+  end_and_call_back(error);
   arrived_ = nullptr;  // copies of what was sent, for one
+}
+
+/// Not on a thread that moves messages: a callback may wait for any of them. Where only a batch asked for the future,
+/// that calls nobody.
+void MessageWork::end_and_call_back(std::exception_ptr error) {
+  if (!end(std::move(error))) return;
+  is_asked_for_ ? callbacks_->call_back(*this) : settle_future();
 }
 
 /// The time that operations of the group may take counts from here: the rank may have had other things to do, and the
@@ -285,7 +308,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
     } catch (const c10::Error&) {
       throw;
     } catch (...) {
-      complete(std::current_exception());
+      end_and_call_back(std::current_exception());
     }
   }
   // Whoever saw it finish may still be on the way to tell us.
@@ -293,7 +316,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void MessageWork::limit() {
-  if (!is_done()) office_->limit(message_, timeout_s_);
+  if (!is_done()) without_gil([&] { office_->limit(message_, timeout_s_); });
 }
 
 void MessageWork::synchronize() {
@@ -304,6 +327,7 @@ void MessageWork::synchronize() {
 c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
   in_torchs_terms([&] { check_process(); });
   limit();
+  is_asked_for_ = true;
   return Work::getFuture();
 }
 
@@ -312,7 +336,8 @@ int MessageWork::sourceRank() const {
   return message_->peer;
 }
 
-c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
+                                            const std::shared_ptr<Queue>& callbacks) {
   Tensors outputs;
   for (const auto& work : works)
     for (const at::Tensor& tensor : static_cast<const Work&>(*work).outputs()) outputs.push_back(tensor);
@@ -321,12 +346,12 @@ c10::intrusive_ptr<BatchWork> BatchWork::of(int rank, std::vector<c10::intrusive
   // The last one to end ends the batch, with the first error that there is.
   for (const auto& work : batch->works_)
     static_cast<Work&>(*work).Work::getFuture()->addCallback(
-        [batch](c10::ivalue::Future&) {
+        [batch, callbacks](c10::ivalue::Future&) {
           if (--batch->left_ > 0) return;
           std::exception_ptr error;
           for (const auto& each : batch->works_)
             if (!error) error = each->exception();
-          batch->complete(error);
+          if (batch->end(error)) callbacks->call_back(*batch);
         },
         false);  // uses no value, so that no stream need wait for it
   return batch;

@@ -29,6 +29,8 @@ void without_gil(const std::function<void()>& call);
 /// Whether this thread is in an `except` or `finally` of Python's that an exception came to.
 bool is_handling_exception();
 
+class Queue;
+
 /// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
 /// its messages. On a device it is done, here, when it has been handed over: wait() returns then, and makes the current
 /// stream wait for the rest.
@@ -56,7 +58,7 @@ class Work : public c10d::Work {
   /// Waits until it is done; false where `timeout` is over before. Throws nothing that it failed with.
   bool wait_done(std::chrono::milliseconds timeout);
   /// Throws what it failed with in the core's own classes; wait() has those of torch.
-  void throw_if_failed() const;
+  void throw_if_failed();
   /// Once; later calls change nothing. Its two halves: the first one says how it ended, to all where nobody has its
   /// future. Else it is done, but for callbacks of that, when they have returned, as a Gloo work is: the second half,
   /// of who was the first to end it, calls them, which may take long.
@@ -84,7 +86,8 @@ class Work : public c10d::Work {
   std::shared_ptr<DeviceCall> call_;
   bool completing_ = false;
   bool ended_ = false;          ///< its operation is over, how is known, and who asks for a future gets its value
-  std::exception_ptr failure_;  ///< of which exception_ is the translation
+  std::exception_ptr failure_;  ///< of which exception_ is the translation; Python's own for the first to ask
+  std::exception_ptr lasting_failure_;  ///< for all others
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 
  private:
@@ -97,8 +100,10 @@ class MessageWork : public Work {
   using Work::Work;
   /// Connects it with its message. Kept alive by the message until that is done; then `arrived` is called, if all went
   /// well, and what is in it is dropped. timeout_s: of a wait() that does not say.
-  static void follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<PostOffice> office,
-                     MessageHandle message, double timeout_s, std::function<void()> arrived);
+  /// callbacks: runs those of its future, while the group's own queue may wait for a message.
+  static void follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<Queue> callbacks,
+                     std::shared_ptr<PostOffice> office, MessageHandle message, double timeout_s,
+                     std::function<void()> arrived);
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
@@ -107,8 +112,11 @@ class MessageWork : public Work {
 
  private:
   void arrive();
+  void end_and_call_back(std::exception_ptr error);
   void limit();  ///< whoever waits by other means than wait() does not wait for ever either
 
+  std::shared_ptr<Queue> callbacks_;
+  std::atomic<bool> is_asked_for_ = false;  ///< its future, by somebody who may have put callbacks there
   std::shared_ptr<PostOffice> office_;
   MessageHandle message_;
   double timeout_s_ = 0;
@@ -118,7 +126,8 @@ class MessageWork : public Work {
 /// Several works as one (a coalesced batch).
 class BatchWork : public Work {
  public:
-  static c10::intrusive_ptr<BatchWork> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  static c10::intrusive_ptr<BatchWork> of(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works,
+                                          const std::shared_ptr<Queue>& callbacks);
   BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works, Tensors outputs);
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   bool isCompleted() override;

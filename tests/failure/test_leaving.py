@@ -115,3 +115,36 @@ def test_a_daemon_thread_at_work_when_the_script_ends(operation, topology):
     command = [*jobs.mpiexec_command(2), sys.executable, "-c", DAEMON.format(operation=operation)]
     result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=40)
     assert result.returncode == 0 and result.stdout.count("done") == 2, str(result)
+
+
+CALLBACK = """
+import sys, threading, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("accdp")
+came, rank = threading.Event(), dist.get_rank()
+
+def callback(future):
+    came.set()
+    for _ in range(30):
+        time.sleep(0.05)
+    print("called back", flush=True)
+
+if rank == 0:
+    work = dist.irecv(torch.zeros(4), 1)
+    work.get_future().then(callback)
+    del work
+    dist.barrier()
+    came.wait()
+    if sys.argv[1] == "destroys":
+        dist.destroy_process_group()
+else:
+    dist.barrier()
+    dist.send(torch.ones(4), 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["destroys", "ends"])
+def test_a_callback_of_a_message_returns_before_its_process_ends(how):
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", CALLBACK, how], timeout=40)
+    assert result.returncode == 0 and result.stdout.count("called back") == 1, str(result)

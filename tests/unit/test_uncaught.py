@@ -86,9 +86,12 @@ def test_how_a_process_ends_is_known(how, tmp_path):
     assert "reported" not in after + before or "reported 7" in ended.stdout
 
 
-@pytest.mark.parametrize("prompt", [["-i", "-c", WATCHING.format(before="", after="raise ValueError(7)")], ["-m", "asyncio"]])
+@pytest.mark.parametrize("prompt", ["-i", "asyncio"])
 def test_an_error_at_the_prompt_is_not_an_end(prompt):
-    typed = WATCHING.format(before="", after="1 / 0") if "asyncio" in prompt else ""
-    command = [sys.executable, *prompt]
-    ended = subprocess.run(command, input=typed + "print('goes on')\n", capture_output=True, text=True, timeout=60)
+    if prompt == "-i":
+        command, typed = ["-i", "-c", WATCHING.format(before="", after="raise ValueError(7)")], ""
+    else:
+        command, typed = ["-m", "asyncio"], WATCHING.format(before="", after="1 / 0")
+    typed += "print('goes on')\n"
+    ended = subprocess.run([sys.executable, *command], input=typed, capture_output=True, text=True, timeout=60)
     assert "goes on" in ended.stdout and "ended by None" in ended.stdout, ended.stderr

@@ -88,8 +88,10 @@ std::string PostOffice::says_late(const Message& m, double seconds) const {
 /// counts on the message, or holds the request of a send that a retry would be mistaken for.
 void PostOffice::expire() {
   const auto now = Clock::now();
-  for (const MessageHandle& m : std::list<MessageHandle>(open_)) {
-    if (now < m->deadline.at()) continue;
+  for (auto next = open_.begin(); next != open_.end();) {  // there may be very many
+    const auto here = next++;
+    if (now < (*here)->deadline.at()) continue;
+    const MessageHandle m = *here;  // which finish() takes out
     const std::string text = says_late(*m, m->deadline.seconds());
     if (m->matched || m->is_send) return fabric_.fail(FailureKind::kTimeout, text);
     receives_.remove(m);

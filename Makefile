@@ -66,8 +66,7 @@ demo: build
 
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q --durations=10 --durations-min=2
 LIMIT = timeout -k 10
-# Their ranks wait for each other: one program more than there are cores keeps these at work.
-CTEST = $(LIMIT) 600 ctest --parallel $(shell expr $$(nproc) + 1) --output-on-failure --no-tests=error
+CTEST = $(LIMIT) 600 ctest --parallel $(shell nproc) --output-on-failure --no-tests=error
 # The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and
 # more ranks than cores, are meant.
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)

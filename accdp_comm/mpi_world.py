@@ -436,8 +436,8 @@ def _abort_mpi4py() -> None:
 
 
 # A forked child must not close what belongs to its parent when it exits.
-for kept in (_groups, _closers, _workers):
-    os.register_at_fork(after_in_child=kept.clear)
+for _kept in (_groups, _closers, _workers):
+    os.register_at_fork(after_in_child=_kept.clear)
 
 
 def _attempt(step: Any) -> None:

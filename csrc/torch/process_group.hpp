@@ -8,7 +8,7 @@
 #include "coll/group.hpp"
 #include "torch/device_call.hpp"
 #include "torch/host_view.hpp"
-#include "torch/queue.hpp"
+#include "torch/message_work.hpp"
 
 namespace accdp::torch_backend {
 

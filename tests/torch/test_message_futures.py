@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import accdp_comm
+
 
 @pytest.mark.on_ranks(2)
 def test_works_that_nobody_keeps_do_not_stop_who_asks_for_futures(rank, size):
@@ -113,8 +115,6 @@ def test_an_interrupt_is_told_as_often_as_one_asks(rank, size, kind):
 @pytest.mark.on_ranks(2, fresh=True)
 def test_a_monitored_barrier_that_was_given_up_can_be_come_to_again(rank, size):
     """What was said of the first try counts for the same one, and for no later one."""
-    import accdp_comm
-
     store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     limit = datetime.timedelta(seconds=20)

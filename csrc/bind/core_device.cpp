@@ -23,7 +23,7 @@ namespace {
 
 #ifdef ACCDP_WITH_CUDA
 /// Of device memory: address, bytes, whether it is read, and written, and whether what is read is fetched later.
-using Block = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
+using BlockOfDevice = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
@@ -76,7 +76,7 @@ void bind_device(py::module_& m) {
           "Wait until what the stream holds is done, before MPI gets memory of the device in a message of the group.")
       .def(
           "fetch",
-          [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<Block>& blocks) {
+          [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<BlockOfDevice>& blocks) {
             std::vector<DeviceBlock> taken;
             for (const auto& [ptr, bytes, is_read, is_written, later] : blocks)
               taken.push_back(

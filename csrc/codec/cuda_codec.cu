@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "codec/bitcomp.hpp"
 #include "codec/cuda_codec.hpp"
 #include "codec/cuda_fpk.hpp"
@@ -18,8 +19,6 @@ namespace {
 using namespace device_codec;
 
 constexpr std::size_t kMostCounts = FpkIntegers<std::uint32_t>::kCounts;
-constexpr std::size_t kAlign = 256;
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // Steps of qpk depend on the data only by the exponent of the largest element, which the device finds.
 template <class Number>
@@ -113,7 +112,7 @@ struct Layout {
   template <class T>
   void take(T*& at, std::size_t count, std::byte* memory) {
     at = reinterpret_cast<T*>(memory + bytes);
-    bytes += aligned(count * sizeof(T));
+    bytes += device_aligned(count * sizeof(T));
   }
 };
 
@@ -145,9 +144,9 @@ double check_head(CodecId codec, Datatype type, ConstBytes stored, std::size_t c
 }
 
 std::size_t encoded_room(CodecId codec, Datatype type, std::size_t chunk_bytes) {
-  if (is_of_nvcomp(codec)) return aligned(nvcomp_room(codec, type, chunk_bytes));
+  if (is_of_nvcomp(codec)) return device_aligned(nvcomp_room(codec, type, chunk_bytes));
   const std::size_t blocks = chunk_bytes / (2 * Quantiser::kBlock);
-  return aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
+  return device_aligned(Quantiser::kHeaderBytes + 2 * blocks + 8 + chunk_bytes);
 }
 
 void load_codecs() noexcept {

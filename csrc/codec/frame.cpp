@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "codec/crc32c.hpp"
 
 namespace accdp {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::size_t kAlign = 16;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlign); }
 
 std::uint32_t crc_of_head(ConstBytes frame, std::size_t chunks) {
   const std::uint32_t head = crc32c(frame.first(offsetof(FrameHead, crc)));

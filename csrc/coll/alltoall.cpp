@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "coll/piecewise_exchange.hpp"
 #include "node/copies.hpp"

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "base/rounding.hpp"
 #include "coll/block_frames.hpp"
 #include "coll/piecewise_exchange.hpp"
 
 namespace accdp {
 namespace {
-
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 /// Nodes whose blocks have the same length together, as BlockFrames cuts them.
 struct Streams {

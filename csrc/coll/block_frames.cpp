@@ -3,14 +3,9 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/rounding.hpp"
+
 namespace accdp {
-namespace {
-
-constexpr std::size_t kLine = 64;
-
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
-}  // namespace
 
 std::size_t stream_frame_bytes(std::size_t stream_bytes, std::size_t total_bytes, std::size_t segment_bytes, int nodes,
                                int lanes) {

@@ -6,17 +6,15 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "coll/leader_pieces.hpp"
 #include "coll/meeting.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kLeastPiece = 32 << 10;  // of a message on a node: each costs a hand-over
 constexpr std::size_t kFramesPerSlot = 64;     // at most: shorter frames cost more than they gain
-
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 double copy_s(double bytes, const Machine& m) { return bytes / m.node_bytes_per_s; }
 

@@ -3,6 +3,7 @@
 // Cost: steps as of a broadcast of S (gather) or S*k (scatter; at least 32 KiB of a block) bytes; S bytes per remote
 // rank.
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "node/copies.hpp"
 

@@ -2,25 +2,22 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/rounding.hpp"
 #include "coll/cost.hpp"
 
 namespace accdp {
 
 // How messages are cut that leaders hold whole. Pure arithmetic.
 
-constexpr std::size_t kPieceLine = 64;
-
 /// Bytes of a piece of a long message, so that little memory is needed for what other leaders sent.
 inline std::size_t leader_piece_bytes(ReduceAlgorithm algorithm, int nodes) {
   constexpr std::size_t kHeldBytes = 4 << 20;
   const std::size_t held = algorithm == ReduceAlgorithm::kDirect ? nodes : 1;
-  return std::max(kHeldBytes / held / kPieceLine * kPieceLine, kPieceLine);
+  return std::max(kHeldBytes / held / kLine * kLine, kLine);
 }
 
 /// Bytes of a node's share of a piece on the ring: whole lines, so that the last ones may be shorter, or empty.
-inline std::size_t ring_share_bytes(std::size_t bytes, int nodes) {
-  return (bytes / nodes / kPieceLine + 1) * kPieceLine;
-}
+inline std::size_t ring_share_bytes(std::size_t bytes, int nodes) { return (bytes / nodes / kLine + 1) * kLine; }
 
 /// Bytes of the longest message about a piece.
 inline std::size_t leader_message_bytes(ReduceAlgorithm algorithm, const Operand& piece, int nodes) {

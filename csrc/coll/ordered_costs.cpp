@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "base/rounding.hpp"
 #include "coll/block_costs.hpp"
 
 namespace accdp {
 namespace {
-
-constexpr std::size_t kLine = 64;
 
 /// What follows on a meeting, of an operation that would begin with one by itself: there that is a mere step.
 Estimate after_meeting(Estimate e, const Shape& shape, const Machine& m) {

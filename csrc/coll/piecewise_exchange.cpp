@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.hpp"
+
 namespace accdp {
 namespace {
 
@@ -16,7 +18,7 @@ Parcel piece_of(Parcel parcel, std::size_t round, std::size_t piece_bytes) {
 }  // namespace
 
 std::size_t exchange_piece_bytes(std::size_t slot_bytes, std::size_t peers) {
-  constexpr std::size_t kLine = 64, kLeast = 16 << 10;  // shorter ones cost more than they gain
+  constexpr std::size_t kLeast = 16 << 10;  // shorter ones cost more than they gain
   return std::max(slot_bytes / std::max<std::size_t>(peers, 1) / kLine * kLine, std::min(slot_bytes, kLeast));
 }
 
@@ -26,7 +28,7 @@ PiecewiseExchange::PiecewiseExchange(Context& context, std::vector<Incoming> inc
   std::size_t longest = 0;
   for (const Incoming& parcel : incoming_) longest = std::max(longest, parcel.data.size());
   for (const Outgoing& parcel : outgoing_) longest = std::max(longest, parcel.data.size());
-  rounds_ = (longest + piece_bytes - 1) / piece_bytes;
+  rounds_ = ceil_div(longest, piece_bytes);
   while (ends_.size() < std::min(rounds_, kAhead)) begin_round();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "coll/bcast_stream.hpp"
 #include "coll/block_costs.hpp"
 #include "coll/ordered_costs.hpp"
@@ -10,7 +11,6 @@
 namespace accdp {
 namespace {
 
-std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 std::size_t at_least_one(std::size_t steps) { return std::max<std::size_t>(steps, 1); }
 
 Plan reduction_on_node(std::size_t bytes, const Shape& shape, const Machine& m) {

@@ -8,6 +8,7 @@
 // Cost: ceil(S/c) + 1 steps on one node; S*(nodes-1) bytes out of and into each node for short messages.
 #include <optional>
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "coll/leader_pieces.hpp"
 #include "node/copies.hpp"
@@ -76,7 +77,7 @@ void reduce_in_slices(Context& c, ConstBytes in, Bytes out, const Reduction& how
   const bool wanted = receiver < 0 || receiver == me;
   const bool past_caches =
       in.data() == out.data() ? is_past_shared_cache(in.size() * k) : is_past_own_caches(in.size());
-  const std::size_t most = reduce_chunk_bytes(k, c.slot_bytes()), chunks = (in.size() + most - 1) / most;
+  const std::size_t most = reduce_chunk_bytes(k, c.slot_bytes()), chunks = ceil_div(in.size(), most);
   const std::size_t share = slice(std::min(most, in.size()), 0, k).bytes;
   const auto place = [&](int rank) { return rank * share; };
   const auto slice_of = [&](std::size_t chunk, int rank) {

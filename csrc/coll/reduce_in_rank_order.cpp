@@ -13,7 +13,7 @@ namespace accdp {
 namespace {
 
 /// Slice `rank` of a segment of so many bytes: where it begins, and its end.
-std::pair<std::size_t, std::size_t> slice(std::size_t bytes, int rank, int ranks) {
+std::pair<std::size_t, std::size_t> range_of(std::size_t bytes, int rank, int ranks) {
   const std::size_t each = ordered_slice_bytes(bytes, ranks);
   return {std::min(bytes, rank * each), std::min(bytes, (rank + 1) * each)};
 }
@@ -49,7 +49,7 @@ void reduce_in_rank_order(Context& c, ConstBytes in, Bytes out, const Reduction&
     std::vector<ConstBytes> ins;
     std::vector<Bytes> results;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto [begin, end] = slice(bytes, rank, ranks);
+      const auto [begin, end] = range_of(bytes, rank, ranks);
       ins.push_back(in.subspan(at + begin, end - begin));
       results.push_back(out.empty() ? Bytes() : out.subspan(at + begin, end - begin));
     }

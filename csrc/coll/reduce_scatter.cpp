@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "coll/block_costs.hpp"
 #include "coll/block_frames.hpp"

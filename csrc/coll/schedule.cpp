@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 
 namespace accdp {
 namespace {
@@ -36,7 +37,7 @@ std::vector<Hop> binomial(int places, int place, std::size_t frames) {
 /// then passes on what it got first, and what it got from the place before, until the next has it already.
 std::vector<Hop> scatter_allgather(int places, int place, std::size_t frames) {
   std::vector<Hop> hops;
-  const std::size_t rounds = (frames + places - 1) / places;
+  const std::size_t rounds = ceil_div(frames, places);
   for (std::size_t round = 0; round < rounds; ++round)
     for (int step = 0; step < places; ++step) {
       // Own block first, then those of the places before: the order in which they come. The root keeps the order of

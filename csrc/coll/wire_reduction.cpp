@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/rounding.hpp"
+
 namespace accdp {
-namespace {
-
-// Frames are cut at whole cache lines, so that elements stay whole and copies aligned.
-constexpr std::size_t kLine = 64;
-
-}  // namespace
 
 FrameGrid::FrameGrid(std::vector<std::size_t> frame_bytes, int nodes, int lanes)
     : begins_(frame_bytes.size() + 1), nodes_(nodes), lanes_(lanes) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/cuda_sums.hpp"
 #include "device/cuda_reduce.hpp"
@@ -13,8 +14,6 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kBatchBytes = 4 << 20;  // decoded at once: what keeps a GPU busy
-constexpr std::size_t kAlign = 256;           // chunks begin at multiples of it
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 std::size_t bytes_of(const DeviceBuffer& buffer) { return buffer.bytes(); }
 std::size_t bytes_of(const PinnedBuffer& buffer) { return buffer.span().size(); }
@@ -116,7 +115,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
     const std::size_t bytes = job.place.bytes();
     b.places.push_back(room);
     room += encoded_room(job.codec->id, job.how.type, bytes);
-    if (!job.place.is_direct()) plain += aligned(bytes);
+    if (!job.place.is_direct()) plain += device_aligned(bytes);
     longest = std::max(longest, bytes);
   }
   make_room(b.far, room);
@@ -141,7 +140,7 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
           copy_async(to, span.data, span.bytes, kernels_.get());
         to += span.bytes;
       }
-      at += aligned(bytes);
+      at += device_aligned(bytes);
     }
     chunks.push_back({in, b.far.data() + b.places[i], static_cast<std::uint32_t>(bytes),
                       static_cast<std::uint32_t>(encoded_room(job.codec->id, job.how.type, bytes))});
@@ -174,7 +173,7 @@ const std::vector<ConstBytes>& CodecWorkshop::encoded(std::size_t beginning) {
 void CodecWorkshop::round(std::size_t beginning, const std::vector<Rounding>& roundings, double factor, bool replaces) {
   const Beginning& b = *beginnings_[beginning];
   std::size_t room = 0;
-  for (const Rounding& rounding : roundings) room += aligned(b.jobs[rounding.chunk].place.bytes());
+  for (const Rounding& rounding : roundings) room += device_aligned(b.jobs[rounding.chunk].place.bytes());
   make_room(rounded_, room);
   std::vector<DeviceChunk> chunks;
   std::byte* at = rounded_.data();
@@ -185,7 +184,7 @@ void CodecWorkshop::round(std::size_t beginning, const std::vector<Rounding>& ro
     const ConstBytes stored = b.encoded[chunk];
     chunks.push_back({b.far.data() + b.places[chunk], at, static_cast<std::uint32_t>(stored.size()),
                       static_cast<std::uint32_t>(bytes), check_head(job.codec->id, job.how.type, stored, bytes)});
-    at += aligned(bytes);
+    at += device_aligned(bytes);
     const Job* next = i + 1 < roundings.size() ? &b.jobs[roundings[i + 1].chunk] : nullptr;
     if (next && next->codec == job.codec && next->how.type == job.how.type) continue;
     codec_->decode_async(job.codec->id, job.how.type, chunks, damaged(), kernels_.get());
@@ -198,7 +197,7 @@ void CodecWorkshop::round(std::size_t beginning, const std::vector<Rounding>& ro
     if (rounding.residual)
       residual_async(job.how.type, rounding.tensor, at, factor, rounding.residual, bytes, kernels_.get());
     if (replaces) copy_async(rounding.tensor, at, bytes, kernels_.get());
-    at += aligned(bytes);
+    at += device_aligned(bytes);
   }
 }
 
@@ -214,7 +213,7 @@ std::size_t CodecWorkshop::take_room(std::size_t bytes) {
     make_room(b.near, std::max(kBatchBytes, bytes));
     make_room(b.far, std::max(kBatchBytes, bytes));
   }
-  return std::exchange(b.used, b.used + aligned(bytes));
+  return std::exchange(b.used, b.used + device_aligned(bytes));
 }
 
 void CodecWorkshop::decode(const CodecRow* codec, Datatype type, ConstBytes stored, const Place& to) {
@@ -238,7 +237,7 @@ void CodecWorkshop::decode(const CodecRow* codec, Datatype type, ConstBytes stor
   if (to.is_direct()) return;
   b.places.back() = b.plain_used;
   b.parcels.push_back({to, nullptr, b.plain_used});
-  b.plain_used += aligned(bytes);
+  b.plain_used += device_aligned(bytes);
 }
 
 void CodecWorkshop::place(const std::byte* plain, const Place& to) {

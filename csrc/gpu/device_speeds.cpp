@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kRunChunks = FarMemory::kRunBytes / CodecTimes::kMost;
 constexpr int kMostTimes = 3;
 constexpr double kEnoughSeconds = 5e-3;  // for one of a table's numbers
-constexpr double kNever = 1;             // byte per second: nobody chooses that
+constexpr double kNeverChosen = 1;       // byte per second: nobody chooses that
 
 /// The least of a few, or of fewer where each takes long.
 template <class Call>
@@ -115,7 +115,7 @@ CodecCost device_codec_speed(int device, const CodecRow& codec, Datatype type) {
       failed.insert(key);
     }
   }
-  return {1, kNever, kNever};
+  return {1, kNeverChosen, kNeverChosen};
 }
 
 }  // namespace accdp

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/rounding.hpp"
 #include "device/cuda_reduce.hpp"
 #include "node/copies.hpp"
 
@@ -10,7 +11,6 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kLeastFrame = 4 << 10;
-constexpr std::size_t kRoomAlign = 256;
 
 /// What a failed call left to MPI. Never destroyed.
 void leave_to_mpi(PinnedBuffer pinned, std::vector<DeviceBuffer> device) {
@@ -25,7 +25,7 @@ void leave_to_mpi(PinnedBuffer pinned, std::vector<DeviceBuffer> device) {
 }  // namespace
 
 void SegmentRooms::reserve(std::size_t segment_bytes, std::size_t count, bool on_device, cudaStream_t stream) {
-  segment_bytes = (segment_bytes + kRoomAlign - 1) / kRoomAlign * kRoomAlign;
+  segment_bytes = device_aligned(segment_bytes);
   while (settled_.size() < count) settled_.push_back(make_event());
   if (data_ && on_device == on_device_ && segment_bytes <= segment_bytes_ && count == count_) return;
   synchronize(stream);
@@ -159,7 +159,7 @@ void GpuPipeline::take_lanes(std::size_t segment, Bytes out, bool all_want) {
 }
 
 std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares) {
-  const std::size_t each = hierarchy.segment_bytes / shares / kRoomAlign * kRoomAlign;
+  const std::size_t each = hierarchy.segment_bytes / shares / kDeviceAlign * kDeviceAlign;
   return each < kLeastFrame ? 0 : each;
 }
 

@@ -3,14 +3,14 @@
 #include <optional>
 #include <utility>
 
+#include "base/rounding.hpp"
 #include "gpu/device_scope.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kAlign = 256;
 /// Copies do not touch: spans of two of them never look like one.
-std::size_t room_for(std::size_t bytes) { return (bytes + 1 + kAlign - 1) / kAlign * kAlign; }
+std::size_t room_for(std::size_t bytes) { return device_aligned(bytes + 1); }
 
 }  // namespace
 

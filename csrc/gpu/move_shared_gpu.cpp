@@ -18,7 +18,7 @@ void take_piece(Pool& pool, const Bytes& block, std::size_t at, std::size_t most
 }
 
 /// Tells all ranks the sizes of all blocks, checks those for this rank, and returns the largest.
-std::size_t compare_sizes(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
+std::size_t longest_of_compared(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const int k = c.local_size(), me = c.local_rank();
   std::byte* const mine = c.open(k * sizeof(std::uint64_t));
   for (int to = 0; to < k; ++to) {
@@ -104,7 +104,7 @@ void scatter_shared_gpu(Context& c, Pool& pool, const std::vector<ConstBytes>& i
 
 void alltoall_shared_gpu(Context& c, Pool& pool, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   const int me = c.local_rank();
-  const std::size_t longest = compare_sizes(c, ins, outs);
+  const std::size_t longest = longest_of_compared(c, ins, outs);
   std::vector<ConstBytes> blocks = ins;
   blocks[me] = {};
   in_pieces(c, pool, blocks, longest, [&](std::size_t at, std::size_t most) {

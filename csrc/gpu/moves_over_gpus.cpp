@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "gpu/gpu_pipeline.hpp"
 #include "gpu/shared_gpu.hpp"
@@ -51,8 +52,9 @@ class MovePipeline : GpuSegments {
   void run(std::size_t longest) {
     const int rank = t_.rank();
     copy_async(outs_[rank].data(), ins_[rank].data(), ins_[rank].size(), pool_.stream());
-    GpuSegments::run((longest + most_ - 1) / most_, [&](std::size_t i) { fetch(i); }, [&](std::size_t i) { start(i); },
-                     [&](std::size_t i) { finish(i); });
+    GpuSegments::run(
+        ceil_div(longest, most_), [&](std::size_t i) { fetch(i); }, [&](std::size_t i) { start(i); },
+        [&](std::size_t i) { finish(i); });
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/keep.hpp"
+#include "base/rounding.hpp"
 #include "base/settings.hpp"
 
 namespace accdp {
@@ -17,15 +18,15 @@ namespace {
 constexpr std::size_t kLeast = 64 << 10, kMostWindow = 8 << 20;
 // For memory that a device has yet to leave. To go through pageable memory instead costs about as long, of the most
 // that is kept by default.
-constexpr std::chrono::milliseconds kPatience{10};
-constexpr std::chrono::microseconds kLook{50};
+constexpr std::chrono::milliseconds kRoomPatience{10};
+constexpr std::chrono::microseconds kRoomLook{50};
 
 std::size_t limit() { return static_cast<std::size_t>(settings().gpu_pinned_bytes); }
 
 /// Four sizes per octave: at most a quarter of a block is not used.
 std::size_t block_bytes(std::size_t bytes) {
   const std::size_t step = std::max(kLeast, std::bit_floor(bytes) / 4);
-  return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
+  return round_up(std::max<std::size_t>(bytes, 1), step);
 }
 
 using Blocks = std::vector<std::unique_ptr<PinnedBlock>>;
@@ -117,7 +118,7 @@ PinnedLease take(std::size_t bytes, std::size_t largest, std::size_t most) {
   trim();
   Store& s = store();
   Blocks dropped;
-  const auto given_up = Clock::now() + kPatience;
+  const auto given_up = Clock::now() + kRoomPatience;
   std::unique_lock lock(s.mutex);
   while (true) {
     if (s.lent_bytes + bytes > most) return {};
@@ -130,7 +131,7 @@ PinnedLease take(std::size_t bytes, std::size_t largest, std::size_t most) {
     // Devices use what is kept. A stream may wait for a rank that is gone, so this must have an end.
     if (Clock::now() >= given_up) return {};
     lock.unlock();
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kRoomLook);
     lock.lock();
   }
   s.lent_bytes += bytes;  // before it is there: others see that the room is taken

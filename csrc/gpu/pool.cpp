@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/keep.hpp"
+#include "base/rounding.hpp"
 #include "device/cuda_reduce.hpp"
 
 namespace accdp {
@@ -24,8 +25,6 @@ namespace {
 
 // Devices hand out memory in blocks of so much, and who opens a part of a block has all of it.
 constexpr std::size_t kBlockBytes = 2 << 20;
-
-std::size_t in_whole_blocks(std::size_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
 struct Spare {
   int device;
@@ -84,7 +83,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   mine.gpu = gpu_id(device);
   std::string trouble, no_events;
   try {
-    exports_ = take_exports(device, in_whole_blocks(2 * slot_bytes), processes_);
+    exports_ = take_exports(device, round_up(2 * slot_bytes, kBlockBytes), processes_);
     mine.memory = exports_.memory.share();
     mine.has_memory = true;
   } catch (const CudaError& error) {

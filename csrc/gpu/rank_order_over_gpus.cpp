@@ -7,6 +7,7 @@
 // its own GPU group pass no bus; k*S*(n-1)/n + S*(n-1)/n bytes out of a node.
 #include <algorithm>
 
+#include "base/rounding.hpp"
 #include "coll/algorithms.hpp"
 #include "device/cuda_reduce.hpp"
 #include "gpu/gpu_pipeline.hpp"
@@ -16,15 +17,13 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kMostPiece = 64 << 20;  // of a message: as much device memory is taken for contributions
-constexpr std::size_t kLine = 256;
 
-std::size_t rounded_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 /// How long the longest of `count` nearly equal parts is.
 std::size_t part_of(std::size_t bytes, std::size_t count) {
-  return std::max(rounded_up((bytes + count - 1) / count), kLine);
+  return std::max(device_aligned(ceil_div(bytes, count)), kDeviceAlign);
 }
 /// The same for as many as are needed for parts of about `most`.
-std::size_t part_up_to(std::size_t bytes, std::size_t most) { return part_of(bytes, (bytes + most - 1) / most); }
+std::size_t part_up_to(std::size_t bytes, std::size_t most) { return part_of(bytes, ceil_div(bytes, most)); }
 
 /// In memory of the hierarchy, which outlives a call that failed with work under way.
 Bytes room(DeviceBuffer& buffer, std::size_t bytes, const Pool& pool) {
@@ -40,7 +39,7 @@ Bytes room(DeviceBuffer& buffer, std::size_t bytes, const Pool& pool) {
 /// `result`.
 void exchange_and_reduce(Context& c, Pool& pool, GpuHierarchy& hierarchy, const std::vector<ConstBytes>& ins,
                          Bytes result, std::size_t longest, const Reduction& how) {
-  const std::size_t each = rounded_up(result.size());
+  const std::size_t each = device_aligned(result.size());
   const Bytes contributions = room(hierarchy.contributions, ins.size() * each, pool);
   std::vector<Bytes> outs;
   std::vector<const void*> sources;

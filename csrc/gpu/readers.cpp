@@ -14,7 +14,7 @@
 namespace accdp {
 namespace {
 
-constexpr std::chrono::microseconds kLook{200};
+constexpr std::chrono::microseconds kReadersLook{200};
 constexpr int kLooksPerCensus = 100;
 
 /// Those of all pools of this process. Never destroyed: no CUDA call after main().
@@ -153,7 +153,7 @@ bool await_readers(std::chrono::duration<double> most) noexcept {
   };
   auto found = missing(0);
   for (int look = 1; found != awaited.end() && Clock::now() < given_up; found = missing(look++))
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kReadersLook);
   const bool have_read = found == awaited.end();
   if (!have_read)
     std::fprintf(stderr,

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "base/rounding.hpp"
 #include "gpu/pool.hpp"
 
 namespace accdp {
@@ -33,8 +34,7 @@ inline bool goes_by_gpus(const Pool& pool, std::size_t bytes) { return bytes > k
 
 /// Where the slices of `bytes` begin, of which each of `count` ranks has one; the last may be shorter, or empty.
 inline std::size_t slice_bytes(std::size_t bytes, std::size_t count) {
-  constexpr std::size_t kLine = 256;
-  return (bytes / count + kLine) / kLine * kLine;
+  return (bytes / count / kDeviceAlign + 1) * kDeviceAlign;
 }
 
 /// Copies block b's piece at `at` to b * most of the slot; in one go what lies side by side on both sides.
@@ -47,11 +47,10 @@ void copy_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::si
 template <class Take>
 void in_pieces(Context& context, Pool& pool, const std::vector<ConstBytes>& blocks, std::size_t longest, Take take,
                std::size_t shares = 1) {
-  constexpr std::size_t kAlign = 256;  // accesses stay wide
   if (longest == 0) return context.meet();
-  const std::size_t room = pool.slot_bytes() / std::max(blocks.size(), shares) / kAlign * kAlign;
+  const std::size_t room = pool.slot_bytes() / std::max(blocks.size(), shares) / kDeviceAlign * kDeviceAlign;
   // Short blocks lie no farther apart than need be: those of one array do so as they did there.
-  const std::size_t most = std::min(room, (longest + kAlign - 1) / kAlign * kAlign);
+  const std::size_t most = std::min(room, device_aligned(longest));
   for (std::size_t at = 0; at < longest; at += most) {
     copy_pieces(pool.open(context), blocks, at, most, pool.stream());
     pool.publish(context);

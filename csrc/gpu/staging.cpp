@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "base/rounding.hpp"
+
 namespace accdp {
 namespace {
-
-constexpr std::size_t kAlign = 256;
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 template <class Block>
 Block chunk_of(Block block, std::size_t i, std::size_t each) {
@@ -31,9 +30,9 @@ void one_by_one(ConstBytes in, Bytes out, std::size_t each, HostRoom& room, cuda
 }  // namespace
 
 void Staging::in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaStream_t stream, const Step& algorithm) {
-  const std::size_t total = std::max(in.size(), out.size()), each = aligned(std::min(chunk_bytes, total));
+  const std::size_t total = std::max(in.size(), out.size()), each = device_aligned(std::min(chunk_bytes, total));
   if (total == 0) return algorithm({}, {});
-  const std::size_t chunks = (total + each - 1) / each;
+  const std::size_t chunks = ceil_div(total, each);
   HostRoom room(std::min<std::size_t>(chunks, 2) * each);
   if (!room.is_pinned()) return one_by_one(in, out, each, room, stream, algorithm);
   PinnedLease& lease = room.lease();
@@ -58,8 +57,8 @@ void Staging::in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaS
 
 void Staging::fetch(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, cudaStream_t stream) {
   std::size_t bytes = 0;
-  for (const ConstBytes& block : ins) bytes += aligned(block.size());
-  for (const Bytes& block : outs) bytes += aligned(block.size());
+  for (const ConstBytes& block : ins) bytes += device_aligned(block.size());
+  for (const Bytes& block : outs) bytes += device_aligned(block.size());
   room_ = {};  // what a call that failed has left
   room_ = HostRoom(bytes);
   ins_.clear();
@@ -69,11 +68,11 @@ void Staging::fetch(const std::vector<ConstBytes>& ins, const std::vector<Bytes>
   for (const ConstBytes& block : ins) {
     transfers.push_back({at, block.data(), block.size()});
     ins_.emplace_back(at, block.size());
-    at += aligned(block.size());
+    at += device_aligned(block.size());
   }
   for (const Bytes& block : outs) {
     outs_.emplace_back(at, block.size());
-    at += aligned(block.size());
+    at += device_aligned(block.size());
   }
   room_.fetch(transfers, stream);
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/rounding.hpp"
 #include "mpi/native.hpp"
 #include "mpi/world.hpp"
 
@@ -28,16 +29,12 @@ struct Cut {
       pieces = bytes / Wire::kAtOnceBytes + 1;
       return;
     }
-    constexpr std::size_t kLine = 64;
     if (form == Wire::Form::kPieces) pieces = std::max<std::size_t>(ceil_div(bytes, Wire::kAtOnceBytes), 1);
-    each = ceil_div(ceil_div(bytes, pieces), kLine) * kLine;
+    each = whole_lines(ceil_div(bytes, pieces));
     if (each) pieces = std::max<std::size_t>(ceil_div(bytes, each), 1);
   }
   std::size_t begin(std::size_t piece) const { return std::min(bytes, piece * each); }
   std::size_t length(std::size_t piece) const { return begin(piece + 1) - begin(piece); }
-
- private:
-  static std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 };
 
 class MpiWire : public Wire {

@@ -18,6 +18,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/rounding.hpp"
 #include "base/settings.hpp"
 #include "node/copies.hpp"
 #include "node/pages.hpp"

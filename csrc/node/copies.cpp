@@ -94,6 +94,8 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept { 
 bool has_stores_past_caches() noexcept { return false; }
 #endif
 
+#include "base/rounding.hpp"
+
 void copy_out(void* to, const void* from, std::size_t bytes, bool past_caches) noexcept {
   (past_caches ? copy_past_caches : copy_lines)(to, from, bytes);
 }

@@ -3,9 +3,6 @@
 
 namespace accdp {
 
-constexpr std::size_t kLine = 64;
-constexpr std::size_t whole_lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
 /// As memcpy, which on AMD's processors may use "rep movsb": on Zen 4 that reads what another core or memory holds at
 /// half the speed of vectors, and copies 2 GB/s where places differ by 1 to 15 bytes modulo 4 KiB. So there by vectors.
 void copy_lines(void* to, const void* from, std::size_t bytes) noexcept;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/deadline.hpp"
+#include "base/rounding.hpp"
 #include "base/settings.hpp"
 #include "node/copies.hpp"
 

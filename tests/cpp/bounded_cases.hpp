@@ -1,7 +1,10 @@
 #pragma once
 // What every error-bounded codec of our own must do, over the values that are hardest: the bound holds for every finite
 // element, all others are exact, both sets of loops give the same bytes, damaged streams do no harm.
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/error.hpp"

@@ -1,10 +1,7 @@
 #pragma once
 // Inputs for the codec tests. They are made by integer arithmetic and exact float arithmetic, so that they are the same
-// with every compiler and library.
-#include <algorithm>
-#include <bit>
+// with every compiler and library. A file of its own, because the tests that use it are not optimised.
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "base/types.hpp"
@@ -22,88 +19,23 @@ struct Random {
   }
   std::uint32_t below(std::uint32_t limit) { return next() % limit; }
   /// Bell-shaped, standard deviation 1: twelve uniform numbers less their mean.
-  float bell() {
-    std::int32_t sum = 0;
-    for (int i = 0; i < 12; ++i) sum += static_cast<std::int32_t>(next() >> 16) - 32768;
-    return static_cast<float>(sum) / 65536;
-  }
+  float bell();
 };
 
-/// Truncated to 16 bits; float16 only within its normal range, else zero.
-inline std::uint16_t truncated(Datatype type, float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  if (type == Datatype::kBF16) return static_cast<std::uint16_t>(bits >> 16);
-  const int exponent = static_cast<int>(bits >> 23 & 255) - 127 + 15;
-  if (exponent <= 0 || exponent >= 31) return 0;
-  return static_cast<std::uint16_t>((bits >> 16 & 0x8000) | static_cast<std::uint32_t>(exponent) << 10 |
-                                    (bits >> 13 & 0x3ff));
-}
+/// To 16 bits; float16 only within its normal range, else zero.
+std::uint16_t truncated(Datatype type, float value);
 
-inline void put(Buffer& data, Datatype type, std::size_t i, float value) {
-  if (element_bytes(type) == 4) {
-    std::memcpy(data.data() + 4 * i, &value, 4);
-  } else {
-    const std::uint16_t bits = truncated(type, value);
-    std::memcpy(data.data() + 2 * i, &bits, 2);
-  }
-}
+void put(Buffer& data, Datatype type, std::size_t i, float value);
 
 enum class Kind { kBits, kBell, kRectified, kSparse, kConstant, kWide, kSmallIntegers, kRareLarge };
 inline constexpr Kind kKinds[] = {Kind::kBits,     Kind::kBell, Kind::kRectified,     Kind::kSparse,
                                   Kind::kConstant, Kind::kWide, Kind::kSmallIntegers, Kind::kRareLarge};
 
-inline Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed = 1) {
-  Random random{seed};
-  const std::size_t width = element_bytes(type);
-  Buffer data(count * width);
-  for (std::size_t i = 0; i < count; ++i) {
-    const float bell = random.bell();
-    const std::uint32_t bits = random.next();
-    switch (kind) {
-      case Kind::kBits: std::memcpy(data.data() + i * width, &bits, width); break;
-      case Kind::kBell: put(data, type, i, bell * 0.03125f); break;
-      case Kind::kRectified: put(data, type, i, bell > 0 ? bell : 0); break;
-      case Kind::kSparse: put(data, type, i, i / 700 % 4 == 1 ? bell : 0); break;
-      case Kind::kConstant: put(data, type, i, 1.5f); break;
-      case Kind::kWide: put(data, type, i, bell * std::bit_cast<float>((117 + bits % 20) << 23)); break;
-      case Kind::kSmallIntegers: {
-        const std::uint32_t value = bits >> 16 & ((1u << bits % 7) - 1);
-        std::memcpy(data.data() + i * width, &value, width);
-        break;
-      }
-      case Kind::kRareLarge: {
-        const std::uint32_t value = bits % 50 ? bits >> 8 & 3 : bits;
-        std::memcpy(data.data() + i * width, &value, width);
-        break;
-      }
-    }
-  }
-  return data;
-}
+Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed = 1);
 
-inline std::uint64_t fnv(ConstBytes data) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (std::byte one : data) hash = (hash ^ std::to_integer<std::uint64_t>(one)) * 1099511628211u;
-  return hash;
-}
+std::uint64_t fnv(ConstBytes data);
 
 /// A stream that was damaged in one of the ways in which streams are: bits, bytes, words, length.
-inline Buffer damaged(const Buffer& stream, Random& random) {
-  Buffer bad = stream;
-  for (std::uint32_t times = 1 + random.below(3); times > 0 && !bad.empty(); --times) {
-    // the tables at the beginning are hit as often as all the rest
-    const auto length = static_cast<std::uint32_t>(bad.size());
-    const std::uint32_t at = random.below(random.below(2) ? length : std::min<std::uint32_t>(length, 24));
-    switch (random.below(5)) {
-      case 0: bad[at] ^= static_cast<std::byte>(1u << random.below(8)); break;
-      case 1: bad[at] = static_cast<std::byte>(random.next()); break;
-      case 2: bad[at] = static_cast<std::byte>(random.below(2) ? 255 : 0); break;
-      case 3: bad.resize(at); break;
-      default: bad.resize(length + random.below(9)); break;
-    }
-  }
-  bad.shrink_to_fit();  // the sanitizer then sees the first byte beyond it
-  return bad;
-}
+Buffer damaged(const Buffer& stream, Random& random);
 
 }  // namespace accdp

@@ -1,4 +1,6 @@
 // Differences to a reference: exact for all bits, small where values are near each other, in place as well.
+#include <cstring>
+
 #include "codec/delta.hpp"
 
 #include "codec_data.hpp"

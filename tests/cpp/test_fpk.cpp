@@ -1,4 +1,6 @@
 // fpk: every bit pattern comes back, both sets of loops give the same bytes, damaged streams do no harm.
+#include <cstring>
+
 #include "codec/fpk.hpp"
 
 #include "base/error.hpp"

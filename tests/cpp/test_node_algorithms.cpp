@@ -1,6 +1,7 @@
 // Every way of an allreduce between nodes, and the pipelines of blocks, on 2 to 8 ranks that are threads: sums, one
 // rounding over the nodes, the same bits on all ranks. How blocks are cut.
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "coll/block_frames.hpp"

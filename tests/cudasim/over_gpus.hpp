@@ -1,5 +1,7 @@
 #pragma once
 // What groups are tried with whose ranks are in several GPU groups. Every rank is a process.
+#include <cstring>
+
 #include "device_checks.hpp"
 #include "process_wire.hpp"
 

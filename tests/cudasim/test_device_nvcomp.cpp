@@ -1,5 +1,6 @@
 // lz4, bitcomp and ans on the device, by functions that stand in for nvCOMP's batched ones: of the first two the codecs
 // of the host read what the device wrote, and the other way round.
+#include <cstring>
 #include <string>
 
 #include "batched_nvcomp.hpp"

@@ -1,7 +1,9 @@
 // Checksums and standard deviations of device memory against the host's loops: lengths around words and parts, and of
 // the most parts; beside multiples of 16 bytes; every float, and what does not count among them.
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "codec/crc32c.hpp"

@@ -1,5 +1,7 @@
 // The kernels around the codecs against the host's loops: differences, residuals, and short pieces on their way to the
 // host. All types, odd counts, any bits; at multiples of 16 bytes, where kernels take 16 at a time, and beside them.
+#include <cstring>
+
 #include "codec/cuda_transforms.hpp"
 #include "codec/delta.hpp"
 #include "codec/residual.hpp"

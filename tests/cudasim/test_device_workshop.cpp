@@ -1,4 +1,6 @@
 // A workshop's memory for codecs: as much as its largest call had, not its most chunks times its longest.
+#include <cstring>
+
 #include "device_chunks.hpp"
 #include "gpu/codec_workshop.hpp"
 

@@ -78,8 +78,13 @@ test-bench test-tune: $(STAMPS)/bench
 # Frameworks are asked of an index only; from a folder of wheels, tests that need them are skipped.
 test-recipes: $(if $(WHEELS),,$(STAMPS)/recipes)
 
+# Two tests at a time: half of the time most wait, for a rank, a limit, a process that starts. Those of tests/hosts share
+# the links between their network namespaces, whose speed they measure.
+TESTS_AT_ONCE ?= 2
+test-hosts: TESTS_AT_ONCE = 0
+
 test-unit test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
-	$(LIMIT) 900 $(PYTEST) tests/$*
+	$(LIMIT) 900 $(PYTEST) -n $(TESTS_AT_ONCE) --dist loadgroup tests/$*
 
 # The GPU's part of the core on a CUDA runtime of host memory, against the libaccdp that `make build` made.
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place

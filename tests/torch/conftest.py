@@ -26,6 +26,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("on_ranks"):
             item.fixturenames.append("crew")
+            item.add_marker(
+                pytest.mark.xdist_group("crew")
+            )  # one crew: where tests run at a time, the others beside it
 
 
 @pytest.fixture(scope="session")

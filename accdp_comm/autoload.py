@@ -1,7 +1,8 @@
 """What `import torch` calls (entry point group ``torch.backends``): the backend's name and rendezvous are made known.
 
 An exception here would make `import torch` fail for everyone who has accdp installed, and ranks are often forked after
-the import: so this loads no MPI, starts no thread, imports nothing of ours but on first use, and raises nothing.
+the import: so this loads no MPI, starts no thread, imports nothing of ours but at_end.py before the first use, and
+raises nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ def register() -> None:
     try:
         import torch
         import torch.distributed as dist
+
+        from . import at_end  # noqa: F401  # before what a script registers there
 
         if not dist.is_available():
             return

@@ -162,6 +162,15 @@ def _our_group(group: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:
     return chosen
 
 
+def _is_member(group: dist.ProcessGroup | None, who: str) -> bool:
+    """Whether this rank is in a group, or the default one."""
+    if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return group is None
+    if not isinstance(group, dist.ProcessGroup):
+        raise _core.UsageError(f"{who}: group is a {type(group).__name__}: expected a torch process group")
+    return dist.get_rank(group) >= 0
+
+
 def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
     """Measure a torch group's alpha and beta, of node and wire, as Communicator.measure() does.
 
@@ -180,7 +189,7 @@ def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
 
     Collective over the group, blocking, after the operations that were begun before. Source: docs/model.md.
     """
-    if group is not None and dist.get_rank(group) < 0:
+    if not _is_member(group, "measure"):
         return None
     machine = _core.Machine()
     for name, value in backend_of(_our_group(group, "measure")).measure().items():
@@ -206,7 +215,7 @@ def monitored_barrier(
 
     Collective, blocking. A rank that is not in the group returns at once.
     """
-    if group is not None and dist.get_rank(group) < 0:
+    if not _is_member(group, "monitored_barrier"):
         return
     chosen = _our_group(group, "monitored_barrier")
     limit = timedelta(milliseconds=-1)  # torch's way to say "the group's"

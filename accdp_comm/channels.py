@@ -74,24 +74,31 @@ def channel_of(group: Any) -> Channel:
     """Return the channel of a torch process group, a Communicator, or None for all ranks of the job."""
     if isinstance(group, Communicator):
         return CommunicatorChannel(group)
-    dist = sys.modules.get("torch.distributed")
-    up = dist is not None and dist.is_available() and dist.is_initialized()
-    if group is None and not up:
+    channel = torch_channel_of(group)
+    if channel is not None:
+        return channel
+    if group is None:
         if not _everybody:
             _everybody.append(Communicator())
         return CommunicatorChannel(_everybody[0])
-    if not up:
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not isinstance(group, dist.ProcessGroup):
         raise _core.UsageError(f"group is a {type(group).__name__}: expected a torch process group or a Communicator")
+    raise _core.UsageError(f"group: its backend is {dist.get_backend(group)}, expected accdp, or a Communicator")
+
+
+def torch_channel_of(group: Any) -> TorchChannel | None:
+    """Return the channel of a torch process group, or None for the default one; None where its backend is not accdp."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    chosen = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(chosen, dist.ProcessGroup):
+        return None
     from .backend import backend_of
 
-    assert dist is not None
-    if group is not None and not isinstance(group, dist.ProcessGroup):
-        raise _core.UsageError(f"group is a {type(group).__name__}: expected a torch process group or a Communicator")
-    backend = backend_of(dist.distributed_c10d._get_default_group() if group is None else group)
-    if backend is None:
-        name = dist.get_backend(group)
-        raise _core.UsageError(f"group: its backend is {name}, expected accdp, or a Communicator")
-    return TorchChannel(backend)
+    backend = backend_of(chosen)
+    return None if backend is None else TorchChannel(backend)
 
 
 class CommunicatorChannel:

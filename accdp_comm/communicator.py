@@ -25,8 +25,9 @@ class Communicator(Messages):
     """A set of ranks that communicate.
 
     Args:
-        comm: An mpi4py communicator to take the ranks from, or None for the whole job: the ranks of the MPI launcher,
-            else those of torch.distributed's world, else torchrun's, else this process alone.
+        comm: An mpi4py communicator to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then counts, or None for
+            the whole job: the ranks of the MPI launcher, else those of torch.distributed's world, else torchrun's, else
+            this process alone.
         timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end.
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.

@@ -12,7 +12,7 @@ from . import _core, nvcomp
 from .allreduce import AllreduceResult
 from .arguments import Arguments
 from .bcast import Relative, bound_of, check_codec
-from .channels import TorchChannel, channel_of
+from .channels import TorchChannel, channel_of, torch_channel_of
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -154,9 +154,11 @@ class CompressedAllreduce:
 
 
 def _channel_of(group: Any) -> TorchChannel:
-    channel = channel_of(group)
+    channel = torch_channel_of(None) if group is None else channel_of(group)
     if not isinstance(channel, TorchChannel):
-        raise _core.UsageError(f"group={group!r}: expected a torch process group, because a model's gradients use it")
+        raise _core.UsageError(
+            f"group={group!r}: expected a torch process group whose backend is accdp, which the gradients' reducer uses"
+        )
     return channel
 
 

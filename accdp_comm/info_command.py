@@ -35,6 +35,8 @@ def main(options: argparse.Namespace) -> int:
     from ._core import UsageError
 
     if options.plan is not None:
+        if options.markdown:
+            raise UsageError("--markdown: expected no --plan, which is shown as text or --json")
         return _show_plan(options)
     for name in ("deterministic", "topology", "link", "latency"):
         if getattr(options, name) is not None:

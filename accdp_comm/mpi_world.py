@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import math
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, last_words, pmi1, pmi_relay, siblings, uncaught
+from . import _core, addresses, at_end, last_words, pmi1, pmi_relay, siblings, uncaught
 from .cards import Card
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
@@ -78,11 +77,10 @@ def load() -> ModuleType:
 
 
 def place() -> tuple[str, int, int]:
-    """Return (world's id, rank, size) of this process in MPI's world; ("", -1, 0) if it has not entered it here."""
-    if _world.pid != os.getpid():
+    """Return (world's id, rank, size) of this process in MPI's world; ("", -1, 0) if it is not, or no more, in it."""
+    if _world.pid != os.getpid() or not load().is_initialized():  # finalised, MPI may not even be asked for ranks
         return "", -1, 0
-    module = load()
-    return _world.universe, module.world_rank(), module.world_size()
+    return _world.universe, load().world_rank(), load().world_size()
 
 
 def enter_launched(timeout_s: float) -> tuple[int, int]:
@@ -354,13 +352,15 @@ def before_exit(closer: Any) -> None:
         _closers.append(closer)
 
 
-@atexit.register
 def _leave() -> None:
     _close_groups_and_mpi()
     if _interrupts:  # Python would report it, and end with status 0
         _attempt(last_words.let_be_read)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
+
+
+at_end.do(_leave)
 
 
 def _close_groups_and_mpi() -> None:

@@ -141,6 +141,8 @@ def _plan(
 def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
     """Return bytes and datatype of an array, or of ``x`` elements of a datatype, or of ``x`` bytes."""
     try:
+        if hasattr(x, "__dlpack__") and not isinstance(x, np.generic):  # an array of one integer is one as well
+            raise TypeError
         count = operator.index(x)
     except TypeError:
         data = describe(x, "x", writable=False, device=True)
@@ -185,7 +187,7 @@ def size_of(text: str) -> int:
     Raises:
         UsageError: Not of that form.
     """
-    match = re.fullmatch(r"([0-9]+)(?:([kKMG]?)|([KMG])iB)", text)
+    match = re.fullmatch(r"([0-9]{1,18})(?:([kKMG]?)|([KMG])iB)", text)
     if match is None:
         raise _core.UsageError(f"size: expected bytes, with k, M, G or KiB, MiB, GiB if wanted, got {text!r}")
     return int(match[1]) * _BYTES[match[2] or match[3] or ""]
@@ -197,7 +199,7 @@ def rate_of(text: str) -> float:
     Raises:
         UsageError: Not of that form.
     """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([kKMG])(bit|B)(?:/s)?", text)
+    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{1,18})([kKMG])(bit|B)(?:/s)?", text)
     if match is None or float(match[1]) <= 0:
         raise _core.UsageError(f"link: expected a rate such as 1Gbit, 100Mbit or 1.2GB, got {text!r}")
     return float(match[1]) * _BITS[match[2]] / (8 if match[3] == "bit" else 1)

@@ -41,6 +41,7 @@ def _of_torchrun(timeout_s: float) -> Exchange:
             f"RANK and WORLD_SIZE are set, but meeting through them needs torch: {error}; use mpiexec without torch"
         ) from error
     if not _store:
+        _check_place()
         try:
             _store.append(next(iter(dist.rendezvous("env://"))))
         except ValueError as error:
@@ -51,9 +52,18 @@ def _of_torchrun(timeout_s: float) -> Exchange:
     return StoreExchange(dist.PrefixStore("accdp_communicator", store), rank, size, timeout_s)
 
 
+def _check_place() -> None:
+    """torch would wait for ranks that cannot come."""
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        raise _core.UsageError(f"RANK={rank} and WORLD_SIZE={size} are set: expected numbers, the rank below the size")
+
+
 def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
     """Return the exchange of the ranks of an mpi4py communicator."""
-    if not all(hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "handle")):
+    if isinstance(comm, type) or not all(
+        hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "handle")
+    ):
         raise _core.UsageError(f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer")
     if not comm:
         raise _core.UsageError("comm is MPI.COMM_NULL, or was freed: expected a communicator that this rank is in")

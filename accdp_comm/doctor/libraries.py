@@ -59,13 +59,14 @@ print(json.dumps(answer))
 _ASK_CODECS = """
 import json
 from accdp_comm import UsageError, _core, bcast, nvcomp
-nvcomp.find()
-wrong = ""
+rows, wrong = [], ""
 try:
+    nvcomp.find()
+    rows = _core.codecs()
     nvcomp.check_works(bcast.codec_by_setting())
 except UsageError as error:
     wrong = str(error).replace("codec=", "ACCDP_CODEC=", 1)
-print(json.dumps({"rows": _core.codecs(), "wrong": wrong}))
+print(json.dumps({"rows": rows, "wrong": wrong}))
 """
 
 
@@ -195,7 +196,7 @@ def codecs() -> Finding:
 
 
 def judge_codecs(rows: list[dict[str, Any]], wrong: str) -> Finding:
-    """Judge the codecs that there are, and what is wrong with the one that ACCDP_CODEC names."""
+    """Judge the codecs that there are, and what is wrong with the settings that name some."""
     if wrong:
         return Finding(FAIL, wrong, "correct or unset it")
     missing = {row["name"]: row["why_not"] for row in rows if row["why_not"]}

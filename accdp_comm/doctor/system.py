@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import _core, addresses, settings
+from ..cards import declared_nodes
 from ..launch import cpus
 from ..launcher import find_launcher
 from .findings import FAIL, OK, WARN, Finding
@@ -123,6 +124,7 @@ def host_name() -> Finding:
 def environment() -> Finding:
     try:
         known = {row.env for row in settings.table()}
+        declared_nodes(settings.value_of("topology"))
         launcher = find_launcher()
     except _core.UsageError as error:
         return Finding(FAIL, str(error), "correct or unset it")

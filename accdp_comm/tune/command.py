@@ -37,7 +37,9 @@ def add_parser(commands: Any) -> None:
     tune.add_argument("--workers", type=_counts, metavar="LIST", help="loader processes of each rank to try, as 0,1,2")
     tune.add_argument("--codec", type=_words, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
     tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run (all)")
-    tune.add_argument("--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run")
+    tune.add_argument(
+        "--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run, as --run='--mps on'"
+    )
     tune.add_argument("--measure", type=_seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
     tune.add_argument("--start-limit", type=_seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
     tune.add_argument("--exhaustive", action="store_true", help="skip no point and stop none early")

@@ -68,3 +68,26 @@ with accdp_comm.Communicator() as comm:
 """
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", script], timeout=60.0)
     assert (result.returncode == 0) == (status == 0) and result.stdout.count("got") == got, str(result)
+
+
+GOES_ON = """
+from mpi4py import MPI
+import accdp_comm
+comm = accdp_comm.Communicator()
+comm.barrier()
+MPI.Finalize()
+with comm.split(0) as part:
+    part.barrier()
+    print("parted", part.size)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError('enough')"])
+def test_a_group_of_one_node_outlives_mpi(end):
+    """The script has finalised MPI, which from then on ends the process of who asks it for anything."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", GOES_ON.format(end=end)]
+    result = jobs.run(command, timeout=60.0)
+    assert result.stdout.count("parted 2") == 2 and (result.returncode != 0) == bool(end), str(result)
+    assert "before initializing or after finalizing" not in result.stderr, str(result)
+    assert result.stderr.count("ValueError: enough") == (2 if end else 0), str(result)

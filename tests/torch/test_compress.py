@@ -1,8 +1,10 @@
 """bcast_compressed with torch groups."""
 
+import sys
 import time
 from datetime import timedelta
 
+import jobs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -76,6 +78,38 @@ def test_a_group_of_another_backend(rank, size):
     beside = dist.new_group(backend="gloo")
     with pytest.raises(UsageError, match="group: its backend is gloo, expected accdp, or a Communicator"):
         bcast_compressed(torch.ones(1), group=beside)
+
+
+GLOO_BY_DEFAULT = """
+import torch, torch.distributed as dist
+import accdp_comm
+from accdp_comm.hooks import compressed_allreduce
+try:
+    compressed_allreduce()
+except accdp_comm.UsageError as error:
+    print("told:", error)
+dist.init_process_group("gloo")
+try:
+    compressed_allreduce()
+except accdp_comm.UsageError as error:
+    print("told:", error)
+x = torch.full((1000,), float(dist.get_rank()))
+accdp_comm.bcast_compressed(x, 1)
+print("got", x.sum().item())
+dist.destroy_process_group()
+"""
+
+
+def test_all_ranks_of_the_job_where_the_default_group_is_another_backends(tmp_path):
+    """But a model's gradients are not sent apart from its group."""
+    script = tmp_path / "gloo.py"
+    script.write_text(GLOO_BY_DEFAULT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    result = jobs.run(command, timeout=60.0)
+    assert result.returncode == 0 and result.stdout.count("got 1000.0") == 2, str(result)
+    assert result.stdout.count("told: group=None: expected a torch process group whose backend is accdp") == 4, str(
+        result
+    )
 
 
 @pytest.mark.on_ranks(2, 3)

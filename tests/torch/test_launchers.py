@@ -195,3 +195,23 @@ def test_a_group_that_torch_does_not_list_is_left_at_the_end_too(topology, tmp_p
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=60.0)
     assert result.returncode == 0 and "could not tell" not in result.stderr, str(result)
+
+
+AT_EXIT = """
+import atexit
+import torch, torch.distributed as dist
+def last_sum():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("at exit:", x.item())
+    dist.destroy_process_group()
+atexit.register(last_sum)  # before there is a group, as scripts do
+dist.init_process_group("accdp")
+"""
+
+
+def test_what_a_script_does_at_its_exit_finds_the_group(tmp_path):
+    script = tmp_path / "at_exit.py"
+    script.write_text(AT_EXIT)
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, str(script)], timeout=60.0)
+    assert result.returncode == 0 and result.stdout.count("at exit: 2.0") == 2, str(result)

@@ -5,6 +5,7 @@ import resource
 
 import pytest
 
+from accdp_comm import settings
 from accdp_comm.doctor import command, findings, libraries, system
 from accdp_comm.doctor.findings import FAIL, OK, WARN, Check, Finding
 
@@ -54,6 +55,17 @@ def test_cores(available, machine, quota, ranks, verdict):
 def test_unknown_settings_are_named():
     names = ["ACCDP_CODEC", "ACCDP_CODEK", "ACCDP_TUNED_WORKERS", "HOME"]
     assert system.unknown_variables(names, {"ACCDP_CODEC"}) == ["ACCDP_CODEK"]
+
+
+def test_settings_that_only_some_calls_look_at(monkeypatch):
+    for launchers in ("RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(launchers, raising=False)
+    monkeypatch.setenv("ACCDP_CODECS_OFF", "foo")
+    with settings.override(topology="foo"):
+        rows = {"ACCDP_TOPOLOGY=foo": system.environment(), "ACCDP_CODECS_OFF=foo": libraries.codecs()}
+    for said, found in rows.items():
+        assert_verdict(found, FAIL)
+        assert said in found.found and found.advice == "correct or unset it", found
 
 
 def test_a_wrong_setting_fails(monkeypatch):

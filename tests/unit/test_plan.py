@@ -4,6 +4,7 @@ import json
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from accdp_comm import UsageError, _core, cli, plan, settings
@@ -115,7 +116,7 @@ def test_sizes(text, nbytes):
     assert plan.size_of(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "64MB", "64 MiB", "1kiB"])
+@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "64MB", "64 MiB", "1kiB", "9" * 5000])
 def test_wrong_sizes(text):
     with pytest.raises(UsageError, match="size: expected bytes, with k, M, G"):
         plan.size_of(text)
@@ -128,10 +129,15 @@ def test_rates(text, rate):
     assert plan.rate_of(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("text", ["1", "1Gb", "0Gbit", "-1Gbit", "fast"])
+@pytest.mark.parametrize("text", ["1", "1Gb", "0Gbit", "-1Gbit", "fast", "9" * 400 + "Gbit"])
 def test_wrong_rates(text):
     with pytest.raises(UsageError, match="link: expected a rate such as 1Gbit"):
         plan.rate_of(text)
+
+
+@pytest.mark.parametrize("x", [np.array(1 << 20), np.array([1 << 20]), np.int64(8), 8])
+def test_an_array_of_one_number_is_an_array(x):
+    assert plan.message_of(x, None)[0] == 8
 
 
 def test_command(capsys):
@@ -170,6 +176,7 @@ def test_slots_grow_with_the_ranks_of_a_node(capsys, op):
         (["--plan", "bcast", "64", "--link", "1"], "link: expected a rate"),
         (["--link", "1Gbit"], "--link: expected --plan too"),
         (["--deterministic"], "--deterministic: expected --plan too"),
+        (["--markdown", "--plan", "bcast", "64"], "--markdown: expected no --plan"),
     ],
 )
 def test_mistakes_are_one_line(capsys, words, said):

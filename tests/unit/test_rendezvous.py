@@ -183,7 +183,7 @@ def test_registering_loads_nothing_of_ours_and_keeps_torchs_defaults():
         "assert dist.Backend.backend_capability['accdp'] == devices\n"
         "print(sorted(name for name in sys.modules if name.startswith('accdp_comm')), 'mpi4py' in sys.modules)"
     )
-    assert text == "['accdp_comm', 'accdp_comm._version', 'accdp_comm.autoload'] False"
+    assert text == "['accdp_comm', 'accdp_comm._version', 'accdp_comm.at_end', 'accdp_comm.autoload'] False"
 
 
 def test_registering_never_raises():

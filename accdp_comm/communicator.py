@@ -7,12 +7,10 @@ from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from . import _core, mpi_world, worlds
 from .arguments import Arguments, check_switch, time_out
 from .bootstrap import form_group
-from .buffers import Buffer, new_like
+from .buffers import Buffer, new_like, tell
 from .exchange import Exchange
 from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
@@ -334,7 +332,11 @@ class Communicator(Messages):
         data = self._args.buffer("x", x, writable=False)
         sent = self._args.counts("send_counts", send_counts, data)
         if recv_counts is None:
-            got = sent if send_counts is None else self.alltoall(np.array(sent, np.int64)).tolist()
+            got = (
+                sent
+                if send_counts is None
+                else [count for (count,) in tell(self.alltoall, [[count] for count in sent])]
+            )
         else:
             got = self._args.numbers("recv_counts", recv_counts)
         shape = (sum(got), *data.shape[1:])
@@ -406,8 +408,7 @@ class Communicator(Messages):
         Collective over all ranks of this communicator, with color None too.
         """
         own = 0 if color is None else self._args.color("color", color)
-        mine = np.array([color is not None, own, self._args.color("key", key)], np.int64)
-        table = self.allgather(mine).tolist()
+        table = tell(self.allgather, [[color is not None, own, self._args.color("key", key)]])
         self._splits += 1
         if color is None:
             return None

@@ -227,3 +227,12 @@ def test_calls_after_close(comm):
         for call in (world.barrier, partial(world.allreduce, x), partial(world.bcast, x), partial(world.isend, x, 0)):
             with pytest.raises(UsageError, match=f"rank {comm.rank} of {comm.size}: .* is closed on this rank"):
                 call()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_a_split_tells_is_no_callers_data(comm):
+    """Another rank's allgather of as many numbers is a mismatch for both."""
+    with Communicator(comm, timeout_s=60) as world:
+        with pytest.raises(MismatchError, match="ranks disagree"):
+            world.split(0) if world.rank == 0 else world.allgather(np.array([7, 8, 9]))
+            world.barrier()

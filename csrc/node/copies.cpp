@@ -9,6 +9,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/rounding.hpp"
+
 namespace accdp {
 namespace {
 
@@ -93,8 +95,6 @@ void copy_lines(void* to, const void* from, std::size_t bytes) noexcept {
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept { copy_lines(to, from, bytes); }
 bool has_stores_past_caches() noexcept { return false; }
 #endif
-
-#include "base/rounding.hpp"
 
 void copy_out(void* to, const void* from, std::size_t bytes, bool past_caches) noexcept {
   (past_caches ? copy_past_caches : copy_lines)(to, from, bytes);

@@ -92,24 +92,25 @@ test-cudasim: build $(STAMPS)/test
 	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/'
-	$(LIMIT) 300 $(PYTEST) tests/cudasim
+	$(LIMIT) 300 $(PYTEST) -n $(TESTS_AT_ONCE) tests/cudasim
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.
 MPI_COMPRESS = $(wildcard tests/mpi/test_comm_compress*.py)
 MPI_OTHERS = $(filter-out $(MPI_COMPRESS),$(wildcard tests/mpi/test_*.py))
+# How slots are stored to is a matter of two ranks; of more than cores, each of its tests takes up to a second.
+MPI_MANY = $(filter-out tests/mpi/test_comm_stores.py,$(MPI_OTHERS))
 MPI_MORE = tests/mpi/test_comm_algorithms.py tests/mpi/test_comm_plan.py
-# How slots are stored to is a matter of two ranks; of 8, on 2 cores, each of its tests takes up to a second.
-MPI_AT_8 = $(filter-out tests/mpi/test_comm_stores.py,$(MPI_OTHERS))
+
+on_ranks = echo "$(MPIEXEC) -n $$ranks pytest $(1)"; \
+	$(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $(1) || exit 1
 
 test-mpi: build $(STAMPS)/test
-	@for ranks in $(RANKS); do for tests in "$(MPI_COMPRESS)" "$(MPI_OTHERS)"; do \
-	  echo "$(MPIEXEC) -n $$ranks pytest $$tests"; \
-	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
-	done; done
+	@for ranks in $(RANKS); do \
+	  $(call on_ranks,$(MPI_COMPRESS)); \
+	  if [ $$ranks -lt 4 ]; then tests="$(MPI_OTHERS)"; else tests="$(MPI_MANY)"; fi; $(call on_ranks,$$tests); \
+	done
 	@for ranks in $(MORE_RANKS); do \
-	  if [ $$ranks -eq 8 ]; then tests="$(MPI_AT_8)"; else tests="$(MPI_MORE)"; fi; \
-	  echo "$(MPIEXEC) -n $$ranks pytest $$tests"; \
-	  $(LIMIT) 600 $(MPIEXEC) $(MPIEXEC_FLAGS) -n $$ranks $(PYTEST) --with-mpi $$tests || exit 1; \
+	  if [ $$ranks -lt 8 ]; then tests="$(MPI_MORE)"; else tests="$(MPI_MANY)"; fi; $(call on_ranks,$$tests); \
 	done
 
 # -- checks -------------------------------------------------------------------------------------------------------
@@ -137,11 +138,13 @@ sanitize: build
 	  $(CTEST) --test-dir build/sanitize
 
 # ThreadSanitizer over what ranks say to each other through shared memory (tests/cpp/one_mapping.hpp), for tests whose
-# ranks are threads; half an hour on 2 cores.
+# ranks are threads; half an hour on 2 cores. Built one file at a time, which shows an include that a file lacks and
+# another of its folder, before it in a batch, has.
 RACES = ahead_between_nodes allreduce_stream bcast_stream cost lost_messages node_algorithms post_office ring \
 	short_over_nodes signatures stream_order
 races: build
-	cmake -G Ninja -S . -B build/thread -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=thread --log-level=WARNING
+	cmake -G Ninja -S . -B build/thread -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=thread -DCMAKE_UNITY_BUILD=OFF \
+	  --log-level=WARNING
 	cmake --build build/thread --parallel $(shell nproc) --target $(RACES:%=test_%)
 	$(LIMIT) 3600 ctest --test-dir build/thread --output-on-failure --no-tests=error \
 	  -R "^cpp/test_($$(echo $(RACES) | tr ' ' '|'))$$"

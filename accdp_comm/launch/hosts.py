@@ -13,7 +13,7 @@ from .placement import share
 
 _LINE = re.compile(
     r"(?P<name>[\w.\-]+)"
-    r"(?:\s*:\s*(?P<mpich>\d+)|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d+)(?:\s+max_slots\s*=\s*\d+)?)?"
+    r"(?:\s*:\s*(?P<mpich>\d{1,9})|\s+(?:slots|max_slots)\s*=\s*(?P<openmpi>\d{1,9})(?:\s+max_slots\s*=\s*\d+)?)?"
 )
 
 

@@ -312,9 +312,16 @@ def test_roots_rotate():
 
 
 def test_an_iteration_costs_under_a_microsecond_beyond_the_call():
-    """Once, in the time that other tests beside this one leave it."""
+    """Once, in the time that other tests beside this one leave it; on a slow processor, what is the same there."""
+
+    def clock_us(count=20_000):  # what an iteration needs at least: two looks at the clock and two calls
+        began = time.perf_counter()
+        for _ in range(count):
+            time.perf_counter(), time.perf_counter(), measure._nothing(), measure._nothing()
+        return (time.perf_counter() - began) / count * 1e6
+
     until = time.monotonic() + 20
-    while (us := measure.harness_us()) >= 1.0:
+    while (us := measure.harness_us()) >= max(1.0, 5 * min(clock_us() for _ in range(10))):
         assert time.monotonic() < until, f"{us} us"
 
 

@@ -43,6 +43,17 @@ void* map(int fd, std::size_t bytes) {
   return nullptr;
 }
 
+/// Nobody may count on zeros. Written, not stored: whoever uses little of a block has few page faults then.
+bool fill(int fd, std::size_t bytes) {
+  static const std::vector<std::byte> pattern(std::size_t{1} << 20, std::byte{0xa5});
+  for (std::size_t at = 0; at < bytes;) {
+    const ssize_t written = pwrite(fd, pattern.data(), std::min(bytes - at, pattern.size()), static_cast<off_t>(at));
+    if (written <= 0) return false;
+    at += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
 using Found = std::map<const std::byte*, Block>::const_iterator;
 Found find_block(const void* pointer) {
   const auto* at = static_cast<const std::byte*>(pointer);
@@ -114,9 +125,10 @@ cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
   std::lock_guard lock(state().mutex);
   const std::size_t mapped = std::max<std::size_t>(bytes, 1);
   const int fd = memfd_create("cudasim", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(mapped)) != 0 || !(*memory = map(fd, mapped)))
+  if (fd < 0 || !fill(fd, mapped) || !(*memory = map(fd, mapped))) {
+    if (fd >= 0) close(fd);
     return answer(cudaErrorMemoryAllocation);
-  std::memset(*memory, 0xa5, mapped);  // nobody may count on zeros
+  }
   state().blocks[static_cast<std::byte*>(*memory)] = {fd, mapped, type, g_device};
   if (type == cudaMemoryTypeHost) state().most_pinned = std::max(state().most_pinned, state().pinned += mapped);
   begin_object();

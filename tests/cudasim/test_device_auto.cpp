@@ -142,11 +142,12 @@ void measured() {
     cudasim::set_jitter(20'000);
     const CodecCost device = tensor.far().speed(kCodec, kFloat), host = codec_speed(kCodec, kFloat);
     CHECK(device.encode_bytes_per_s < 0.5e9 && device.decode_bytes_per_s < 0.5e9);
-    CHECK(device.encode_call_s > 1e-3 && host.encode_call_s < 1e-3);
+    CHECK(device.encode_call_s > 1e-3 && host.encode_call_s < device.encode_call_s / 3);
     cudasim::set_jitter(0);
-    const auto began = Clock::now();
+    const int launched = cudasim::calls("cudaLaunchKernelExC");
+    CHECK(launched > 0);
     CHECK(tensor.far().speed(kCodec, kFloat).encode_bytes_per_s == device.encode_bytes_per_s);
-    CHECK(Clock::now() - began < std::chrono::milliseconds(5));  // not measured again
+    CHECK(cudasim::calls("cudaLaunchKernelExC") == launched);  // not measured again
   });
 }
 

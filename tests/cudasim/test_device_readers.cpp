@@ -13,8 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 10'000;
-constexpr auto kLate = 500'000us;  // by which rank 1's device reads later
-constexpr auto kSoon = 200ms;      // at most where nothing is waited for, ten looks whether a rank lives
+constexpr auto kLate = 1'000'000us;  // by which rank 1's device reads later
+constexpr auto kSoon = 500ms;        // at most where nothing is waited for, ten looks whether a rank lives
 
 struct Meeting {
   std::atomic<int> pids[2];

@@ -13,7 +13,7 @@ import sys, time
 import numpy as np
 import accdp_comm
 from accdp_comm import mpi_world
-mpi_world._AFTER_FAILURE_SECONDS = 2.0
+mpi_world._AFTER_FAILURE_SECONDS = 2.0 if "is stuck" in sys.argv else 30.0
 world = accdp_comm.Communicator()
 what = sys.argv[1 + world.rank]
 pair = world.split(0 if world.rank < 2 else None)  # fails; others know nothing of it
@@ -34,13 +34,13 @@ elif what == "raises":
     time.sleep(0.5)
     raise RuntimeError("at work")
 elif what == "is stuck":
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 def play(*what: str) -> jobs.Result:
     command = [*jobs.mpiexec_command(len(what)), sys.executable, "-c", SCRIPT, *what]
-    return jobs.run(command, env={"ACCDP_TOPOLOGY": f"{len(what)}x1"}, timeout=30)
+    return jobs.run(command, env={"ACCDP_TOPOLOGY": f"{len(what)}x1"}, timeout=90)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_the_job_has_the_status_of_its_ranks():
 
 def test_a_rank_that_fails_then_ends_the_job():
     result = play("ends", "raises", "ends")
-    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert result.returncode != 0 and result.seconds < 30, str(result)
     assert "RuntimeError: at work" in result.stderr, str(result)
 
 
 @pytest.mark.parametrize("what", [("ends", "is stuck"), ("ends", "ends", "is stuck")], ids=" / ".join)
 def test_a_rank_that_is_stuck_is_not_waited_for_without_end(what):
     result = play(*what)
-    assert result.seconds < 15 and "leaves MPI after a failure; others have not come" in result.stderr, str(result)
+    assert result.seconds < 60 and "leaves MPI after a failure; others have not come" in result.stderr, str(result)
 
 
 TESTS = """
@@ -108,7 +108,7 @@ def test_a_test_that_fails_on_one_rank_ends_no_other(tmp_path, group):
     tests.write_text(TESTS.format(begin=begin, sum_of_ones=sum_of_ones))
     plain = ["--color=no", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]  # Open MPI gives ranks a terminal
     pytest_command = [sys.executable, "-m", "pytest", *plain, str(tests)]
-    result = jobs.run([*jobs.mpiexec_command(3), *pytest_command], timeout=60)
+    result = jobs.run([*jobs.mpiexec_command(3), *pytest_command], timeout=110)
     assert result.returncode == 1 and result.stdout.count("1 failed, 1 passed") == 1, str(result)
     assert {path.name for path in tmp_path.glob("finished *")} == {"finished 0", "finished 1"}, str(result)
     assert "2 passed" in result.stdout, str(result)

@@ -4,7 +4,7 @@ import pytest
 from jobs import SOON_S
 from scenes import OPERATIONS
 
-LIMIT_S = 1.0
+LIMIT_S = 2.0
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if "4 MB" not in name or "all_reduce" in name])
@@ -27,7 +27,7 @@ def test_rank_that_never_comes_to_init(play, record):
     record(f"rank 2 of 3 never comes to init_process_group, time-out {LIMIT_S:g} s")
     for rank in (0, 1):
         said = play.raised(rank)
-        assert said["type"] == "PeerTimeout" and "rank 2 of 3 did not come within 1 s" in said["text"], said
+        assert said["type"] == "PeerTimeout" and f"rank 2 of 3 did not come within {LIMIT_S:g} s" in said["text"], said
         assert LIMIT_S - 0.1 < said["at"] - said["began"] < LIMIT_S + SOON_S
 
 

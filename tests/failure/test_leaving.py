@@ -146,5 +146,5 @@ else:
 
 @pytest.mark.parametrize("how", ["destroys", "ends"])
 def test_a_callback_of_a_message_returns_before_its_process_ends(how):
-    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", CALLBACK, how], timeout=40)
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", CALLBACK, how], timeout=90)
     assert result.returncode == 0 and result.stdout.count("called back") == 1, str(result)

@@ -54,7 +54,7 @@ def test_whoever_owns_mpi_all_ranks_end(what):
 
 def test_a_rank_that_ends_before_mpi():
     result = play("accdp", "accdp group")
-    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert result.returncode != 0 and result.seconds < 30, str(result)
     assert "MPI_Init in process" in result.stderr and "cannot finish:" in result.stderr, str(result)
 
 
@@ -66,7 +66,7 @@ def test_no_rank_needs_mpi():
 @pytest.mark.parametrize("other", ["accdp group", "mpi4py accdp group"])
 def test_a_rank_that_leaves_mpi_to_mpi4py_and_makes_no_group(other):
     result = play("mpi4py accdp", other)
-    assert result.returncode != 0 and result.seconds < 15, str(result)
+    assert result.returncode != 0 and result.seconds < 30, str(result)
     assert "PeerDied: rank 0 (pid " in result.stderr, str(result)
     assert "has left MPI without having made a group" in result.stderr, str(result)
 
@@ -75,7 +75,7 @@ def test_a_rank_that_leaves_mpi_to_mpi4py_and_makes_no_group(other):
 def test_a_rank_that_knows_nothing_of_us(other):
     """Nothing tells that it will not come: the time-out says so."""
     result = play("mpi4py", other, limit_s=2.0)
-    assert result.seconds < 15, str(result)
+    assert result.seconds < 30, str(result)
     if "catches" in other:
         assert "caught PeerTimeout" in result.stdout, str(result)
     else:

@@ -53,18 +53,23 @@ def test_mpi_that_is_not_up_is_an_error_that_can_be_caught(what, told):
 
 
 @pytest.mark.parametrize(("how", "status", "got"), [("sys.exit()", 0, 2), ("sys.exit(3)", 3, 1)])
-def test_who_leaves_a_with_block_by_sys_exit(how, status, got):
+def test_who_leaves_a_with_block_by_sys_exit(how, status, got, tmp_path):
     """With status 0 it is done, and others get what it has sent; else it has failed, and they hear of it."""
     script = f"""
-import sys, time
+import pathlib, sys, time
 import numpy as np
 import accdp_comm
-with accdp_comm.Communicator() as comm:
-    if comm.rank == 1:
-        time.sleep(0.5)
-    comm.bcast(np.ones(3))
-    print("got", flush=True)
-    {how}
+left = pathlib.Path({str(tmp_path / "left")!r})
+try:
+    with accdp_comm.Communicator() as comm:
+        came = time.monotonic()
+        while comm.rank == 1 and not left.exists() and time.monotonic() < came + 5:
+            time.sleep(0.01)
+        comm.bcast(np.ones(3))
+        print("got", flush=True)
+        {how}
+finally:
+    left.touch()
 """
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", script], timeout=60.0)
     assert (result.returncode == 0) == (status == 0) and result.stdout.count("got") == got, str(result)

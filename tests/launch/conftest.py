@@ -1,5 +1,6 @@
 """The machine with stand-ins of NVIDIA's programs."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,8 +15,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
-def machine(tmp_path, request) -> Machine:
+def machine(tmp_path, tmp_path_factory, request) -> Machine:
     """A machine with two GPUs; a private runtime folder; nothing of MPS runs."""
+    # Tests that run beside this one must not come to see what another user has there: Machine.without_others().
+    others = os.open(tmp_path_factory.getbasetemp().parent / "machines", os.O_CREAT | os.O_RDWR)
+    request.addfinalizer(lambda: os.close(others))
+    fcntl.flock(others, fcntl.LOCK_SH)
     # Not below tmp_path: the paths of Unix sockets must be short.
     runtime = Path(tempfile.mkdtemp(prefix="accdp-"))
     request.addfinalizer(lambda: shutil.rmtree(runtime))
@@ -28,4 +33,4 @@ def machine(tmp_path, request) -> Machine:
         "STAND_IN_GPUS": str(folder),
         "STAND_IN_JOURNAL": str(folder / "journal"),
     }
-    return Machine(env, runtime, folder)
+    return Machine(env, runtime, folder, others)

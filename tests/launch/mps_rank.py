@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 
@@ -25,13 +26,29 @@ def attach() -> tuple[socket.socket, str]:
     return daemon, answer.decode().split()[1]
 
 
+def come_together(mark: Path) -> None:
+    """Use the GPU from the same moment on as all ranks: who looks at the GPU sees all of them or none."""
+    waiting, come = mark.parent.parent.with_name("waiting"), mark.parent.parent.with_name("come")
+    for folder, name in ((waiting, mark.name), (come, os.environ["RANK"])):
+        folder.mkdir(exist_ok=True)
+        (folder / name).touch()
+    while not mark.exists():
+        if os.environ["RANK"] == "0" and len(list(come.iterdir())) == int(os.environ["WORLD_SIZE"]):
+            mark.parent.parent.mkdir()
+            waiting.rename(mark.parent)
+        time.sleep(0.01)
+
+
 def main(behaviour: str) -> None:
     stopping, told = os.pipe()
     signal.signal(signal.SIGTERM, lambda *_: behaviour == "stubborn" or os.write(told, b"x"))
     mark = Path(os.environ["STAND_IN_GPUS"], "on", os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid()))
     daemon, percentage = None, None
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    if behaviour == "outside":
+        come_together(mark)
+    else:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
     if behaviour != "outside":
         with contextlib.suppress(*([RuntimeError, OSError] if behaviour == "survivor" else [])):
             daemon, percentage = attach()
@@ -41,6 +58,9 @@ def main(behaviour: str) -> None:
     print(json.dumps(said))
     try:
         if behaviour == "fail" and os.environ["RANK"] == "1":
+            journal = Path(os.environ["STAND_IN_JOURNAL"])
+            while journal.read_text().count("\nclient ") < int(os.environ["WORLD_SIZE"]):
+                time.sleep(0.01)
             raise ValueError("rank 1 has had enough")
         if behaviour in ("work", "stubborn", "fail", "outside", "survivor"):
             # Kernels run until somebody says stop: SIGTERM, or MPS by terminate_client.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,11 @@ class Machine:
     env: dict[str, str]
     runtime: Path
     folder: Path
+    others: int  # a file that tests with a machine hold a lock on
+
+    def without_others(self) -> None:
+        """Wait until no other test has a machine, and let none have one until this test's end."""
+        fcntl.flock(self.others, fcntl.LOCK_EX)
 
     def journal(self) -> list[str]:
         """What the daemons did, in order."""

@@ -268,6 +268,7 @@ def test_a_daemon_that_dies_ends_the_job(machine):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_s_server_is_refused(machine):
+    machine.without_others()
     command = ["nvidia-cuda-mps-server", "1000"]
     stranger = subprocess.Popen(command, executable=shutil.which("sleep"), user=65534, cwd="/")
     try:

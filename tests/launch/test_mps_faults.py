@@ -1,4 +1,4 @@
-"""Daemons that hang or say nothing, with short limits: nothing waits for ever, and nothing of them is left."""
+"""Daemons that hang or say nothing, within a short limit for that: nothing waits for ever, nothing of them is left."""
 
 import os
 import signal
@@ -12,17 +12,20 @@ from accdp_comm.launch import processes
 from accdp_comm.launch.mps import control, daemon, records
 from accdp_comm.launch.mps.control import MpsError
 
-LIMIT_S = 4.0  # a stand-in is a Python program that has to start, which takes 0.1 s where it gets a core
+LIMIT_S = 4.0  # of what does not come
+PATIENCE_S = 60.0  # of what does: a stand-in is a Python program that has to start
 
 
 @pytest.fixture
 def base(machine, monkeypatch):
-    """The folder of daemons; limits are short."""
+    """The folder of daemons, whose limits are long."""
     for name, value in machine.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    for module, name in ((control, "_START_S"), (control, "_ANSWER_S"), (daemon, "_QUIT_S"), (daemon, "_PID_S")):
-        monkeypatch.setattr(module, name, LIMIT_S)
+    for name in ("_START_S", "_ANSWER_S", "_LISTEN_S"):
+        monkeypatch.setattr(control, name, PATIENCE_S)
+    for name in ("_QUIT_S", "_PID_S"):
+        monkeypatch.setattr(daemon, name, PATIENCE_S)
     monkeypatch.setattr(daemon, "_KILL_S", 0.5)
     return records.base_directory()
 
@@ -48,14 +51,15 @@ def stand_ins() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "limit", "message"),
     [
-        ("no_start", r"failed with status 1; its log ends: \[Control\] Failed to start"),
-        ("hang_start", f"did not return within {LIMIT_S:g} s"),
-        ("hang", f"did not answer 'get_server_list' within {LIMIT_S:g} s"),
+        ("no_start", "_START_S", r"failed with status 1; its log ends: \[Control\] Failed to start"),
+        ("hang_start", "_START_S", f"did not return within {LIMIT_S:g} s"),
+        ("hang", "_ANSWER_S", f"did not answer 'get_server_list' within {LIMIT_S:g} s"),
     ],
 )
-def test_a_daemon_that_does_not_start_leaves_nothing(base, machine, monkeypatch, fault, message):
+def test_a_daemon_that_does_not_start_leaves_nothing(base, machine, monkeypatch, fault, limit, message):
+    monkeypatch.setattr(control, limit, LIMIT_S)
     with pytest.raises(MpsError, match=message):
         start(base, fault, monkeypatch)
     assert machine.folders() == [] and not stand_ins()
@@ -86,6 +90,7 @@ def test_logs_are_kept_where_they_are_asked_for(base, machine, monkeypatch, tmp_
 
 
 def test_a_daemon_that_does_not_say_its_pid_is_stopped_all_the_same(base, machine, monkeypatch):
+    monkeypatch.setattr(daemon, "_PID_S", LIMIT_S)
     with pytest.raises(MpsError, match="did not say its pid"):
         start(base, "no_pid", monkeypatch)
     assert machine.folders() == [] and not stand_ins()
@@ -94,6 +99,7 @@ def test_a_daemon_that_does_not_say_its_pid_is_stopped_all_the_same(base, machin
 def test_a_daemon_that_stops_answering_is_killed(base, machine, monkeypatch):
     running = start(base, "", monkeypatch)
     os.kill(running.record.daemon_pid, signal.SIGSTOP)
+    monkeypatch.setattr(control, "_ANSWER_S", LIMIT_S)
     trouble = daemon.stop(running)
     assert "did not answer" in trouble[0] and "SIGKILL" in trouble[-1], trouble
     assert machine.folders() == [] and not stand_ins()

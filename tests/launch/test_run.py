@@ -197,9 +197,10 @@ def test_signals_end_everything_quickly(number):
     assert f"ended by {signal.Signals(number).name}" in result.stderr and result.seconds < 10, str(result)
 
 
-def test_nohup():
-    command = " ".join(["nohup", *ACCDP, "run", "-n", "2", "--", "sleep", "3", "&", "sleep 1.5; kill -HUP $!; wait $!"])
-    result = jobs.run(["bash", "-c", command])
+def test_nohup(tmp_path):
+    ranks = ["nohup", *ACCDP, "run", "-n", "2", "--", "sh", "-c", f"'touch {tmp_path}/$RANK; sleep 3'", "&"]
+    until_they_run = f"until [ -e {tmp_path}/0 -a -e {tmp_path}/1 ]; do sleep 0.1; done"
+    result = jobs.run(["bash", "-c", f"{' '.join(ranks)} {until_they_run}; kill -HUP $!; wait $!"])
     assert result.returncode == 0 and result.seconds > 3, str(result)
 
 

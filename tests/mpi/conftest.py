@@ -6,9 +6,11 @@ own, and the ranks tell each other how it went before any of them leaves it. A r
 aborts its communicators, which wakes the peers that wait for it; one that never comes is ended by pytest-timeout.
 """
 
+import collections
 import os
 import time
 import traceback
+import types
 
 import cases
 import pytest
@@ -30,6 +32,7 @@ TOPOLOGIES = {
     8: ["", "2x4", "8x1", "0,1,0,2,2,2,1,3"],
 }
 
+_NO_CASES = types.SimpleNamespace(params={})
 _ALL_PASSED = pytest.StashKey[bool]()
 _control = None  # carries the verdicts; never handed to a test
 
@@ -129,14 +132,40 @@ def wide(comm, topology):
         made.close()
 
 
+def _in_turn(items):
+    """Each case of a test on one of the declared topologies, these in turn; of a test with fewer cases, all."""
+    declared, cases_of = TOPOLOGIES[_control.size], collections.defaultdict(dict)
+    where = {}
+    for item in items:
+        params = dict(getattr(item, "callspec", _NO_CASES).params)
+        topology, known = params.pop("topology", None), cases_of[item.path, item.originalname]
+        where[item] = known, known.setdefault(str(params), len(known)), topology
+    for item, (known, case, topology) in where.items():
+        # Not of `case` alone: where each has 4 datatypes, say, one datatype would be on one topology only.
+        turn = (case + case // len(declared)) % len(declared)
+        if topology is None or len(known) < len(declared) or topology == declared[turn]:
+            yield item
+
+
+def _has_further_type(item):
+    takes_all = any(
+        mark.args[1] in (cases.MOVED, cases.REDUCED, DATATYPES) for mark in item.iter_markers("parametrize")
+    )
+    return takes_all and item.callspec.params["datatype"] not in cases.OF_EACH_SIZE
+
+
 def pytest_collection_modifyitems(items):
-    if _control is None or _control.size in (1, 2, 4):
+    """1 and 2 ranks run every case on every topology; more, which may be more than the cores, would take far longer."""
+    if _control is None or _control.size in (1, 2):
         return
-
-    def takes_all(item):
-        return any(mark.args[1] in (cases.MOVED, cases.REDUCED, DATATYPES) for mark in item.iter_markers("parametrize"))
-
-    items[:] = [item for item in items if not takes_all(item) or item.callspec.params["datatype"] in cases.OF_EACH_SIZE]
+    further = [item for item in items if _has_further_type(item)]
+    left = [item for item in items if not _has_further_type(item)]
+    if _control.size == 4:
+        left += _in_turn(further)
+    elif _control.size == 8:
+        left = list(_in_turn(left))
+    left = set(left)
+    items[:] = [item for item in items if item in left]
 
 
 def pytest_generate_tests(metafunc):

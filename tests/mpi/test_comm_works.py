@@ -136,7 +136,8 @@ def test_limit_of_a_wait(world):
 @pytest.mark.mpi(min_size=2)
 def test_nobody_answers(comm):
     """The communicator's own time-out, counted from wait() on, ends the receive; the communicator goes on."""
-    with Communicator(comm, timeout_s=0.2) as world:
+    with Communicator(comm, timeout_s=60) as world:
+        world._core.timeout_s = 0.2  # only now: to form the group may take longer
         work = world.irecv(np.zeros(9, np.uint8), (world.rank + 1) % world.size, 3)
         with pytest.raises(PeerTimeout, match=r"recv of 9 bytes, tag 3 Timed out after 0.2 s .*waiting for rank"):
             work.wait()

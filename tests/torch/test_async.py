@@ -194,14 +194,14 @@ def test_waits_for_a_batch_have_one_limit(rank, size):
     part = dist.new_group(timeout=datetime.timedelta(seconds=1))
     if rank == 0:
         with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
-            for _ in range(4):
+            for _ in range(10):
                 dist.irecv(torch.empty(3), 1, group=part)
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="Timed out"):
             batch.works[0].wait(datetime.timedelta(seconds=0.5))
         with pytest.raises(RuntimeError, match="Timed out"):
             batch.works[0].get_future().wait()
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 6
     dist.barrier()
 
 

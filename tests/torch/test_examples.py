@@ -76,11 +76,12 @@ def test_an_uneven_batch_is_refused_in_one_sentence(launcher) -> None:
     assert 'train_digits.py", line' not in result.stderr, str(result)  # no traceback but the launcher's own
 
 
+@pytest.mark.timeout(240)
 def test_digits_are_learned_as_well_as_with_gloo() -> None:
     """The whole demo, four ranks each: both reach the accuracy that the README promises."""
-    said = start(accdp_run(4), "train_digits", timeout=55)
+    said = start(accdp_run(4), "train_digits", timeout=110)
     accdp = last_line(said)
-    gloo = last_line(start(torchrun(4), "train_digits", "--backend", "gloo", timeout=55))
+    gloo = last_line(start(torchrun(4), "train_digits", "--backend", "gloo", timeout=110))
     assert [(line["backend"], line["ranks"]) for line in (accdp, gloo)] == [("accdp", 4), ("gloo", 4)]
     assert min(accdp["test_accuracy"], gloo["test_accuracy"]) >= 0.97
     assert accdp["test_accuracy"] == pytest.approx(gloo["test_accuracy"], abs=0.015)

@@ -185,7 +185,7 @@ def test_monitored_barrier(rank, size):
 @pytest.mark.on_ranks(4, fresh=True)
 @pytest.mark.parametrize("wait_all_ranks", [False, True])
 def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
-    limit = datetime.timedelta(seconds=2)
+    limit = datetime.timedelta(seconds=4)
     store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     if rank == 0:
@@ -193,7 +193,7 @@ def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
         began = time.monotonic()
         with pytest.raises(RuntimeError, match=names):
             accdp_comm.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
-        assert 1.9 < time.monotonic() - began < SOON_S
+        assert 3.9 < time.monotonic() - began < SOON_S
         store.set("rank 0 gave up", "")
     elif rank == 2:
         with pytest.raises(RuntimeError, match="Rank 2 successfully reached monitoredBarrier, but.*rank 0"):
@@ -310,6 +310,7 @@ def test_destroy_waits_for_what_others_come_late_for(rank, size):
 
 @pytest.mark.on_ranks(2, fresh=True)
 def test_destroy_on_the_way_out_of_an_error_does_not_wait_long(rank, size):
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         began = time.monotonic()
         with pytest.raises(ZeroDivisionError):
@@ -320,8 +321,9 @@ def test_destroy_on_the_way_out_of_an_error_does_not_wait_long(rank, size):
                 dist.destroy_process_group()
         assert time.monotonic() - began < SOON_S
         assert not work.is_success()
+        store.set("gave up", "")
     else:
-        time.sleep(7)  # by then the other one has given up
+        store.wait(["gave up"])
         with pytest.raises(dist.DistBackendError, match="left while operations were under way"):
             dist.all_reduce(torch.ones(3))
 

@@ -29,21 +29,24 @@ def test_sizes_there_and_back(rank, size, count):
 @pytest.mark.on_ranks(2, fresh=True)
 def test_time_counts_from_wait(rank, size):
     """Whoever has something else to do first may take the group's time-out for that, and the peer as well."""
-    dist.barrier()
-    dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=1))
+    group, store = dist.distributed_c10d._get_default_group(), dist.distributed_c10d._get_default_store()
     for count in (4, 100_000):
+        dist.barrier()
+        group.set_timeout(datetime.timedelta(seconds=1))
         mine, its = torch.full((count,), 1.0 + rank), torch.zeros(count)
         if rank == 0:
             works = [dist.isend(mine, 1), dist.irecv(its, 1)]
             time.sleep(1.5)
+            store.wait([f"rank 1 comes, {count}"])
             for work in works:
                 work.wait()
         else:
             time.sleep(1.2)
+            store.set(f"rank 1 comes, {count}", "")
             dist.recv(its, 0)
             dist.send(mine, 0)
         assert_same(its, torch.full((count,), 2.0 - rank))
-        dist.barrier()
+        group.set_timeout(datetime.timedelta(seconds=30))
 
 
 @pytest.mark.on_ranks(2, fresh=True)

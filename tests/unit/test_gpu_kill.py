@@ -9,6 +9,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu_kill  # found only after the line above
 
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def time_to_start(monkeypatch):
+    monkeypatch.setattr(gpu_kill, "STARTING_S", 100.0)
+
 
 def test_both_ways_of_leaving(monkeypatch, tmp_path):
     out = tmp_path / "killed.json"

@@ -120,6 +120,7 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
         ("", "names no host"),
         ("a b c\n", "line 1: expected HOST"),
         ("a:0\n", "line 1: expected HOST.*, got 'a:0'"),
+        (f"a:{'9' * 5000}\n", "line 1: expected HOST.*, got 'a:9999"),  # as many as Python makes no number of
         ("\xd0", "expected a text of hosts"),
     ],
 )

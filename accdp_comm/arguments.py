@@ -124,12 +124,14 @@ class Arguments:
             raise self.wrong("op", f"an operation that {data.kind} has", repr(name))
         return _OPS[name]
 
-    def same_kind(self, name: str, data: Buffer, as_in: Buffer) -> None:
-        """Check that two arrays have one datatype and are in the same memory."""
+    def same_kind(self, name: str, data: Buffer, as_in: Buffer, *, one_stream: bool = True) -> None:
+        """Check that two arrays have one datatype and are in the same memory, there in the order of one stream."""
         if data.datatype != as_in.datatype:
             raise self.wrong(name, f"datatype {as_in.kind}", data.kind)
         if data.device != as_in.device:
             raise self.wrong(name, f"memory of {_place(as_in)}", _place(data))
+        if one_stream and not data.is_ordered_with(as_in):
+            raise self.wrong(name, f"an array used on stream {as_in.stream:#x}, as the others", f"{data.stream:#x}")
 
     def in_and_out(self, x: Any, out: Any) -> tuple[Buffer, Buffer]:
         """Return the buffers of an operation that replaces ``x`` where ``out`` is None."""

@@ -239,7 +239,7 @@ def _references(
     for name, like in zip(names, stream, strict=True):
         title = "reference" + name.removeprefix("tensor")
         buffer = args.buffer(title, by_name[name], writable=False)
-        args.same_kind(title, buffer, like)
+        args.same_kind(title, buffer, like, one_stream=False)  # which the channel sees to
         if buffer.count != like.count:
             raise args.wrong(title, f"{like.count} elements", buffer.count)
         found.append(buffer)
@@ -266,5 +266,8 @@ def _apart(args: Arguments, old: list[Buffer], stream: Sequence[Buffer]) -> list
 def copy_of(tensor: Any) -> Any:
     """Return a copy of a torch tensor, a NumPy or CuPy array, or of what has DLPack, where it is."""
     if hasattr(tensor, "clone"):
-        return tensor.detach().clone()
+        import torch
+
+        with torch.inference_mode(False):  # else what is made in that mode cannot be written to outside of it
+            return tensor.detach().clone()
     return tensor.copy() if hasattr(tensor, "copy") else np.from_dlpack(tensor).copy()

@@ -66,6 +66,11 @@ class Buffer:
         starts, ends = (self.pointer, other.pointer), (self.block(self.count, 0)[0], other.block(other.count, 0)[0])
         return max(starts) < min(ends)
 
+    def is_ordered_with(self, other: Buffer) -> bool:
+        """Whether what is done to the one comes before or after what is done to the other: streams know no order."""
+        legacy = (0, 1)  # two names of the default stream
+        return self.stream == other.stream or (self.stream in legacy and other.stream in legacy)
+
     def rows(self, counts: list[int]) -> list[tuple[int, int]]:
         """Return the blocks of consecutive runs of rows (first dimension), ``counts[i]`` rows in run i."""
         width = self.count // self.shape[0] if self.shape and self.shape[0] else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from . import _core
+from . import _core, buffers
 from .buffers import Buffer
 from .communicator import Communicator
 from .device_memory import HostView
@@ -163,7 +163,7 @@ class CommunicatorChannel:
         return HostView(self._communicator._path() if is_far else None, buffers, later)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
-        return self._communicator.allgather(np.array(row, np.int64)).tolist()
+        return buffers.tell(self._communicator.allgather, [row])
 
 
 class _FuturePending:
@@ -227,9 +227,10 @@ class TorchChannel:
     def table(self, row: Sequence[int]) -> list[list[int]]:
         import torch
 
-        mine = torch.tensor(row, dtype=torch.int64)
-        every = torch.empty((self.size, len(row)), dtype=torch.int64)
-        self._backend._allgather_base(every, mine).wait()
+        # In host memory whatever torch's default device is; and as a datatype of which nobody else gathers so few.
+        mine = torch.tensor(row, dtype=torch.int64, device="cpu")
+        every = torch.empty((self.size, len(row)), dtype=torch.int64, device="cpu")
+        self._backend._allgather_base(every.view(torch.complex128), mine.view(torch.complex128)).wait()
         return every.tolist()
 
 
@@ -288,7 +289,8 @@ def _as_tensor(x: Buffer) -> Any:
     if isinstance(x.owner, torch.Tensor):
         return x.owner
     if x.device is not None:
-        return torch.as_tensor(x.owner)  # by __cuda_array_interface__
+        # By __cuda_array_interface__; of another device, torch's default one say, it would be a copy there.
+        return torch.as_tensor(x.owner, device=f"cuda:{x.device}")
     data = torch.from_numpy(np.asarray(_Bytes(x)))
     return data if x.datatype == _core.Datatype.bytes else data.view(getattr(torch, x.kind))
 

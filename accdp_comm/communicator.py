@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _core, mpi_world, worlds
@@ -440,10 +439,11 @@ class Communicator(Messages):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # sys.exit() of a script that is done is no failure.
-        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
-            self._core.abort(f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}")
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            # sys.exit() of a script that is done is no failure.
+            if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+                reason = f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}"
+                self._core.abort(reason.encode(errors="backslashreplace").decode())
+        finally:
+            self.close()

@@ -17,7 +17,7 @@ class HostView:
         later: What is read on a device is not fetched now, but where ``far`` is asked for it: an operation that encodes
             there copies only what it encoded.
     Raises:
-        UsageError: Buffers on several devices, or a stream that is being captured into a graph.
+        UsageError: Buffers on several devices or of several streams, or a stream that is being captured into a graph.
 
     Waits until what is read has come.
     """
@@ -36,6 +36,10 @@ class HostView:
             buffer, is_read, is_written = buffers[i]
             if buffer.device != first.device:
                 raise _core.UsageError(f"a buffer on device {buffer.device}: expected device {first.device} as others")
+            if not buffer.is_ordered_with(first):
+                raise _core.UsageError(
+                    f"a buffer used on stream {buffer.stream:#x}: expected stream {first.stream:#x} as others"
+                )
             blocks.append((buffer.pointer, buffer.count * buffer.itemsize, is_read, is_written, later))
         assert path is not None and first.device is not None
         self._copies = path.fetch(first.device, first.stream, blocks)

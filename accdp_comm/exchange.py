@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -13,6 +14,7 @@ from . import _core
 T = TypeVar("T")
 
 _SETTLE_SECONDS = 3.0
+_WITHDRAWN = "-"  # the value of a rank that has given up
 
 
 class Exchange(Protocol):
@@ -69,6 +71,10 @@ class Alone:
 class StoreExchange:
     """Exchange through a torch Store: every rank sets its value, rank 0 collects all and publishes the table.
 
+    A store may outlive a group (torchrun's agent keeps it), and ranks may try to form one again, each as often as it
+    likes. So rank 0 opens a turn for each of its attempts, with keys of its own; the others go to the newest one, or
+    wait in the next, until the table of one has the values of this attempt of theirs.
+
     Args:
         store: Store that the ranks share; keys begin with ``accdp/``.
         rank, size: Place of this rank among those that take part.
@@ -79,14 +85,13 @@ class StoreExchange:
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float, label: str = "world"):
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._store = store
-        self._rounds = 0
+        self._root = f"accdp/{label}/{size}"
+        self._attempt = secrets.token_hex(8)
+        self._turn = self._rounds = 0
         self._unread = (0, "")  # on rank 0: how many others will read the last table, and where they say that they did
-        # A store may outlive a group (torchrun's agent keeps it) and the group may be made again under the same name:
-        # each round of arrivals gets its own keys, or ranks would read the cards of the group before.
-        prefix = f"accdp/{label}/{size}"
-        with self._store_errors():
-            arrival = store.add(f"{prefix}/arrivals", 1)
-        self._prefix = f"{prefix}/{(arrival - 1) // size}"
+        if rank == 0:
+            with self._store_errors():
+                self._turn = store.add(f"{self._root}/turns", 1)
 
     def allgather(self, data: bytes) -> list[bytes]:
         with self._store_errors():
@@ -108,47 +113,103 @@ class StoreExchange:
             from . import _torch
         except ImportError:  # of another torch than this one; what needs it says so, and this can do without
             return None
-        return _torch.notices(self._store, f"{self._prefix}/failure{part}")
+        return _torch.notices(self._store, f"{self._root}/{self._turn}/failure{part}")
 
     def _allgather(self, data: bytes) -> list[bytes]:
-        prefix = f"{self._prefix}/{self._rounds}"
+        value = f"{self._attempt} {data.hex()}"
+        answer = self._follow(value) if self.rank else self._collect(value)
         self._rounds += 1
-        self._store.set(f"{prefix}/{self.rank}", data.hex())
-        table = f"{prefix}/all"
-        arrivals = [f"{prefix}/{rank}" for rank in range(self.size)]
-        if self.rank == 0:
-            missing = self._await(arrivals, self.timeout_s)
-            self._unread = (self.size - 1 - len(missing), f"{prefix}/read")
-            if missing:
-                self._store.set(table, json.dumps({"missing": missing}))
-                raise self._late(missing)
-            values = [self._store.get(arrival).decode() for arrival in arrivals]
-            self._store.set(table, json.dumps({"values": values}))
-        else:
-            # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
-            if self._await([table], self.timeout_s):
-                missing = self._await(arrivals, 0)
-                # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
-                if 0 in missing or self._await([table], self.timeout_s + 5):
-                    raise self._late(missing or [0])
-            answer = json.loads(self._store.get(table))
-            self._store.add(f"{prefix}/read", 1)
-            if "missing" in answer:
-                raise self._late(answer["missing"])
-            values = answer["values"]
-        return [bytes.fromhex(value) for value in values]
+        if "missing" in answer:
+            raise self._late(answer["missing"])
+        return [bytes.fromhex(value.partition(" ")[2]) for value in answer["values"]]
 
-    def _await(self, keys: Sequence[str], timeout_s: float) -> list[int]:
-        """Wait until the store has all keys; return the indices of those it has not got in time."""
-        # Asking again instead of Store.wait(): that cannot be interrupted and each time-out of it logs a warning.
-        deadline = time.monotonic() + timeout_s
-        pause = 0.0002
-        while not self._store.check(list(keys)):
+    def _key(self, name: object) -> str:
+        return f"{self._root}/{self._turn}/{self._rounds}/{name}"
+
+    def _collect(self, value: str) -> dict[str, Any]:
+        """Rank 0's part: wait for the values of all, and publish them, or whose are missing."""
+        self._store.set(self._key(0), value)
+        values = self._values(self.timeout_s)
+        missing = [rank for rank, value in enumerate(values) if value is None]
+        self._unread = (self.size - 1 - len(missing), self._key("read"))
+        answer = {"missing": missing} if missing else {"values": values}
+        self._store.set(self._key("all"), json.dumps(answer))
+        return answer
+
+    def _follow(self, value: str) -> dict[str, Any]:
+        """The others' part: say this rank's value, and wait for the table that has it."""
+        deadline = time.monotonic() + self.timeout_s
+        has_said, has_waited = False, False
+        for pause in self._pauses():
+            newest = self._newest_turn() if self._rounds == 0 else self._turn
+            if self._turn and self._store.check([self._key("all")]):
+                answer = json.loads(self._store.get(self._key("all")))
+                if self._is_for_us(answer, value):
+                    self._store.add(self._key("read"), 1)
+                    return answer
+                newest = max(newest, self._turn + 1)
+            if newest > self._turn:
+                self._turn, has_said = newest, False
+                if self._store.check([self._key("all")]):
+                    continue  # that turn is over, well or not
+            if not has_said:
+                self._store.set(self._key(self.rank), value)
+                has_said = True
             if time.monotonic() >= deadline:
-                return [index for index, key in enumerate(keys) if not self._store.check([key])]
+                # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
+                missing = [rank for rank, value in enumerate(self._values(0)) if value is None]
+                # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
+                if has_waited or 0 in missing:
+                    break
+                deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
             time.sleep(pause)
+        self._store.set(self._key(self.rank), _WITHDRAWN)
+        if self._store.check([self._key("all")]):  # rank 0 was faster
+            answer = json.loads(self._store.get(self._key("all")))
+            if self._is_for_us(answer, value):
+                return answer
+        raise self._late(missing or [0])
+
+    def _newest_turn(self) -> int:
+        """Return rank 0's newest turn; before its first one the ranks wait in that."""
+        return max(1, self._store.add(f"{self._root}/turns", 0))
+
+    def _is_for_us(self, answer: dict[str, Any], value: str) -> bool:
+        """Return whether this attempt of ours is among those that rank 0 has collected, or must hear of its failure."""
+        if self._rounds:
+            return True
+        if "missing" in answer:  # once: who tries again has rank 0's next turn to wait for
+            return self._store.add(self._key(f"told/{self.rank}"), 1) == 1
+        return bool(answer["values"][self.rank] == value)
+
+    def _values(self, timeout_s: float) -> list[str | None]:
+        """Wait until the store has the values of all ranks; return them, None for one that has not come in time."""
+        keys = [self._key(rank) for rank in range(self.size)]
+        deadline = time.monotonic() + timeout_s
+        for pause in self._pauses():
+            if self._store.check(keys):
+                values = [self._value(key) for key in keys]
+                if None not in values:
+                    break
+            if time.monotonic() >= deadline:
+                values = [self._value(key) if self._store.check([key]) else None for key in keys]
+                break
+            time.sleep(pause)
+        return values
+
+    def _value(self, key: str) -> str | None:
+        value = self._store.get(key).decode()
+        return None if value == _WITHDRAWN else value
+
+    def _pauses(self) -> Iterator[float]:
+        """Yield how long to sleep between two looks at the store.
+
+        Store.wait() cannot be interrupted, and each time-out of it logs a warning.
+        """
+        pause = 0.0002
+        while True:
+            yield pause
             pause = min(pause * 1.5, 0.05 + 0.0002 * self.size)
-        return []
 
     @contextlib.contextmanager
     def _store_errors(self) -> Iterator[None]:

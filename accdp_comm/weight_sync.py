@@ -71,9 +71,9 @@ class WeightSync:
             reference=held if goes_as_difference else None,
         )
         assert isinstance(result, BcastResult)
+        self._version = max(row[0] for row in rows) + 1  # as the others have it, whatever becomes of our copy
         if is_root:
             self._remember()
-        self._version = max(row[0] for row in rows) + 1
         return result
 
     def _is_laid_out_as_before(self) -> bool:

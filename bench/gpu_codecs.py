@@ -46,6 +46,7 @@ DATA = ("weights", "gradients", "random", "zeros")
 CODECS = ("fpk", "qpk", "lz4", "bitcomp", "ans")
 SAME_BYTES = ("fpk", "qpk")  # as the host's
 OTHER_BYTES = ("lz4", "bitcomp")  # than the host's, which it reads
+CYCLES = 20_000_000  # some 10 ms
 BOUND = 0.01  # qpk: of the tensor's standard deviation
 
 
@@ -54,6 +55,9 @@ def seconds(run: Callable[[], object]) -> float:
     times = []
     for turn in range(REPEATS + 3):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # Until all is queued: the host takes longer to start so many kernels than they run. Not seen by bitcomp's
+        # decoder, which waits for the stream.
+        torch.cuda._sleep(CYCLES)
         start.record()
         run()
         end.record()

@@ -121,7 +121,8 @@ def main(options: argparse.Namespace) -> int:
         console.print(f"picture: {drawn}")
     else:
         console.print("no picture: matplotlib is not installed (pip install 'accdp[tune]')")
-    console.print(f"best: {report.command_line(job, best)}\nor:   accdp run --profile {profile}")
+    by_profile = shlex.join(["accdp", "run", *job.run_options, "--profile", str(profile)])
+    console.print(f"best: {report.command_line(job, best)}\nor:   {by_profile}")
     return code
 
 

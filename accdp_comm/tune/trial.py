@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -173,7 +174,10 @@ class _Trial:
         output.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "accdp_comm", *run_command(job, point)]
         variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder), PARENT_VARIABLE: str(os.getpid())}
-        with output.open("w") as out:
+        with output.open("a") as out:  # behind what earlier trials of the point said, which begins with the command
+            out.write(f"$ {shlex.join(['accdp', *run_command(job, point)])}\n")
+            out.flush()
+            self.output_begins = out.tell()
             # A session of its own: Ctrl-C reaches the tuner alone, which then ends the ranks as it always does.
             self.process = subprocess.Popen(
                 command,
@@ -239,7 +243,7 @@ class _Trial:
             self.process.wait()
 
     def _ended(self, best: Outcome | None) -> Outcome:
-        text = self.output.read_text(errors="replace")
+        text = self.output.read_bytes()[self.output_begins :].decode(errors="replace")
         if self.process.returncode == 0:
             rate = self.meter.last(events.read(self.folder))
             if rate:

@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "bind/system_text.hpp"
 #include "codec/codec.hpp"
 #include "codec/crc32c.hpp"
 #include "codec/delta.hpp"
@@ -32,7 +33,7 @@ py::list codec_list() {
     entry["lossy"] = row->lossy;
     entry["format"] = row->format;
     entry["library_major"] = reason.empty() ? row->library_major() : 0;
-    entry["why_not"] = reason;
+    entry["why_not"] = decode_system(reason);
     entry["stand_in"] = row->stand_in ? row->stand_in->name : "";
     rows.append(entry);
   }
@@ -120,8 +121,9 @@ void bind_codecs(py::module_& m) {
         return crc32c({reinterpret_cast<const std::byte*>(ptr), nbytes}, seed);
       },
       py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
-  m.def("set_nvcomp_directory", &set_nvcomp_directory, py::arg("directory"),
-        "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
+  m.def(
+      "set_nvcomp_directory", [](const py::str& path) { set_nvcomp_directory(encode_system(path)); },
+      py::arg("directory"), "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");
 }
 
 }  // namespace accdp::bind

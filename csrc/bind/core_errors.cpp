@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "bind/capsule.hpp"
+#include "bind/system_text.hpp"
 
 namespace py = pybind11;
 
@@ -41,7 +42,7 @@ void set_python_error(std::exception_ptr error) {
   } catch (const Error& e) {
     auto row = error_rows().rbegin();
     while (!row->is(e)) ++row;  // Error itself ends it
-    PyErr_SetString(row->type, e.what());
+    PyErr_SetObject(row->type, decode_system(e.what()).ptr());
   }
 }
 

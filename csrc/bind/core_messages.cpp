@@ -49,7 +49,7 @@ void sweep() {
 class MessageWork {
  public:
   /// message, group: nullptr of a send that is done.
-  /// array: lives until it is done. then: called, if not None, when a caller first hears that it went well.
+  /// array: lives until it is done. then: called, if not None, before a caller first hears that it went well.
   MessageWork(std::shared_ptr<Group> group, MessageHandle message, py::object array, py::object then = py::none())
       : group_(std::move(group)), message_(std::move(message)), array_(std::move(array)), then_(std::move(then)) {
     if (!message_) array_ = py::object();
@@ -68,10 +68,14 @@ class MessageWork {
 
   /// Of one that is done: the rank that sent, of a receive.
   py::object result() {
-    const py::object array = std::move(array_), then = std::exchange(then_, py::none());
+    if (message_ && !message_->error && !then_.is_none()) {
+      const py::object then = then_;
+      then();
+      then_ = py::none();  // only now: where it failed, whoever asks again must not hear that all is well
+    }
+    const py::object array = std::move(array_);
     if (!message_) return py::none();
     if (message_->error) std::rethrow_exception(message_->error);
-    if (!then.is_none()) then();
     return message_->is_send ? py::object(py::none()) : py::object(py::int_(message_->peer));
   }
 

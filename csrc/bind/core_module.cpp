@@ -13,6 +13,7 @@
 #include "bind/core_errors.hpp"
 #include "bind/core_group.hpp"
 #include "bind/core_plan.hpp"
+#include "bind/system_text.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
 #include "coll/event_log.hpp"
@@ -43,7 +44,7 @@ py::list settings_rows() {
     for (char& c : name) c = static_cast<char>(std::tolower(c));
     entry["name"] = name;
     entry["env"] = row.name;
-    entry["value"] = text_of(row, settings());
+    entry["value"] = decode_system(text_of(row, settings()));
     entry["default"] = text_of(row, defaults);
     entry["source"] = source_of(row);
     entry["accepts"] = row.accepts;
@@ -119,9 +120,9 @@ PYBIND11_MODULE(_core, m) {
         "One dict per setting: name, env, value, default, source, accepts, meaning, shared.");
   m.def(
       "set_settings",
-      [](const std::map<std::string, std::pair<std::string, std::string>>& changes) {
+      [](const std::map<std::string, std::pair<py::str, std::string>>& changes) {
         std::vector<Change> all;
-        for (const auto& [name, to] : changes) all.push_back({name, to.first, to.second});
+        for (const auto& [name, to] : changes) all.push_back({name, encode_system(to.first), to.second});
         set_settings(all);
       },
       py::arg("changes"),

@@ -206,6 +206,8 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
       require_success(api.decompression_room(chunks.count, most, options, &bytes, chunks.count * most, stream), name,
                       "DecompressGetTempSize");
       make_room(room_, bytes, stream);
+      // Its decoder waits for the stream, and within nvCOMP nobody sees a signal or that a rank has died.
+      if (codec == CodecId::kBitcomp) synchronize(stream);
       require_success(api.decompress(tables->in, tables->in_bytes, tables->most_bytes, tables->out_bytes, chunks.count,
                                      room_.data(), bytes, tables->out, options, tables->statuses, stream),
                       name, "DecompressAsync");

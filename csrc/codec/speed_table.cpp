@@ -1,4 +1,5 @@
-// The file: one line per codec and datatype, "fpk.1 bfloat16" and eight numbers, after a line that names the processor.
+// The file: one line per codec and datatype, "fpk.1 bfloat16" and eight numbers, after a line that names the processor
+// and before one that says that it is whole.
 #include "codec/speed_table.hpp"
 
 #include <filesystem>
@@ -22,7 +23,9 @@ CodecTimes SpeedTable::get(const CodecRow& codec, Datatype type) {
 }
 
 /// Another number for times that are measured in another way.
-std::string SpeedTable::first_line() const { return "5 " + processor_; }
+std::string SpeedTable::first_line() const { return "6 " + processor_; }
+
+constexpr const char* kLastLine = "end";
 
 void SpeedTable::load() {
   read_ = true;
@@ -34,13 +37,15 @@ void SpeedTable::load() {
   if (!std::getline(file, line) || line != first_line()) return;
   Key key;
   CodecTimes times;
-  while (file >> key.first >> key.second) {
-    bool is_whole = true;
+  std::map<Key, CodecTimes> found;
+  while (file >> key.first && key.first != kLastLine) {
+    bool is_good = static_cast<bool>(file >> key.second);
     for (double* seconds : {times.encode, times.decode})
-      for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) is_whole &= file >> seconds[i] && seconds[i] > 0;
-    if (!is_whole) return;
-    times_[key] = times;
+      for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) is_good &= file >> seconds[i] && seconds[i] > 0;
+    if (!is_good) return;
+    found[key] = times;
   }
+  if (file) times_.merge(found);
 }
 
 /// Whole file under another name first: many ranks may do this at once. A cache that cannot be written is none.
@@ -58,6 +63,12 @@ void SpeedTable::save() const {
       for (const double* seconds : {times.encode, times.decode})
         for (std::size_t i = 0; i < CodecTimes::kSizes; ++i) file << " " << seconds[i];
       file << "\n";
+    }
+    file << kLastLine << "\n";
+    file.close();
+    if (!file) {  // a full disk: what there is, is better
+      std::filesystem::remove(unique.str(), ignored);
+      return;
     }
   }
   std::filesystem::rename(unique.str(), path_, ignored);

@@ -70,7 +70,7 @@ void make_up(const char* name, Speed speed, int chunks) {
   for (const double bytes_per_s : {speed.encode, speed.decode})
     for (std::size_t i = 0; i < CodecTimes::kSizes; ++i)
       now << " " << static_cast<double>(chunks * CodecTimes::bytes_at(i)) / bytes_per_s;
-  now << "\n";
+  now << "\nend\n";
 }
 void make_up(Speed host, Speed device) {
   make_up(kHost, host, 1);

@@ -9,7 +9,7 @@ import pytest
 from cases import letter
 
 import accdp_comm
-from accdp_comm import Communicator, MismatchError, PeerDied, PeerTimeout, UsageError, waitall
+from accdp_comm import Communicator, MismatchError, PeerDied, PeerTimeout, UsageError, _core, waitall
 
 LENGTHS = [0, 1, 1024, 1025, 50_000, (1 << 20) + 1]  # bytes; on a node 1024 is the longest that is not asked for
 
@@ -86,6 +86,24 @@ def test_dropped_works(world):
         assert time.monotonic() < end
         time.sleep(0.001)
     assert (small == letter(before, world.rank, 77)).all()
+
+
+def test_a_delivery_that_fails_is_not_forgotten(world):
+    """A receive for a device has come when its host copy is there; if that cannot be copied, every wait() tells it."""
+    after, before, calls = (world.rank + 1) % world.size, (world.rank - 1) % world.size, []
+
+    def deliver():
+        calls.append(None)
+        if len(calls) < 3:
+            raise ZeroDivisionError
+
+    got = np.zeros(9, np.uint8)
+    work = world._core.irecv(got.ctypes.data, got.size, _core.Datatype.u8, before, 1, got, deliver)
+    world.isend(np.ones(9, np.uint8), after, 1).wait()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            work.wait()
+    assert [work.wait(), work.wait()] == [before, before] and len(calls) == 3 and (got == 1).all()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,5 +1,6 @@
 """bcast_compressed with torch groups."""
 
+import contextlib
 import sys
 import time
 from datetime import timedelta
@@ -275,6 +276,23 @@ def test_a_rank_that_does_not_come(rank, size, call, async_op):
             whole()
     with pytest.raises(dist.DistBackendError, match="_compressed #2 Timed out"):
         dist.all_reduce(torch.ones(3))
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, lambda: torch.device("meta")], ids=["inference", "default device"]
+)
+def test_weight_sync_in_a_mode_of_torch_s(rank, size, mode):
+    """Of one round, on one rank: what it keeps there is as usable as ever, and what it tells others is in the host."""
+    x = torch.full((3000,), float(rank))
+    sync = WeightSync({"x": x}, codec="zstd")
+    with mode() if rank == 0 else contextlib.nullcontext():
+        sync.sync()
+    for step in range(2):
+        if rank == 0:
+            x[:7] += 1
+        sync.sync()
+        assert x[:8].tolist() == [step + 1.0] * 7 + [0]
 
 
 @pytest.mark.on_ranks(2, 3)

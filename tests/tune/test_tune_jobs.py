@@ -62,7 +62,7 @@ def rows(folder) -> list[dict]:
 def test_an_unchanged_script(tmp_path):
     """Steps are those of its optimizer, the global batch stays, a picture and a profile are there; then nothing is
     left to do."""
-    options = ("--ranks", "1,2,3", "--global-batch", "64")
+    options = ("--ranks", "1,2,3", "--global-batch", "64", "--run=--grace 2")
     arguments = ("--batch", "{batch_size}")
     first = tune(tmp_path, TORCH, *options, arguments=arguments)
     assert first.returncode == 0, str(first)
@@ -81,7 +81,8 @@ def test_an_unchanged_script(tmp_path):
     profile = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert profile["script"] == [str(tmp_path / "train.py"), "--batch", str(64 // best["ranks"])]
     assert (profile["ranks"], profile["ranks_per_gpu"]) == (best["ranks"], None)
-    assert f"accdp run -n {best['ranks']} -- {' '.join(profile['script'])}" in first.stdout
+    assert f"accdp run -n {best['ranks']} --grace 2 -- {' '.join(profile['script'])}" in first.stdout
+    assert first.stdout.endswith(f"accdp run --grace 2 --profile {tmp_path / 'out' / 'profile.json'}\n"), str(first)
 
     again = tune(tmp_path, TORCH, *options, arguments=arguments)
     assert again.returncode == 0 and rows(tmp_path) == done, str(again)

@@ -99,6 +99,38 @@ def test_a_store_is_used_again_without_reading_what_lies_there():
         assert answers == [[f"{turn}0".encode(), f"{turn}1".encode()]] * 2
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_tries_twice_before_the_others_come_is_not_out_of_step(who):
+    """However often it has tried, and whatever it has left in the store, all that try now meet."""
+    store = Memory()
+    for _ in range(2):
+        with pytest.raises(_core.PeerTimeout, match="of 3 did not come within 0.1 s"):
+            through(store, who, 3, timeout_s=0.1).allgather(b"left over")
+    for turn in range(3):
+        answers = on_ranks(3, lambda me, turn=turn: again(store, me, 3, f"{turn}{me}".encode()))
+        assert answers == [[f"{turn}{me}".encode() for me in range(3)]] * 3
+
+
+def again(store, rank, size, data):
+    """Try once more where rank 0 had given up before: those that come late learn of that, once."""
+    try:
+        return through(store, rank, size).allgather(data)
+    except _core.PeerTimeout as error:
+        assert rank and f"rank {rank}: ranks" in str(error), error
+        return through(store, rank, size).allgather(data)
+
+
+def test_a_rank_whose_first_attempt_was_ended_is_followed():
+    """Rank 0 opened a turn and left without a word, by Ctrl-C say."""
+    store = Memory()
+    through(store, 0, 2)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(lambda: through(store, 1, 2).allgather(b"1"))
+        while "accdp/world/2/1/0/1" not in store.keys:
+            time.sleep(0.001)
+        assert through(store, 0, 2).allgather(b"0") == [b"0", b"1"] == early.result()
+
+
 def test_a_store_that_goes_away_is_told_in_one_line():
     class Gone(Memory):
         def check(self, keys):
@@ -121,7 +153,7 @@ def test_rank_0_that_gives_up_waits_until_the_others_know_why():
         seen.append(me)
 
     assert on_ranks(2, rank) == [None, None]
-    assert store.keys["accdp/world/2/0/0/read"] == 1
+    assert store.keys["accdp/world/2/1/0/read"] == 1
 
 
 def test_what_fails_on_one_rank_fails_on_all_with_its_name():

@@ -237,6 +237,15 @@ def cuda(monkeypatch):
     monkeypatch.setattr(buffers._core, "device_of", lambda ptr, name: 1, raising=False)
 
 
+def test_arrays_of_one_call_have_one_stream(cuda):
+    """Between streams there is no order; two names of the default one are one stream."""
+    args = Arguments(0, 2, device=True)
+    args.in_and_out(OnDevice(stream=77), OnDevice(stream=77))
+    args.in_and_out(OnDevice(stream=None), OnDevice(stream=1))
+    with pytest.raises(UsageError, match="rank 0 of 2: out: expected an array used on stream 0x4d, .* got 0x4e"):
+        args.in_and_out(OnDevice(stream=77), OnDevice(stream=78))
+
+
 def test_cuda_array_interface(cuda):
     buffer = describe(OnDevice(stream=77), "x", writable=True, device=True)
     assert (buffer.pointer, buffer.count, buffer.datatype, buffer.shape) == (4096, 6, Datatype.f32, (2, 3))

@@ -225,6 +225,32 @@ print(*sources())"""
     assert done.stdout.splitlines() == ["code code", "environment default"], done.stderr
 
 
+def test_text_that_is_no_utf_8():
+    """As paths may be: it can be read, set and shown, and wrong values are refused in words."""
+    code = """
+import os, sys
+import accdp_comm
+from accdp_comm import UsageError, settings
+there = os.fsdecode(b"/tmp/\\xff")
+assert settings.value_of("cache_dir") == there
+with accdp_comm.Communicator(), settings.override(cache_dir=there + "/more"):
+    assert settings.value_of("cache_dir") == there + "/more"
+try:
+    settings.override(chunk_bytes=there).__enter__()
+except UsageError as error:
+    print(ascii(str(error)))
+try:
+    with accdp_comm.Communicator():
+        raise KeyError("\\udcff \\ud800")
+except KeyError:
+    print("its own")
+"""
+    done = ask(code, ACCDP_CACHE_DIR="/tmp/\udcff")
+    assert done.returncode == 0 and "UsageError" not in done.stderr, done.stderr
+    said, own = done.stdout.splitlines()
+    assert said.startswith("'ACCDP_CHUNK_BYTES=/tmp/\\udcff: expected bytes") and own == "its own"
+
+
 def test_a_source_that_is_none():
     with pytest.raises(UsageError, match="ACCDP_SPIN_US: source=chance: expected default, environment or code"):
         _core.set_settings({"ACCDP_SPIN_US": ("5", "chance")})

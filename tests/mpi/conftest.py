@@ -132,8 +132,8 @@ def wide(comm, topology):
         made.close()
 
 
-def _in_turn(items):
-    """Each case of a test on one of the declared topologies, these in turn; of a test with fewer cases, all."""
+def _in_turn(items, each=1):
+    """Each case of a test on `each` of the declared topologies, these in turn; of a test with fewer cases, all."""
     declared, cases_of = TOPOLOGIES[_control.size], collections.defaultdict(dict)
     where = {}
     for item in items:
@@ -143,7 +143,8 @@ def _in_turn(items):
     for item, (known, case, topology) in where.items():
         # Not of `case` alone: where each has 4 datatypes, say, one datatype would be on one topology only.
         turn = (case + case // len(declared)) % len(declared)
-        if topology is None or len(known) < len(declared) or topology == declared[turn]:
+        on = [declared[(turn + i * len(declared) // each) % len(declared)] for i in range(each)]
+        if topology is None or len(known) < len(declared) or topology in on:
             yield item
 
 
@@ -161,7 +162,7 @@ def pytest_collection_modifyitems(items):
     further = [item for item in items if _has_further_type(item)]
     left = [item for item in items if not _has_further_type(item)]
     if _control.size == 4:
-        left += _in_turn(further)
+        left = [*_in_turn(left, each=2), *_in_turn(further)]
     elif _control.size == 8:
         left = list(_in_turn(left))
     left = set(left)

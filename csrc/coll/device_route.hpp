@@ -48,9 +48,9 @@ class DeviceRoute {
   /// may never be used again.
   virtual bool settle(bool has_failed = false) noexcept = 0;
   virtual std::string describe() const = 0;
-  /// Asks what a capture of another thread's into a graph would forbid and be ended by, whether an event has come to
-  /// pass for one. Of use beyond the end of this.
-  using Asker = bool (*)(const std::function<bool()>& question);
+  /// Asks on a device what a capture of another thread's into a graph would forbid and be ended by, whether an event
+  /// has come to pass for one. Of use beyond the end of this.
+  using Asker = bool (*)(int device, const std::function<bool()>& question);
   virtual Asker asker() const noexcept = 0;
 };
 

@@ -154,8 +154,8 @@ DevicePath::~DevicePath() {
 }
 
 DeviceRoute::Asker DevicePath::asker() const noexcept {
-  return [](const std::function<bool()>& question) {
-    const RelaxedCapture relaxed;
+  return [](int device, const std::function<bool()>& question) {
+    const std::optional<DeviceGuard> guard = guard_if_possible(device);
     return question();
   };
 }

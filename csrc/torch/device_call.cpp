@@ -74,7 +74,7 @@ void DeviceCall::join_current_stream() {
 }
 
 bool DeviceCall::is_finished() const {
-  return ran_ && ask_([this] { return events_->done.query(); });
+  return ran_ && ask_(device().index(), [this] { return events_->done.query(); });
 }
 void DeviceCall::synchronize() const {
   if (ran_) events_->done.synchronize();

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -286,8 +287,10 @@ def beside_a_capture(group, rank, size):
     sim_torch.set_capturing_elsewhere(True)
     try:
         works = [summing(group, x) for x in tensors]  # the next ones look whether those before are done
-        while not all(work.is_completed() for work in works):
-            time.sleep(0.001)
+        with ThreadPoolExecutor(1) as pool:  # a thread that has not yet used CUDA
+            while not pool.submit(lambda: all(work.is_completed() for work in works)).result():
+                time.sleep(0.001)
+        assert all(work.is_completed() for work in works)
     finally:
         sim_torch.set_capturing_elsewhere(False)
     for work, x in zip(works, tensors, strict=True):

@@ -142,16 +142,14 @@ class StoreExchange:
         has_said, has_waited = False, False
         for pause in self._pauses():
             newest = self._newest_turn() if self._rounds == 0 else self._turn
-            if self._turn and self._store.check([self._key("all")]):
-                answer = json.loads(self._store.get(self._key("all")))
-                if self._is_for_us(answer, value):
-                    self._store.add(self._key("read"), 1)
+            if self._turn and self._is_over():
+                if answer := self._answer(value):
                     return answer
                 newest = max(newest, self._turn + 1)
             if newest > self._turn:
                 self._turn, has_said = newest, False
-                if self._store.check([self._key("all")]):
-                    continue  # that turn is over, well or not
+                if self._is_over():
+                    continue
             if not has_said:
                 self._store.set(self._key(self.rank), value)
                 has_said = True
@@ -164,23 +162,31 @@ class StoreExchange:
                 deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
             time.sleep(pause)
         self._store.set(self._key(self.rank), _WITHDRAWN)
-        if self._store.check([self._key("all")]):  # rank 0 was faster
-            answer = json.loads(self._store.get(self._key("all")))
-            if self._is_for_us(answer, value):
-                return answer
+        if self._is_over() and (answer := self._answer(value)):
+            return answer  # rank 0 was faster
         raise self._late(missing or [0])
 
     def _newest_turn(self) -> int:
         """Return rank 0's newest turn; before its first one the ranks wait in that."""
         return max(1, self._store.add(f"{self._root}/turns", 0))
 
-    def _is_for_us(self, answer: dict[str, Any], value: str) -> bool:
-        """Return whether this attempt of ours is among those that rank 0 has collected, or must hear of its failure."""
+    def _is_over(self) -> bool:
+        """Return whether rank 0 has said how this round went."""
+        return self._store.check([self._key("all")])
+
+    def _answer(self, value: str) -> dict[str, Any] | None:
+        """Return what rank 0 has said, if it has collected this attempt of ours, or this is to hear of its failure."""
+        answer: dict[str, Any] = json.loads(self._store.get(self._key("all")))
         if self._rounds:
-            return True
-        if "missing" in answer:  # once: who tries again has rank 0's next turn to wait for
-            return self._store.add(self._key(f"told/{self.rank}"), 1) == 1
-        return bool(answer["values"][self.rank] == value)
+            is_ours = True
+        elif "missing" in answer:  # once: who tries again has rank 0's next turn to wait for
+            is_ours = self._store.add(self._key(f"told/{self.rank}"), 1) == 1
+        else:
+            is_ours = answer["values"][self.rank] == value
+        if not is_ours:
+            return None
+        self._store.add(self._key("read"), 1)
+        return answer
 
     def _values(self, timeout_s: float) -> list[str | None]:
         """Wait until the store has the values of all ranks; return them, None for one that has not come in time."""

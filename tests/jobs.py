@@ -138,6 +138,12 @@ def mpiexec_command(ranks: int, python: str = sys.executable) -> list[str]:
     return [mpiexec, *(["--allow-run-as-root", "--oversubscribe"] if is_open_mpi(mpiexec) else []), "-n", str(ranks)]
 
 
+def write_program(path: Path, *lines: str) -> None:
+    """Write a script of the shell that can be run, in the place of some program."""
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
 def free_port() -> int:
     """A port that nobody listens on just now, nor gets by chance: those that the system gives away are others."""
     first, last = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())

@@ -118,8 +118,8 @@ void HostRoom::deliver(std::span<const Transfer> transfers, cudaStream_t stream)
 
 void HostRoom::copy_and_wait(std::span<const Transfer> transfers, cudaStream_t stream) {
   try {
-    synchronize(
-        stream);  // or the copies would, and who waits within CUDA sees neither a signal nor that a rank has died
+    // Or the copies would wait, and who waits within CUDA sees neither a signal nor that a rank has died.
+    synchronize(stream);
     copy_each(transfers, stream);
     synchronize(stream);
   } catch (...) {

@@ -204,32 +204,33 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
     checks.fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
   // On a device the result's memory must belong to the stream that the caller uses it on.
   const bool is_async = options.asyncOp && tensors[0].is_cpu();
-  return launch(
-      {OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, is_async},
-      [tensors, checks, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
-        at::Tensor mine = tensors[0];
-        for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
-        mine = mine.coalesce();
-        const auto sizes = mine.sizes();
-        SparseShapes shapes(size, rank, mine);
-        const Operand rows(shapes.table(), Operand::kWrite);
-        group.allgather(parts(rows, size)[rank], parts(rows, size), Datatype::kBytes, timeout_s);  // no tensor's type
-        shapes.check(checks);
-        Tensors indices, values;
-        for (int r = 0; r < size; ++r) {
-          const std::int64_t n = shapes.nnz(r);
-          auto value_sizes = mine._values().sizes().vec();
-          value_sizes[0] = n;
-          indices.push_back(at::empty({mine.sparse_dim(), n}, mine._indices().options()));
-          values.push_back(at::empty(value_sizes, mine._values().options()));
-        }
-        auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
-        const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
-        group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s, way.via);
-        group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s, way.via);
-        const at::Tensor sum = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
-        for (at::Tensor tensor : tensors) tensor.copy_(sum);
-      });
+  return launch({OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, is_async},
+                [tensors, checks, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
+                  at::Tensor mine = tensors[0];
+                  for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
+                  mine = mine.coalesce();
+                  const auto sizes = mine.sizes();
+                  SparseShapes shapes(size, rank, mine);
+                  const Operand rows(shapes.table(), Operand::kWrite);
+                  // As a type that no tensor has: another call's all_gather is a mismatch.
+                  group.allgather(parts(rows, size)[rank], parts(rows, size), Datatype::kBytes, timeout_s);
+                  shapes.check(checks);
+                  Tensors indices, values;
+                  for (int r = 0; r < size; ++r) {
+                    const std::int64_t n = shapes.nnz(r);
+                    auto value_sizes = mine._values().sizes().vec();
+                    value_sizes[0] = n;
+                    indices.push_back(at::empty({mine.sparse_dim(), n}, mine._indices().options()));
+                    values.push_back(at::empty(value_sizes, mine._values().options()));
+                  }
+                  auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
+                  const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
+                  group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s, way.via);
+                  group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s, way.via);
+                  const at::Tensor sum =
+                      at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values, 0), sizes).coalesce();
+                  for (at::Tensor tensor : tensors) tensor.copy_(sum);
+                });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tensors,

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -57,11 +56,6 @@ def test_ranks_check_and_measure(tmp_path):
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
 
 
-def write_program(path, *lines):
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-
-
 @pytest.fixture
 def without_gpu(monkeypatch, tmp_path):
     """Steps run on host memory, with short messages; a program of compute-sanitizer's name only starts its child."""
@@ -71,7 +65,7 @@ def without_gpu(monkeypatch, tmp_path):
         f"import sys\nsys.argv += {short}\nsys.path.insert(0, {str(BENCH)!r})\nimport gpu_rank\n"
         "# changes\ngpu_rank.main()\n"
     )
-    write_program(
+    jobs.write_program(
         tmp_path / "compute-sanitizer",
         '[ "$1 $2 $3 $4 $5 $6" = "--error-exitcode 99 --report-api-errors no --print-limit 3" ] || exit 1',
         '[ "$7 $8" = "--kernel-name kns=accdp" ] || exit 1; shift 8; exec "$@"',
@@ -328,7 +322,7 @@ def test_a_process_that_is_left_over_holds_nobody_up():
 
 def test_a_check_that_is_ended_ends_its_command(tmp_path):
     begun, waits, ended = tmp_path / "begun", tmp_path / "waits", tmp_path / "ended"
-    write_program(tmp_path / "child", f"trap 'touch {ended}; exit' TERM", f"touch {begun}", "sleep 60 & wait")
+    jobs.write_program(tmp_path / "child", f"trap 'touch {ended}; exit' TERM", f"touch {begun}", "sleep 60 & wait")
     check = (
         f"import pathlib, signal, subprocess, sys; sys.path.insert(0, {str(BENCH)!r}); import gpu_check\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); wait = subprocess.Popen.wait\n"
@@ -402,67 +396,3 @@ def test_table():
 def test_an_old_nccl_is_left_out():
     said = gpu_check.beside_nccl("2.28.9", mps=False)["skipped"]
     assert said == "NCCL 2.28.9 refuses several ranks per GPU; expected 2.30.3 or newer"
-
-
-def test_the_script_names_a_wrong_option():
-    done = subprocess.run(
-        ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 2
-    expected = "expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,..."
-    assert done.stderr == f"gpu_check.sh: --wheel: {expected}\n"
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """gpu_check.sh in a tree of its own, in which `make` and the Python of .venv-gpu only say what they are asked."""
-    for folder in ("tree/bench", "tree/requirements", "bin", "elsewhere/wheels"):
-        (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(BENCH / "gpu_check.sh", tmp_path / "tree" / "bench")
-    for file, text in (
-        ("build", "ninja==1 # runs\n"),
-        ("run", "numpy==2; x < 1\nnvidia-libnvcomp-cu13==6\n"),
-        ("mpi", "mpich\n"),
-    ):
-        (tmp_path / "tree" / "requirements" / f"{file}.txt").write_text(text)
-    python = tmp_path / "tree" / ".venv-gpu" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    write_program(python, 'echo "python $*"', 'case "$*" in *libnvcomp*) exit 1;; esac')
-    write_program(tmp_path / "bin" / "make", 'echo "make $*"', 'case "$*" in *stamps/run) exit "$CANNOT";; esac')
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    monkeypatch.setenv("MPICC", "sh")  # there is an MPI
-
-    def call(cannot, *arguments):
-        done = subprocess.run(
-            ["bash", str(tmp_path / "tree" / "bench" / "gpu_check.sh"), *arguments],
-            cwd=tmp_path / "elsewhere",
-            env={**os.environ, "CANNOT": str(cannot)},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines(), done.stderr
-
-    return call
-
-
-def test_paths_of_the_script_are_the_callers(script, tmp_path):
-    said, _ = script(0, "--wheels", "wheels", "--out", "x.json")
-    here = tmp_path / "elsewhere"
-    flags = f"make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS={here}/wheels"
-    assert said[:2] == [f"{flags} .venv-gpu/stamps/run", f"{flags} -o .venv-gpu/stamps/run build"]
-    assert said[2].startswith(f"python bench/gpu_check.py --out {here}/x.json --seconds 5")
-    said, _ = script(0)
-    assert f" --out {tmp_path}/tree/bench/results/gpu_check.json " in said[-1]
-
-
-def test_the_script_goes_on_without_nvcomp(script, tmp_path, monkeypatch):
-    said, errors = script(1, "--wheels", "wheels")
-    install = f"python -m pip install --quiet --no-index --find-links {tmp_path}/elsewhere/wheels"
-    assert said[1:4] == [f"{install} {package}" for package in ("ninja", "numpy", "nvidia-libnvcomp-cu13")]
-    assert said[4].endswith(" -o .venv-gpu/stamps/run build") and "gpu_check.py" in said[5]
-    assert errors == "gpu_check.sh: goes on without: nvidia-libnvcomp-cu13\n"
-    monkeypatch.setenv("MPICC", "no-such-mpicc")
-    assert "python -m pip install --quiet mpich" in script(1)[0]

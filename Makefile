@@ -86,12 +86,14 @@ test-hosts: TESTS_AT_ONCE = 0
 test-unit test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes: test-%: build $(STAMPS)/test
 	$(LIMIT) 900 $(PYTEST) -n $(TESTS_AT_ONCE) --dist loadgroup tests/$*
 
-# The GPU's part of the core on a CUDA runtime of host memory, against the libaccdp that `make build` made.
+# The GPU's part of the core on a CUDA runtime of host memory, against the libaccdp that `make build` made. The programs
+# are what `make sanitize` runs as well; who has just done that may say SANITIZED=yes to have what it leaves out.
+SANITIZED ?=
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
 test-cudasim: build $(STAMPS)/test
-	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target cudasim_tests
-	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
-		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/'
+	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target $(if $(SANITIZED),cudasim_pytest,cudasim_tests)
+	$(if $(SANITIZED),,$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
+		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/')
 	$(LIMIT) 300 $(PYTEST) -n $(TESTS_AT_ONCE) tests/cudasim
 
 # In two worlds: MPICH has room for some 2000 groups over several nodes in one.

@@ -5,6 +5,7 @@ Everything is made from seeds, so that each rank can make what another rank has.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,11 @@ def item_bytes(datatype: str) -> int:
 
 def weights(datatype: str, count: int, seed: int = 0) -> np.ndarray:
     """The words of something that every codec for the datatype makes smaller, as one-dimensional unsigned integers."""
+    return _weights(datatype, count, seed).copy()
+
+
+@functools.lru_cache(maxsize=64)  # tests ask for the same ones again and again, and to make them takes a millisecond
+def _weights(datatype: str, count: int, seed: int) -> np.ndarray:
     random = np.random.default_rng([seed, count])
     count *= words_per_item(datatype)
     if datatype == "bool":
@@ -80,6 +86,11 @@ def _words_of(values: np.ndarray, datatype: str) -> np.ndarray:
 
 def hostile(datatype: str, count: int, seed: int = 0) -> np.ndarray:
     """Words of the worst kind: for floats both zeros, denormals, infinities, NaN with payloads, all exponents."""
+    return _hostile(datatype, count, seed).copy()
+
+
+@functools.lru_cache(maxsize=64)
+def _hostile(datatype: str, count: int, seed: int) -> np.ndarray:
     random = np.random.default_rng([seed, count, 7])
     kind = np.dtype(DATATYPES[datatype][1])
     count *= words_per_item(datatype)

@@ -83,6 +83,8 @@ def allreduce_compressed(
     args = Arguments(channel.rank, channel.size, device=True)
     data = args.buffer("tensor", tensor, writable=True)
     args.op(op, data, "tensor")
+    if async_op:
+        args.any_threads("tensor", data)
     if error_bound is not None and (data.datatype.name not in BOUNDED or op not in ("sum", "avg")):
         raise args.wrong("error_bound", f"None for {op} of {data.kind}", repr(error_bound))
     try:

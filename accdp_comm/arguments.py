@@ -17,6 +17,7 @@ from .buffers import Buffer, describe, new_like
 Block = tuple[int, int]  # address, count
 
 _OPS = dict(ReduceOp.__members__)
+_THREADS_OWN_STREAM = 2  # cudaStreamPerThread: one handle, of which each thread has a stream
 _ENDLESS_SECONDS = 1e9  # 30 years; infinity, and what overflows in clocks, is above
 _BITWISE = ("band", "bor", "bxor")
 _COMPLEX = ("c64", "c128")
@@ -132,6 +133,11 @@ class Arguments:
             raise self.wrong(name, f"memory of {_place(as_in)}", _place(data))
         if one_stream and not data.is_ordered_with(as_in):
             raise self.wrong(name, f"an array used on stream {as_in.stream:#x}, as the others", f"{data.stream:#x}")
+
+    def any_threads(self, name: str, data: Buffer) -> None:
+        """Check that an array's stream is the same one in all threads: other ones end what is asynchronous."""
+        if data.device is not None and data.stream == _THREADS_OWN_STREAM:
+            raise self.wrong(name, "an array not used on its thread's own default stream", "one used on stream 2")
 
     def in_and_out(self, x: Any, out: Any) -> tuple[Buffer, Buffer]:
         """Return the buffers of an operation that replaces ``x`` where ``out`` is None."""

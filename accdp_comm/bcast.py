@@ -142,6 +142,9 @@ def bcast_compressed(
     old = None
     if reference is not None:
         old = _references(args, reference, names, stream, writes=channel.rank != root)
+    if async_op:
+        for name, x in zip(names, stream, strict=True):
+            args.any_threads(name, x)
     try:
         bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
         check_codec(codec, bound, chunk)

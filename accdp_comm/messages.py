@@ -171,6 +171,7 @@ class Messages:
         number = self._args.tag(tag)
         if self._goes_as_it_is(data, src):
             return self._core.irecv(data.pointer, data.count, data.datatype, src, number, data.owner)
+        self._args.any_threads("x", data)
         view = HostView(self._path_of(data), [(data, False, True)])
         then = None if data.device is None else view.deliver
         return self._core.irecv(view.pointers[0], data.count, data.datatype, src, number, (data.owner, view), then)

@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <random>
 #include <utility>
 
@@ -92,9 +93,9 @@ void plans_of_any_size() {
   for (OpKind op : planned_ops()) {
     // Of 16 GiB the way through 4096 nodes is a small part.
     const double shorter = plan_of(op, std::size_t{16} << 30, shape, {}, {}).chosen.estimate.seconds;
-    const auto began = Clock::now();
+    const std::clock_t began = std::clock();  // the processor's time: others may have it meanwhile
     const double longer = plan_of(op, std::size_t{16} << 40, shape, {}, {}).chosen.estimate.seconds;
-    CHECK(Clock::now() - began < std::chrono::milliseconds(500));
+    CHECK(std::clock() - began < CLOCKS_PER_SEC / 2);
     CHECK(longer > 900 * shorter && longer < 1100 * shorter);
   }
 }

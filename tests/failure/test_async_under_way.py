@@ -61,17 +61,21 @@ elif what == "forks":
     world.barrier()
 elif what == "interrupted":
     if world.rank == 0:
-        signal.signal(signal.SIGALRM, lambda *_: tell(lambda: begin().wait()))
+        def handle(*_):
+            tell(lambda: begin().wait())
+            open(sys.argv[2], "x").close()
+
+        signal.signal(signal.SIGALRM, handle)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-    else:
-        time.sleep(1)
+    while world.rank == 1 and not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
     world.barrier()
     print("goes on")
 """
 
 
-def play(what: str) -> jobs.Result:
-    return jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", SCRIPT, what], timeout=60)
+def play(*what: str) -> jobs.Result:
+    return jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", SCRIPT, *what], timeout=60)
 
 
 def test_others_hear_of_an_exception_at_once():
@@ -98,7 +102,7 @@ def test_a_forked_child_is_refused():
     assert "done 800000" in result.stdout, str(result)
 
 
-def test_a_signal_handler_in_the_middle_of_an_operation_is_refused():
-    result = play("interrupted")
+def test_a_signal_handler_in_the_middle_of_an_operation_is_refused(tmp_path):
+    result = play("interrupted", str(tmp_path / "handled"))
     assert result.returncode == 0 and result.stdout.count("goes on") == 2, str(result)
     assert "UsageError rank 0 of 2: an asynchronous operation in a signal handler" in result.stdout, str(result)

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from accdp_comm import buffers
+from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, buffers
 from accdp_comm._core import Datatype, UsageError
 from accdp_comm.arguments import Arguments
 from accdp_comm.buffers import describe, new_like
@@ -244,6 +244,20 @@ def test_arrays_of_one_call_have_one_stream(cuda):
     args.in_and_out(OnDevice(stream=None), OnDevice(stream=1))
     with pytest.raises(UsageError, match="rank 0 of 2: out: expected an array used on stream 0x4d, .* got 0x4e"):
         args.in_and_out(OnDevice(stream=77), OnDevice(stream=78))
+
+
+def test_another_thread_has_no_use_for_the_stream_of_a_thread(cuda):
+    """Stream 2 of who calls is not stream 2 of who ends an asynchronous operation; one of the caller's own may be it."""
+    said = "rank 0 of 1: (x|tensor): expected an array not used on its thread's own default stream, got .* stream 2"
+    with Communicator() as world:
+        for begin in (
+            lambda x: bcast_compressed(x, group=world, async_op=True),
+            lambda x: allreduce_compressed(x, group=world, async_op=True),
+            lambda x: world.irecv(x, 0),
+        ):
+            with pytest.raises(UsageError, match=said):
+                begin(OnDevice(stream=2))
+        world._args.in_and_out(OnDevice(stream=2), OnDevice(stream=2))
 
 
 def test_cuda_array_interface(cuda):

@@ -89,6 +89,7 @@ void Readers::hand_over(const Event* read, cudaStream_t stream) {
 }
 
 void Readers::say_done(std::uint64_t step) const noexcept {
+  if (birthplace_.is_elsewhere()) return;  // what the parent's device has done is not to be learned from here
   std::atomic<std::uint64_t>& said = board_->mine().reads_done;
   std::uint64_t before = said.load(std::memory_order_relaxed);
   while (before < step && !said.compare_exchange_weak(before, step, std::memory_order_release)) {

@@ -77,7 +77,11 @@ bool DeviceCall::is_finished() const {
   return ran_ && ask_(device().index(), [this] { return events_->done.query(); });
 }
 void DeviceCall::synchronize() const {
-  if (ran_) events_->done.synchronize();
+  if (!ran_) return;
+  ask_(device().index(), [this] {
+    events_->done.synchronize();
+    return true;
+  });
 }
 
 Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : route_(std::move(route)), type_(type) {}

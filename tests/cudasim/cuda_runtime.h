@@ -35,6 +35,7 @@ enum cudaError_t {
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureImplicit = 906,
 };
 const char* cudaGetErrorString(cudaError_t code);
 const char* cudaGetErrorName(cudaError_t code);

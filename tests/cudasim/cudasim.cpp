@@ -363,6 +363,7 @@ cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
 // ---- captures ------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  SIM_FAULT("cudaStreamIsCapturing");
   return *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

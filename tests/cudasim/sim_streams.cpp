@@ -186,7 +186,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  cudasim::use_context();
+  SIM_FAULT("cudaStreamQuery", true);
   SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
   return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
@@ -233,7 +233,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  SIM_FAULT("cudaEventSynchronize");
+  SIM_FAULT("cudaEventSynchronize", true);
   wait_until_done(*event->counters, event->counters->recorded.load());
   return cudaSuccess;
 }

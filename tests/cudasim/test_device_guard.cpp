@@ -82,6 +82,9 @@ int main() {
   cudasim::set_capturing(true);
   stays([&] { CHECK_THROWS(send(group, data, 3), UsageError, "captured"); });
   cudasim::set_capturing(false);
+  // The default stream beside one that is captured and does not begin before what the default one holds.
+  cudasim::fail("cudaStreamIsCapturing", cudaErrorStreamCaptureImplicit);
+  stays([&] { CHECK_THROWS(send(group, data, 3), UsageError, "captured"); });
   cudasim::set_capturing_elsewhere(true);
   CHECK_THROWS(PinnedBuffer(8), CudaError, "cudaHostAlloc");
   stays([&] { send(group, data, 5); });

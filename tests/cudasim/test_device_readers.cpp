@@ -78,6 +78,33 @@ void a_late_device(bool closes, bool has_events) {
   }));
 }
 
+/// A child of rank 1 goes through the end of a group that is its parent's; nothing that it says is about its parent.
+void a_child_that_ends() {
+  Shared<Meeting> meeting;
+  Segment segment(2);
+  CHECK(fork_ranks(2, [&](int rank) {
+    const auto group = group_of(meeting, rank, segment.fd());
+    const Gpu gpu(*group);
+    const Array data(gpu, Ints(kCount));
+    const auto began = Clock::now();
+    bcast_to_late_device(gpu, data, rank, kLate);
+    if (rank == 1) {
+      const int child = fork();
+      if (child == 0) {
+        cudasim::fail_always("cudaStreamQuery", cudaErrorInitializationError);
+        gpu.path->settle();
+        _exit(0);
+      }
+      waitpid(child, nullptr, 0);
+      meeting->is_handed_over = true;
+      gpu.synchronize();
+    } else {
+      while (!meeting->is_handed_over) usleep(100);
+      CHECK(await_readers(10s) && Clock::now() - began >= kLate);
+    }
+  }));
+}
+
 /// Rank 1's device is later than rank 0 waits.
 void a_device_that_is_too_late() {
   Shared<Meeting> meeting;
@@ -176,6 +203,7 @@ int main() {
   CHECK(await_readers(10s));  // nothing was ever shared
   for (bool closes : {false, true}) a_late_device(closes, true);
   a_late_device(true, false);
+  a_child_that_ends();
   a_device_that_is_too_late();
   a_rank_that_dies();
   a_group_that_fails();

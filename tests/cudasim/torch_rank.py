@@ -348,6 +348,21 @@ def compressed(group, rank, size):
     assert is_same(y, total(size))
 
 
+def left_beside_a_capture(group, rank, size):
+    """A group that ends waits for what nobody has waited for, and leaves another thread's capture alone."""
+    named = dist.new_group()
+    other = named._get_backend(torch.device("cpu"))
+    summing(other, far(numbers(rank))).wait()  # what the group sets up takes memory
+    works = [summing(other, far(numbers(rank))) for _ in range(3)]
+    await_all("begun", rank, size)
+    sim_torch.set_capturing_elsewhere(True)
+    try:
+        dist.destroy_process_group(named)  # what goes wrong is said on stderr
+    finally:
+        sim_torch.set_capturing_elsewhere(False)
+    del works
+
+
 def deterministic(group, rank, size):
     """The order of ranks, whatever the placement: the bits that host memory gives."""
     group.set_deterministic(True)
@@ -395,6 +410,7 @@ SCENES = [
     host_and_device_in_one_group,
     captured_streams,
     beside_a_capture,
+    left_beside_a_capture,
     compressed,
     deterministic,
     float8,

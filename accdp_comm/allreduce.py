@@ -10,6 +10,7 @@ from .arguments import Arguments
 from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of
 from .buffers import Buffer
 from .channels import channel_of
+from .eager import eager
 
 
 class AllreduceResult(BcastResult):
@@ -27,6 +28,7 @@ class AllreduceWork(BcastWork):
     _Result = AllreduceResult
 
 
+@eager
 def allreduce_compressed(
     tensor: Any,
     op: str = "sum",

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from . import _core, _torch, autoload, mpi_world, steps, uncaught
 from .arguments import real_number
 from .bootstrap import form_group
+from .eager import eager
 from .exchange import StoreExchange
 from .options import Options
 
@@ -172,6 +173,7 @@ def _is_member(group: dist.ProcessGroup | None, who: str) -> bool:
     return dist.get_rank(group) >= 0
 
 
+@eager
 def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
     """Measure a torch group's alpha and beta, of node and wire, as Communicator.measure() does.
 
@@ -198,6 +200,7 @@ def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
     return machine
 
 
+@eager
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:

@@ -17,6 +17,7 @@ from . import _core, nvcomp, settings
 from .arguments import Arguments, real_number, shown, wait_limit
 from .buffers import Buffer
 from .channels import Pending, channel_of
+from .eager import eager
 
 BOUNDED = ("f16", "bf16", "f32", "f64")  # datatypes that an error bound may change
 _MOST_CHUNK = 16 << 20  # bytes; the core knows the rest of what makes sense
@@ -82,6 +83,7 @@ class BcastWork:
         return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
 
 
+@eager
 def bcast_compressed(
     tensor: Any,
     root: int = 0,

@@ -34,7 +34,8 @@ def compressed_allreduce(
             what is left is in units of the scaled loss: ``hook.load_state_dict(model, {})`` where the scale changes. So
             does a step in which no rank used a parameter (find_unused_parameters): DDP leaves its gradient out.
         codec: As in allreduce_compressed().
-        group: The process group of the model, with the backend accdp; None: the default group.
+        group: The process group of the model, with the backend accdp, which a hook is not told of; None: the default
+            group.
     Raises:
         UsageError: Not such a codec, bound or group.
 
@@ -57,11 +58,12 @@ class CompressedAllreduce:
         nvcomp.find()
         bound = bound_of(error_bound)
         check_codec(codec, bound)
-        self._begin(bound, codec, error_feedback and bound[0] > 0, _channel_of(group))
+        _channel_of(group)
+        self._begin(bound, codec, error_feedback and bound[0] > 0, group)
 
-    def _begin(self, bound: tuple[float, bool], codec: str, feedback: bool, channel: TorchChannel | None) -> None:
+    def _begin(self, bound: tuple[float, bool], codec: str, feedback: bool, group: Any) -> None:
         self._bound, self._codec, self._feedback = bound, codec, feedback
-        self._channel = channel  # None: of the default group, when the first bucket comes
+        self._group = group  # None: what is the default group when a bucket comes
         self._buckets: dict[tuple[int, ...], torch.Tensor] = {}  # residual, by the parameters of a bucket
         # A parameter's part of its bucket's residual, for as long as the parameter lives.
         self._left: Any = WeakTensorKeyDictionary()
@@ -75,7 +77,7 @@ class CompressedAllreduce:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedAllreduce":
         copy = type(self).__new__(type(self))
-        copy._begin(self._bound, self._codec, self._feedback, self._channel)
+        copy._begin(self._bound, self._codec, self._feedback, self._group)
         return copy
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -112,11 +114,13 @@ class CompressedAllreduce:
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket; called by DistributedDataParallel."""
-        gradients = bucket.buffer()
+        gradients, channel = bucket.buffer(), _channel_of(self._group)
+        if gradients.layout is not torch.strided:  # of an embedding, say: as without a hook
+            work = dist.all_reduce(gradients.div_(channel.size), group=self._group, async_op=True)
+            return work.get_future().then(lambda future: future.value()[0])
         counts = [_reals_of(parameter) for parameter in bucket.parameters()]
         residual = self._residual_of(bucket, counts) if self._feedback else None
         rounded = None if residual is None else _add(gradients, residual)
-        channel = self._channel = self._channel or _channel_of(None)
         args = Arguments(channel.rank, channel.size, device=True)
         pending = channel.allreduce(
             args.buffer("gradients", gradients, writable=True),
@@ -143,7 +147,9 @@ class CompressedAllreduce:
         parameters = bucket.parameters()
         key = tuple(id(parameter) for parameter in parameters)
         if key not in self._buckets or not all(parameter in self._left for parameter in parameters):
-            self._buckets = {other: kept for other, kept in self._buckets.items() if not set(key) & set(other)}
+            # Of buckets of other parameters, such as another model's, those that are still there.
+            others = {id(parameter) for parameter in self._left} - set(key)
+            self._buckets = {other: kept for other, kept in self._buckets.items() if others.issuperset(other)}
             whole = torch.zeros(sum(counts), dtype=torch.float32, device=bucket.buffer().device)
             for parameter, part in zip(parameters, whole.split(counts), strict=True):
                 if parameter in self._left:

@@ -8,6 +8,7 @@ from . import _core, buffers
 from .arguments import Arguments
 from .bcast import BcastResult, bcast_compressed, copy_of, flatten, rebuild
 from .channels import channel_of
+from .eager import eager
 
 
 class WeightSync:
@@ -41,6 +42,7 @@ class WeightSync:
         """How many versions this rank knows of: 0 before its first sync()."""
         return self._version
 
+    @eager
     def sync(self) -> BcastResult:
         """Bring all ranks' tensors to the root's state. Collective over the group, blocking; errors as
         bcast_compressed(), whose result it returns.

@@ -48,8 +48,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   const int root = static_cast<int>(options.rootRank);
   const auto first = static_cast<std::size_t>(options.rootTensor);
   const bool is_root = root == rank_;
-  // Root's own tensor changes where it takes what the others decode.
-  const bool writes = !is_root || tensors.size() > 1 || bcast_.bound.value > 0;
+  // Root's own tensor changes where it takes what the others decode, which of integers is the same.
+  const bool is_rounded = bcast_.bound.value > 0 && tensors[first].is_floating_point();
+  const bool writes = !is_root || tensors.size() > 1 || is_rounded;
   auto memory = operands(tensors, writes ? Operand::kReadWrite : Operand::kRead);
   return launch({OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
                 [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s,

@@ -314,3 +314,35 @@ def test_weight_sync(rank, size):
     assert sync.sync().wire_bytes > 0.9 * full.wire_bytes
     same_everywhere(*state.values())
     assert sync.sync().wire_bytes < 0.5 * full.wire_bytes
+
+
+@pytest.mark.on_ranks(2)
+def test_compiled_code_calls_it_as_it_is(rank, size):
+    """A graph ends before it: torch.compile cannot represent what is in a process group."""
+    sync = WeightSync(torch.zeros(2))
+    calls = [
+        lambda x: bcast_compressed(x),
+        lambda x: allreduce_compressed(x),
+        lambda x: sync.sync(),
+        lambda x: accdp_comm.monitored_barrier(),
+        lambda x: accdp_comm.measure(),
+    ]
+    wanted = [0, 1, rank, rank, rank]
+    for call, value in zip(calls, wanted, strict=True):
+
+        def step(x, call=call):
+            y = x + 0
+            call(y)
+            return y * 2
+
+        assert torch.compile(step, backend="eager")(torch.full((2,), float(rank))).tolist() == [2 * value] * 2
+
+
+@pytest.mark.on_ranks(2)
+def test_no_member_of_the_group(rank, size):
+    group = dist.new_group([0])
+    if rank == 1:
+        with pytest.raises(UsageError, match="group: this rank is not a member of it"):
+            bcast_compressed(torch.zeros(3), group=group)
+    else:
+        bcast_compressed(torch.zeros(3), group=group)

@@ -152,6 +152,18 @@ def test_ddp_begins_with_identical_replicas_within_a_bound(rank, size, codec):
             assert torch.equal(tensor, wanted[name]), name
 
 
+@pytest.mark.on_ranks(2)
+def test_root_may_send_integers_whose_memory_is_shared(rank, size):
+    """A bound is none to them; of floats root takes what the others decode, and has no room for it."""
+    group = dist.new_group(pg_options=Options(codec="qpk", error_bound=1e-3))
+    x = torch.arange(3).expand(2, 3) if rank == 0 else torch.zeros(2, 3, dtype=torch.int64)
+    dist.broadcast(x, 0, group=group)
+    assert x.tolist() == [[0, 1, 2]] * 2
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            dist.broadcast(torch.ones(3).expand(2, 3), 0, group=group)
+
+
 # -- the environment -------------------------------------------------------------------------------------------------
 
 

@@ -77,11 +77,17 @@ def test_what_was_left_out_goes_into_checkpoints(rank, size):
 @pytest.mark.on_ranks(1)
 def test_models_that_are_gone_leave_nothing(rank, size):
     hook = compressed_allreduce(relative(0.1))
-    model = torch.nn.Linear(3, 2)
-    hook._residual_of(Bucket(model.weight), [6]).fill_(1)
-    del model
-    gc.collect()
-    assert len(hook._left) == 0
+    other = torch.nn.Linear(3, 2)
+    for parameter in other.parameters():
+        hook._residual_of(Bucket(parameter), [parameter.numel()])
+    for _ in range(5):
+        model = torch.nn.Linear(3, 2)
+        for parameter in model.parameters():
+            hook._residual_of(Bucket(parameter), [parameter.numel()]).fill_(1)
+        assert len(hook._buckets) == len(hook._left) == 4
+        del model, parameter
+        gc.collect()
+    assert len(hook._left) == 2
 
 
 @pytest.mark.on_ranks(1)
@@ -132,12 +138,12 @@ def test_models_with_the_hook_can_be_copied(rank, size, way):
     """As averages of weights do, and launchers that hand models on."""
     copied = {"pickle": lambda one: pickle.loads(pickle.dumps(one))}.get(way, copy.deepcopy)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
-    hook = compressed_allreduce(relative(0.1))
+    hook = compressed_allreduce(relative(0.1), group=dist.group.WORLD)
     model.register_comm_hook(None, hook)
     model(torch.full((1, 3), rank + 1.0)).backward()
     other = copied(model)
     other_hook = copy.copy(hook) if way == "copy" else copied(hook)
-    assert (other_hook._channel is hook._channel) == (way != "pickle")
+    assert other_hook._group is (None if way == "pickle" else dist.group.WORLD)
     assert other_hook.state_dict(model.module) == {}
     other.zero_grad()
     other(torch.full((1, 3), rank + 1.0)).backward()
@@ -161,3 +167,35 @@ def test_wrong_hooks(rank, size):
     gloo = dist.new_group(backend="gloo")
     with pytest.raises(UsageError, match="its backend is gloo, expected accdp"):
         compressed_allreduce(group=gloo)
+
+
+def average_with(hook, model, *inputs):
+    """The gradients, by parameter, that the hook made of one step."""
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel.register_comm_hook(None, hook)
+    parallel(*inputs).sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_hook_outlives_the_default_group(rank, size, tmp_path):
+    hook, model = compressed_allreduce(relative(0.01)), torch.nn.Linear(2, 2)
+    for turn in range(2):
+        model.zero_grad()
+        assert average_with(hook, model, torch.full((1, 2), rank + 1.0))[1].tolist() == [1, 1]
+        if turn == 0:
+            dist.destroy_process_group()
+            dist.init_process_group("accdp", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("bound", [None, relative(0.01)])
+def test_sparse_gradients_are_averaged_as_without_a_hook(rank, size, bound):
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 4, sparse=True), torch.nn.Linear(4, 1, bias=False))
+    with torch.no_grad():
+        model[1].weight.fill_(1)
+    hook = compressed_allreduce(bound)
+    for _ in range(2):
+        model.zero_grad()
+        sparse, _ = average_with(hook, model, torch.tensor([1, 2 + rank]))
+        assert sparse.is_sparse and sparse.to_dense()[:, 0].tolist() == [0, 1, 0.5, 0.5, 0, 0, 0, 0, 0, 0]

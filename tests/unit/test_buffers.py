@@ -247,7 +247,7 @@ def test_arrays_of_one_call_have_one_stream(cuda):
 
 
 def test_another_thread_has_no_use_for_the_stream_of_a_thread(cuda):
-    """Stream 2 of who calls is not stream 2 of who ends an asynchronous operation; one of the caller's own may be it."""
+    """Stream 2 of who calls is not stream 2 of who ends an asynchronous operation; other operations may have it."""
     said = "rank 0 of 1: (x|tensor): expected an array not used on its thread's own default stream, got .* stream 2"
     with Communicator() as world:
         for begin in (

@@ -347,7 +347,7 @@ def codecs_on_the_gpu() -> dict:
     """Check the codecs on the GPU against the host's, and time them."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out = Path(folder, "codecs.json")
-        ended = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 120)
+        ended = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 180)
         return kept(out) | ended.trouble()
 
 

@@ -87,6 +87,8 @@ def train(args: argparse.Namespace) -> None:
     # Every tenth window is kept for the test: all modules have their part in both.
     windows = common.from_rank_0(load)[: args.data_limit]
     test = torch.arange(len(windows)) % 10 == 9
+    if not test.any():
+        common.refuse(f"--data-limit {args.data_limit} leaves nothing to test with; 10 or more do")
     loader, sampler = common.batches(args, windows[~test])
     model = DistributedDataParallel(CharTransformer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)

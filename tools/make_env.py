@@ -74,7 +74,7 @@ class Environment:
     def create(self) -> None:
         """Make the environment if it is not there."""
         if Path(self.python).exists():
-            return
+            return self._check_version()
         # Where Python lacks ensurepip the environment gets no pip. The machine's will do, if its packages are seen:
         # only `python -m pip` is used.
         has_pip = self.keeps_system_packages and importlib.util.find_spec("pip") is not None
@@ -86,12 +86,22 @@ class Environment:
             inside = Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
             (inside / "machine.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
+    def _check_version(self) -> None:
+        """Stop where the environment that is there is of another Python than the one that was asked for."""
+        about, wanted = self.folder / "pyvenv.cfg", "{}.{}".format(*sys.version_info)
+        had = re.search(r"^version\w* *= *(\d+\.\d+)", about.read_text(), re.MULTILINE) if about.exists() else None
+        if had and had.group(1) != wanted:
+            stop(f"{self.folder} is of Python {had.group(1)}, not {wanted}; run 'make distclean' first.")
+
     def _made(self, *extra: str) -> bool:
         """Whether an environment could be made; nothing is left of one that could not."""
         command = [sys.executable, "-m", "venv", *self.venv_flags, *extra, str(self.folder)]
-        is_made = subprocess.run(command, check=False).returncode == 0
-        if not is_made:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        is_made = False
+        try:
+            is_made = subprocess.run(command, check=False).returncode == 0
+        finally:
+            if not is_made:  # interrupted, too: what is left would be taken for an environment
+                shutil.rmtree(self.folder, ignore_errors=True)
         return is_made
 
     def install(self, requirements: list[tuple[str, str]], *extra: str) -> bool:

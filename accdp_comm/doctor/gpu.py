@@ -24,13 +24,13 @@ def devices() -> Finding:
 
 
 def mps(ranks_per_gpu: int = 2) -> Finding:
+    listing = gpus.list_gpus()
+    if not listing.gpus:
+        return Finding(OK, "no GPUs to share")
     base = records.base_directory()
     left = [found for found in daemon.find_all(base) if found.record.is_orphan()]
     if left:
         return Finding(WARN, f"{len(left)} daemons of jobs that crashed: {left[0].folder}", "accdp mps clean")
-    listing = gpus.list_gpus()
-    if not listing.gpus:
-        return Finding(OK, "no GPUs to share")
     if reason := why_not(listing.gpus, ranks_per_gpu, os.environ):
         return Finding(
             WARN, f"cannot be used: {reason}", "ranks that share a GPU will take turns on it until this is mended"

@@ -122,10 +122,22 @@ def mpi() -> Finding:
     return Finding(OK, f"{library} ({found['abi']})")
 
 
-def mpiexec() -> Finding:
+def _family() -> str:
+    """Return the flavour of accdp's MPI; empty where it does not load, of which the row mpi says why."""
     from .. import mpi_world
 
-    family = mpi_world.load().abi()
+    try:
+        return mpi_world.load().abi()
+    except _core.UsageError:
+        return ""
+
+
+_WITHOUT_MPI = Finding(FAIL, "accdp's MPI does not load", "see the row mpi")
+
+
+def mpiexec() -> Finding:
+    if not (family := _family()):
+        return _WITHOUT_MPI
     try:
         return Finding(OK, f"{programs.find_mpiexec(family)} ({family})")
     except _core.UsageError as error:
@@ -133,15 +145,14 @@ def mpiexec() -> Finding:
 
 
 def mpi4py() -> Finding:
-    from .. import mpi_world
-
     try:
         found = ask(_ASK_MPI4PY)
     except CannotAsk as error:
         if "No module named 'mpi4py'" in str(error):
             return Finding(OK, "not installed; accdp does not need it")
         return Finding(FAIL, f"it does not load: {error}", "reinstall mpi4py, or set MPI4PY_LIBMPI to accdp's libmpi")
-    return judge_mpi4py(found["library"], found["mpi4py"], mpi_world.load().abi())
+    family = _family()
+    return judge_mpi4py(found["library"], found["mpi4py"], family) if family else _WITHOUT_MPI
 
 
 def judge_mpi4py(library: str, version: str, family: str) -> Finding:

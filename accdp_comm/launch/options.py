@@ -55,8 +55,25 @@ def add_parser(commands: Any) -> None:
     add("--grace", type=_seconds, default=5.0, metavar="S", help="seconds that ranks have after SIGTERM (default: 5)")
     add("--profile", metavar="FILE", help="take ranks, batch size, workers and codec from what accdp tune found")
     add("-m", "--module", action="store_true", help="SCRIPT is a Python module, as for python -m")
-    add("script", nargs="?", metavar="SCRIPT", help="a Python script (*.py) or any program")
-    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    add_script(run, "a Python script (*.py) or any program, and its arguments", is_needed=False)
+
+
+def add_script(parser: argparse.ArgumentParser, text: str, *, is_needed: bool) -> None:
+    """Add SCRIPT and its arguments, all as they are but one ``--`` before SCRIPT; None where there is no SCRIPT."""
+    parser.set_defaults(arguments=[])
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, action=_Script, const=is_needed, metavar="SCRIPT ...", help=text
+    )
+
+
+class _Script(argparse.Action):
+    """Takes a command line apart by itself: argparse drops the first ``--`` wherever it stands."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        words = values[1:] if values[:1] == ["--"] else values
+        if self.const and not words:
+            parser.error("the following arguments are required: SCRIPT")
+        namespace.script, namespace.arguments = (words[0] if words else None), words[1:]
 
 
 def read_profile(path: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..launch.options import add_script
+
 _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
 script reads accdp_comm.tuned("batch_size", 32) instead. Without --global-batch and --batch-size it keeps its own.
@@ -45,8 +47,7 @@ def add_parser(commands: Any) -> None:
     tune.add_argument("--exhaustive", action="store_true", help="skip no point and stop none early")
     tune.add_argument("--output", type=Path, default=Path("accdp-tune"), metavar="FOLDER", help="for all results")
     tune.add_argument("--fresh", action="store_true", help="forget the results that are in the folder")
-    tune.add_argument("script", metavar="SCRIPT", help="a Python script (*.py) or any program, longer than a trial")
-    tune.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    add_script(tune, "a Python script (*.py) or any program, longer than a trial, and its arguments", is_needed=True)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -173,7 +174,8 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     plan = Plan(budgets_s=(options.measure / 9, options.measure / 3, options.measure))
     if options.exhaustive:
         plan = replace(plan, budgets_s=plan.budgets_s[-1:])
-    job = Job(script, options.output / "logs", tuple(run_options), plan, start_s=options.start_limit)
+    limit_s = max(Job.limit_s, options.start_limit + 2 * options.measure)
+    job = Job(script, options.output / "logs", tuple(run_options), plan, options.start_limit, limit_s)
     return job, batches, made, gpus
 
 

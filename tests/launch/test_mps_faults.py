@@ -9,7 +9,7 @@ from stand_in_machine import UUIDS
 
 from accdp_comm import _core
 from accdp_comm.launch import processes
-from accdp_comm.launch.mps import control, daemon, records
+from accdp_comm.launch.mps import control, daemon, records, session
 from accdp_comm.launch.mps.control import MpsError
 
 LIMIT_S = 4.0  # of what does not come
@@ -169,3 +169,31 @@ def test_zombies_are_not_alive():
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert processes.start_time(child) == 0
     os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("trouble", [_core.UsageError("is somebody else's"), OSError(30, "Read-only file system")])
+def test_no_folder_for_daemons(monkeypatch, trouble):
+    """A reason as any other: the ranks go on without MPS, unless it must be."""
+
+    def fail():
+        raise trouble
+
+    monkeypatch.setattr(records, "base_directory", fail)
+    monkeypatch.setattr(session, "why_not", lambda *_: "")
+    monkeypatch.setattr(session.daemons, "adopt_daemons", lambda: None)
+    said: list[str] = []
+    with session.session("auto", ["a GPU"], 2, said.append) as ours:
+        assert ours is None and len(said) == 1 and str(trouble) in said[0]
+    with pytest.raises(_core.UsageError, match="--mps on: "), session.session("on", ["a GPU"], 2, said.append):
+        pass
+
+
+def test_a_folder_that_stays_is_told(base, monkeypatch):
+    started = start(base, "", monkeypatch)
+
+    def fail(folder):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(daemon.shutil, "rmtree", fail)
+    with records.locked(base):
+        assert daemon.stop(started) == [f"{started.folder} could not be removed: Read-only file system"]

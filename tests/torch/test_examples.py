@@ -76,6 +76,12 @@ def test_an_uneven_batch_is_refused_in_one_sentence(launcher) -> None:
     assert 'train_digits.py", line' not in result.stderr, str(result)  # no traceback but the launcher's own
 
 
+def test_text_that_leaves_no_test_is_refused_in_one_sentence() -> None:
+    result = start(ALONE, "train_char_lm", "--data-limit", "9", "--batch-size", "8")
+    assert (result.returncode, result.stdout) == (2, ""), str(result)
+    assert result.stderr.endswith("train_char_lm.py: --data-limit 9 leaves nothing to test with; 10 or more do\n")
+
+
 @pytest.mark.timeout(240)
 def test_digits_are_learned_as_well_as_with_gloo() -> None:
     """The whole demo, four ranks each: both reach the accuracy that the README promises."""

@@ -103,6 +103,12 @@ def test_what_follows_the_script_is_its_own(no_gpu):
     assert plan("--exhaustive", "--ranks", "1", "--measure", "2", "train.py")[0].plan.budgets_s == (2.0,)
 
 
+def test_a_trial_may_take_what_its_parts_may(no_gpu):
+    assert plan("--ranks", "1", "train.py")[0].limit_s == 900
+    job, *_ = plan("--ranks", "1", "--start-limit", "1200", "--measure", "100", "train.py", "--", "-1")
+    assert (job.start_s, job.limit_s, job.script) == (1200, 1400, ("train.py", "--", "-1"))
+
+
 def test_a_codec_that_does_not_work_here_is_refused(capsys, no_gpu):
     with settings.override(codecs_off="fpk"):
         assert "codec=fpk does not work here: it is switched off" in fails(capsys, "--codec", "none,fpk", "x.py")

@@ -244,3 +244,35 @@ def test_an_environment_takes_the_machine_s_pip_where_there_is_no_ensurepip(tmp_
     with pytest.raises(SystemExit, match="Debian: python3-venv"):
         alone.create()
     assert not alone.folder.exists()
+
+
+def test_an_environment_of_another_python_is_told(tmp_path):
+    env = make_env.Environment(str(tmp_path), [], None)
+    Path(env.python).parent.mkdir()
+    Path(env.python).touch()
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.8.2\n")
+    with pytest.raises(SystemExit, match="is of Python 3.8, not 3.[0-9]+; run 'make distclean' first"):
+        env.create()
+
+
+def test_an_environment_that_was_interrupted_is_begun_again(tmp_path, monkeypatch):
+    env = make_env.Environment(str(tmp_path / "venv"), [], None)
+
+    def interrupted(*_, **__):
+        Path(env.python).parent.mkdir(parents=True)
+        Path(env.python).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make_env.subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        env.create()
+    assert not env.folder.exists()
+
+
+def test_a_folder_with_a_space_is_refused(tmp_path):
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    said = subprocess.run(
+        ["make", "-n", "-f", str(ROOT / "Makefile"), "build"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 2 and f"has a space in it, which make cannot take: {folder}" in said.stderr

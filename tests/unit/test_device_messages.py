@@ -34,6 +34,9 @@ class Recorder(messages.Messages):
     def tag(self, tag):
         return tag
 
+    def any_threads(self, name, data):
+        assert (name, data) == ("x", ON_DEVICE)
+
     def takes_device_memory(self, nbytes, peer):
         assert (nbytes, peer) == (4000, 3)
         return self._takes

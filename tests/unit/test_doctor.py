@@ -5,8 +5,8 @@ import resource
 
 import pytest
 
-from accdp_comm import settings
-from accdp_comm.doctor import command, findings, libraries, system
+from accdp_comm import _core, mpi_world, settings
+from accdp_comm.doctor import command, findings, gpu, libraries, system
 from accdp_comm.doctor.findings import FAIL, OK, WARN, Check, Finding
 
 GIB = 1 << 30
@@ -162,3 +162,21 @@ def test_findings_are_shown_and_counted():
 def test_each_check_has_a_name_and_says_how():
     checks = command.table()
     assert len({check.name for check in checks}) == len(checks) and all(check.how for check in checks)
+
+
+def test_an_mpi_that_is_gone_has_one_row_that_says_why(monkeypatch):
+    def gone():
+        raise _core.UsageError("libmpi.so.12 could not be loaded")
+
+    monkeypatch.setattr(mpi_world, "load", gone)
+    monkeypatch.setattr(libraries, "ask", lambda program: {"library": "MPICH Version: 5.0.2", "mpi4py": "4.1.2"})
+    assert [finding.advice for finding in (libraries.mpiexec(), libraries.mpi4py())] == ["see the row mpi"] * 2
+
+
+def test_without_gpus_there_is_no_folder_for_daemons(monkeypatch):
+    def fail():
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(gpu.records, "base_directory", fail)
+    monkeypatch.setattr(gpu.gpus, "list_gpus", lambda: gpu.gpus.Listing([], "", "none"))
+    assert gpu.mps().verdict == "ok"

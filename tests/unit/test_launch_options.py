@@ -21,6 +21,12 @@ def test_options_before_the_script_and_arguments_after_it():
     assert found.arguments == ["train.py", "--gpus", "x"]
 
 
+def test_only_dashes_before_the_script_are_ours():
+    assert parse("-n", "1", "train.py", "--", "-5").arguments == ["--", "-5"]
+    assert parse("-n", "1", "--", "train.py", "--", "-5").arguments == ["--", "-5"]
+    assert (parse("-n", "1", "--").script, parse("-n", "1").script) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

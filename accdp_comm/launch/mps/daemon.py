@@ -131,7 +131,10 @@ def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
         left = processes.wait_all(left, _KILL_S)
     _reap([member for member, _ in members])
     trouble += _keep_logs(daemon)
-    shutil.rmtree(daemon.folder)
+    try:
+        shutil.rmtree(daemon.folder)
+    except OSError as error:
+        trouble.append(f"{daemon.folder} could not be removed: {error.strerror}")
     return trouble
 
 

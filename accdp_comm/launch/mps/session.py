@@ -113,7 +113,7 @@ def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[s
         if not reason:
             try:
                 ours.start(gpus)
-            except MpsError as error:
+            except (_core.Error, OSError) as error:  # of a folder that is somebody else's, or cannot be made, too
                 reason = str(error)
         if reason and mode == "on":
             raise _core.UsageError(f"--mps on: {reason}")

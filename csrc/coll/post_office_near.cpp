@@ -117,10 +117,10 @@ bool PostOffice::take_piece(int peer) {
   if (m->moved < m->bytes) return true;
   fabric_.throw_if_failed();
   route.taking.pop_front();
-  route.outbox.push_back({{MessageHead::kTaken, 0, m->tag, m->id, m->bytes}, nullptr});
+  // With the message, which is over when the sender can hear of it: while there is no room for that, somebody drives.
+  route.outbox.push_back({{MessageHead::kTaken, 0, m->tag, m->id, m->bytes}, m});
   flush_ring(peer);
   fabric_.board().line(fabric_.topology().local_of(peer)).bells[kPointToPoint].ring();
-  finish(m);
   return true;
 }
 

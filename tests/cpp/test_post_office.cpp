@@ -178,6 +178,34 @@ void long_both_ways(Group& group) {
   group.barrier();
 }
 
+/// That a long message was copied is told through a ring that short ones fill, of which nobody has asked for one. The
+/// sender hears of it although the receiver has got what it wanted, and begins nothing else.
+struct Heard {
+  std::atomic<bool> it{false};
+};
+void answer_without_room(Group& group, const Shared<Heard>& heard) {
+  constexpr int messages = 8;  // of 1 KiB with their heads: what a ring holds here
+  const Data brief = content(1, 0, 1, 1024 - sizeof(MessageHead)), longer = content(0, 1, 2, 128 << 10);
+  Data in(group.rank() == 0 ? brief.size() : longer.size());
+  if (group.rank() == 1) {
+    for (int i = 0; i < messages; ++i) group.send_now(brief, 0, 1);
+    group.barrier();
+    group.receive_now(in, 0, 2);
+    CHECK(in == longer);
+    const auto began = Clock::now();
+    while (!heard->it && Clock::now() - began < 10s) usleep(1000);
+    CHECK(heard->it);
+    return;
+  }
+  group.barrier();
+  group.post_office().wait(group.send(longer, 1, 2), 10);
+  heard->it = true;
+  for (int i = 0; i < messages; ++i) {
+    group.receive_now(in, 1, 1);
+    CHECK(in == brief);
+  }
+}
+
 constexpr std::size_t kAllowance = 1 << 20;
 
 /// What nobody asks for goes ahead as long as no more than 1 MiB of it lies there; the rest waits, and all of it
@@ -373,6 +401,8 @@ int main() {
     set_setting("ACCDP_CMA", cma);
     for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
     CHECK(run_ranks(2, long_both_ways));
+    const Shared<Heard> heard;
+    CHECK(run_ranks(2, [&](Group& group) { answer_without_room(group, heard); }));
   }
   CHECK(run_ranks(3, flood));
   CHECK(run_ranks(3, flood_and_death));

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "base/error.hpp"
+#include "base/keep.hpp"
 
 namespace accdp {
 namespace {
@@ -200,10 +204,20 @@ State from_environment() {
   return state;
 }
 
-State& state() {
-  static State instance = from_environment();
-  return instance;
+/// What a thread reads while another changes settings, which is seldom, stays as it is.
+const State* kept(State state) {
+  auto owner = std::make_unique<const State>(std::move(state));
+  const State* const it = owner.get();
+  keep_for_ever(std::move(owner));
+  return it;
 }
+
+std::atomic<const State*>& latest() {
+  static std::atomic<const State*> it = kept(from_environment());
+  return it;
+}
+
+const State& state() { return *latest().load(std::memory_order_acquire); }
 
 }  // namespace
 
@@ -216,7 +230,7 @@ void set_settings(std::span<const Change> changes) {
   State changed = state();
   for (const Change& change : changes) changed.change(change);
   settle(changed);
-  state() = changed;
+  latest().store(kept(std::move(changed)), std::memory_order_release);
 }
 
 std::string text_of(const Setting& row, const Settings& values) {

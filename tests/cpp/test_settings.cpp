@@ -21,8 +21,9 @@ int main() {
   CHECK(std::string(source_of(row_of("ACCDP_SPIN_US"))) == "default");
   CHECK(text_of(row_of("ACCDP_CHUNK_BYTES"), settings()) == "64k");
 
+  const Settings& before = settings();  // as another thread may be reading them
   set_setting("ACCDP_SPIN_US", "12.5");
-  CHECK(settings().spin_us == 12.5);
+  CHECK(settings().spin_us == 12.5 && before.spin_us == Settings().spin_us);
   CHECK(std::string(source_of(row_of("ACCDP_SPIN_US"))) == "code");
 
   for (const char* text : {"", "4q", "-1", "1e30", "64kk", "1k", "1G", "9223372036854775807k", "k"}) {

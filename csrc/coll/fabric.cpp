@@ -371,13 +371,14 @@ std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }
 
-/// What MPI may still read or write of a group that has failed is nobody else's any more.
+/// What MPI may still read or write of a group that has failed is nobody else's any more; nor are questions among ranks
+/// of any group, whose answers nobody waited for.
 Fabric::~Fabric() {
+  roll_call_.keep_letters();
   if (!wire_ || !board_->has_failed()) return;
   keep_for_ever(std::move(scratch_));
   keep_for_ever(std::move(meeting_places_));
   keep_for_ever(std::move(told_));
-  roll_call_.keep_letters();
 }
 
 Bytes Fabric::scratch(std::size_t bytes) {

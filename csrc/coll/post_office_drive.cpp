@@ -72,7 +72,8 @@ PostOffice::~PostOffice() {
     fabric_.board().mine().bells[kPointToPoint].ring();
   }
   if (attendant_.joinable()) attendant_.join();
-  if (fabric_.board().has_failed()) keep_for_ever(std::move(parcels_));
+  // MPI may still read them: all of a group that has failed, else letters without a message, for which nobody waits.
+  if (!parcels_.empty()) keep_for_ever(std::move(parcels_));
 }
 
 // ---- giving up ----------------------------------------------------------------------------------

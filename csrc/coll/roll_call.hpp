@@ -27,8 +27,10 @@ class RollCall {
   void ask(int rank, std::uint64_t sequence);  ///< once, however often it is called
   /// What that rank says it called as #sequence. It may not have said yet: it answers once it has begun that call.
   std::optional<Signature> answer(int rank, std::uint64_t sequence) const;
-  void look();                                                 ///< at what was asked and answered
-  void keep_letters() { keep_for_ever(std::move(letters_)); }  ///< that may still be on their way at the end
+  void look();           ///< at what was asked and answered
+  void keep_letters() {  ///< that may still be on their way at the end
+    if (!letters_.empty()) keep_for_ever(std::move(letters_));
+  }
 
  private:
   struct Other {

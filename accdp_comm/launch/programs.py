@@ -123,6 +123,7 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
         if hosts:
             raise _core.UsageError("--launcher torchrun starts one node; --hosts needs mpiexec or srun")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command.append(f"--log-dir={os.devnull}")  # else a folder is left in the temporary one
         # What says that this process is a rank of MPI would say so to torchrun's, of a connection that they have not.
         strange: dict[str, str | None] = {
             name: None for name in os.environ if is_launcher_variable(name) and "_MCA_" not in name

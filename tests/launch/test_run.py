@@ -47,9 +47,11 @@ def test_ranks_know_their_place_and_have_cores(launcher):
 
 
 @pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
-def test_ranks_meet_in_torch(launcher):
-    result = run("--launcher", launcher, "-n", "2", str(jobs.TESTS / "launch_child.py"))
+def test_ranks_meet_in_torch(launcher, tmp_path):
+    child = str(jobs.TESTS / "launch_child.py")
+    result = run("--launcher", launcher, "-n", "2", child, env={"TMPDIR": str(tmp_path)})
     assert result.returncode == 0, str(result)
+    assert list(tmp_path.iterdir()) == []
     assert [(row["rank"], row["size"]) for row in sorted(result.reports, key=lambda row: row["rank"])] == [
         (0, 2),
         (1, 2),

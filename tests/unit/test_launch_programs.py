@@ -65,7 +65,8 @@ def test_without_hosts_an_allocation_of_a_scheduler_is_none(tmp_path):
 
 def test_torchrun_starts_programs_as_they_are():
     found = programs.find_program("torchrun", "mpich", 3, [])
-    assert found.command[-2:] == ["--nproc-per-node=3", "--no-python"] and found.rank_variable == "RANK"
+    assert found.command[-3:] == ["--nproc-per-node=3", "--log-dir=/dev/null", "--no-python"]
+    assert found.rank_variable == "RANK"
 
 
 def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):

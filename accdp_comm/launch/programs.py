@@ -128,6 +128,8 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
         strange: dict[str, str | None] = {
             name: None for name in os.environ if is_launcher_variable(name) and "_MCA_" not in name
         }
+        if "OMP_NUM_THREADS" not in os.environ:
+            strange["OMP_NUM_THREADS"] = "1"  # else it says that it sets this; ranks get a number of ours
         return Program("torchrun", [*command, "--no-python"], "RANK", strange)
     return mpiexec(find_mpiexec(family), family, ranks, hosts, is_root=os.geteuid() == 0)
 

@@ -63,10 +63,13 @@ def test_without_hosts_an_allocation_of_a_scheduler_is_none(tmp_path):
     assert done.stdout.split() == [socket.gethostname()] * 2, done.stderr
 
 
-def test_torchrun_starts_programs_as_they_are():
+def test_torchrun_starts_programs_as_they_are(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = programs.find_program("torchrun", "mpich", 3, [])
     assert found.command[-3:] == ["--nproc-per-node=3", "--log-dir=/dev/null", "--no-python"]
-    assert found.rank_variable == "RANK"
+    assert found.rank_variable == "RANK" and found.environment["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert "OMP_NUM_THREADS" not in programs.find_program("torchrun", "mpich", 3, []).environment
 
 
 def test_srun_is_taken_inside_slurm(tmp_path, monkeypatch):

@@ -78,6 +78,7 @@ bool DeviceCall::is_finished() const {
 }
 void DeviceCall::synchronize() const {
   if (!ran_) return;
+  // As is_finished() asks: it must leave captures of other threads alone, and be left alone by them.
   ask_(device().index(), [this] {
     events_->done.synchronize();
     return true;

@@ -2,13 +2,11 @@
 #include <algorithm>
 #include <barrier>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <random>
 #include <utility>
 
-#include "base/deadline.hpp"
 #include "base/settings.hpp"
 #include "coll/block_costs.hpp"
 #include "coll/meeting.hpp"

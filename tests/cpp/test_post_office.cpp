@@ -178,17 +178,17 @@ void long_both_ways(Group& group) {
   group.barrier();
 }
 
-/// That a long message was copied is told through a ring that short ones fill, of which nobody has asked for one. The
-/// sender hears of it although the receiver has got what it wanted, and begins nothing else.
 struct Heard {
   std::atomic<bool> it{false};
 };
+/// That a long message was copied is told through a ring that short ones fill, of which nobody has asked for one. The
+/// sender hears of it although the receiver has got what it wanted, and begins nothing else.
 void answer_without_room(Group& group, const Shared<Heard>& heard) {
-  constexpr int messages = 8;  // of 1 KiB with their heads: what a ring holds here
+  constexpr int kMessages = 8;  // of 1 KiB with their heads: what a ring holds here
   const Data brief = content(1, 0, 1, 1024 - sizeof(MessageHead)), longer = content(0, 1, 2, 128 << 10);
   Data in(group.rank() == 0 ? brief.size() : longer.size());
   if (group.rank() == 1) {
-    for (int i = 0; i < messages; ++i) group.send_now(brief, 0, 1);
+    for (int i = 0; i < kMessages; ++i) group.send_now(brief, 0, 1);
     group.barrier();
     group.receive_now(in, 0, 2);
     CHECK(in == longer);
@@ -200,7 +200,7 @@ void answer_without_room(Group& group, const Shared<Heard>& heard) {
   group.barrier();
   group.post_office().wait(group.send(longer, 1, 2), 10);
   heard->it = true;
-  for (int i = 0; i < messages; ++i) {
+  for (int i = 0; i < kMessages; ++i) {
     group.receive_now(in, 1, 1);
     CHECK(in == brief);
   }

@@ -25,18 +25,19 @@ class Communicator(Messages):
         comm: An mpi4py communicator to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then counts, or None for
             the whole job: the ranks of the MPI launcher, else those of torch.distributed's world, else torchrun's, else
             this process alone.
-        timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end.
+        timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end. The setting
+            ``timeout_s``, where it is above 0, goes before it.
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
     Raises:
         UsageError: Not such arguments; versions or settings differ between ranks; ranks cannot be connected here.
         PeerTimeout: Some ranks did not come.
 
-    Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close and those that
-    move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An operation
-    that fails for another reason than a wrong argument breaks the communicator: its later calls raise the first reason,
-    and buffers it was to write are undefined. But a receive that times out before its message has come ends alone. What
-    an operation costs, in steps and bytes: docs/algorithms.md; one call: plan().
+    Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close, plan and those
+    that move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An
+    operation that fails for another reason than a wrong argument breaks the communicator: its later calls raise the
+    first reason, and buffers it was to write are undefined. But a receive that times out before its message has come
+    ends alone. What an operation costs, in steps and bytes: docs/algorithms.md; one call: plan().
 
     Each method first offers its arguments to the core as they are (``_core.Group.try_*``), which takes the usual arrays
     and refuses all others without a word; what follows there knows the others, and says what is wrong. Where

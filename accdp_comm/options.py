@@ -17,8 +17,8 @@ class Options(Backend.Options):
 
     Args:
         codec: How ``dist.broadcast``, and with it DistributedDataParallel's first synchronisation of parameters and
-            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``. None: "auto"
-            with an error_bound or chunk_bytes, else the setting ``codec``.
+            buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``, which encodes on
+            one node, too. None: "auto" with an error_bound or chunk_bytes, else the setting ``codec``.
         error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
         chunk_bytes: As in bcast_compressed().
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added

@@ -21,11 +21,15 @@ _SHM_NEEDED, _SHM_USUAL = 64 * _MIB, 1024 * _MIB
 _MEMLOCK_RDMA = 1024 * _MIB
 # A rank opens the memory that another rank of its node made.
 _OPEN_MEMORY = "import os, sys; os.close(os.open(sys.argv[1], os.O_RDWR))"
-# Variables that are no setting of the table: set by `accdp run` and the tuner, or read by tests and the build.
+# Variables that are no setting of the table: set by `accdp run` and the tuner, or read by tests, benches and the build.
 _OTHER_VARIABLES = (
     "ACCDP_RUN_",
     "ACCDP_TUNED_",
     "ACCDP_TEST_",
+    "ACCDP_RENEW_FIXTURES",
+    "ACCDP_FUZZ_SEEDS",
+    "ACCDP_BENCH_",
+    "ACCDP_COMMIT",
     "ACCDP_LOCAL_",
     "ACCDP_RANKS_PER_GPU",
     "ACCDP_FAILURE_",

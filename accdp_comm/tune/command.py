@@ -121,7 +121,7 @@ def main(options: argparse.Namespace) -> int:
     if report.picture(drawn, search.outcomes, batches):
         console.print(f"picture: {drawn}")
     else:
-        console.print("no picture: matplotlib is not installed (pip install 'accdp[tune]')")
+        console.print("no picture: matplotlib is not installed (pip install matplotlib)")
     by_profile = shlex.join(["accdp", "run", *job.run_options, "--profile", str(profile)])
     console.print(f"best: {report.command_line(job, best)}\nor:   {by_profile}")
     return code

@@ -64,7 +64,8 @@ constexpr Setting kRows[] = {
      "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison.",
      true},
     {&Settings::codec, "ACCDP_CODEC", "none, auto or a codec of `accdp info`",
-     "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only.",
+     "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only. A "
+     "name, unlike auto, encodes on one node, too.",
      true},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of a compressed broadcast.", true},

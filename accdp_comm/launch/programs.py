@@ -38,6 +38,7 @@ class Program:
     rank_variable: str  # in which it tells each process its rank
     # That the command needs, and ranks do not; None removes what neither should have.
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    hands_on: bool = True  # to its ranks, wherever they are, the environment that it is started in
 
 
 def mpiexecs() -> list[str]:
@@ -152,7 +153,7 @@ def mpiexec(program: str, family: str, ranks: int, hosts: Sequence[Host] = (), *
         command += ["--oversubscribe", "--bind-to", "none", "-x", CONTROL_VARIABLE]
         command += ["--host", places] if hosts else []
         command += ["--allow-run-as-root"] if is_root else []
-        return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK", environment)
+        return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK", environment, hands_on=not hosts)
     command += ["-hosts", places] if hosts else []
     return Program("mpiexec", command, "PMI_RANK", environment)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, addresses, cards
+from ..launcher import is_launcher_variable
 from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
 from .interruption import end_with_parent, signals_raise
@@ -40,7 +41,7 @@ class Run:
         self._mps: Session | None = None
         self._owners: Owners | None = None
         self._places: dict[int, placement.Place] = {}
-        self._for_launcher: dict[str, str | None] = {}  # what ranks have in place of what only the launcher is told
+        self._not_from_launcher: dict[str, str | None] = {}  # what ranks are to have, and get otherwise from it
 
     def main(self) -> int:
         """Run the job; return its exit code."""
@@ -48,9 +49,13 @@ class Run:
 
         family = "" if self._launcher == "torchrun" else mpi_world.load().abi()  # torchrun needs no MPI
         program = programs.find_program(self._launcher, family, self._size, self._hosts)
-        self._for_launcher = {
+        self._not_from_launcher = {
             name: os.environ.get(name) for name, value in program.environment.items() if value is not None
         }
+        if not program.hands_on:
+            self._not_from_launcher |= {
+                name: value for name, value in os.environ.items() if not is_launcher_variable(name)
+            }
         several_hosts = bool(self._hosts) or self._launcher == "srun"
         room.check_room(self._size, self._ranks_here(), room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
@@ -156,7 +161,7 @@ class Run:
         )
         return {
             "argv": self._command,
-            "env": self._terminal() | self._for_launcher | environment,
+            "env": self._terminal() | self._not_from_launcher | environment,
             "cpus": place.cpus,
             "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate", "-q"] if share else [],
         }

@@ -45,6 +45,7 @@ def test_hosts_are_named_with_their_ranks():
     assert programs.mpiexec("m", "mpich", 3, hosts).command == ["m", "-n", "3", "-hosts", "a:2,b:1"]
     assert programs.mpiexec("m", "openmpi", 3, hosts).command[-2:] == ["--host", "a:2,b:1"]
     assert all(programs.mpiexec("m", family, 3, hosts).environment == {} for family in ("mpich", "openmpi"))
+    assert programs.mpiexec("m", "mpich", 3, hosts).hands_on and not programs.mpiexec("m", "openmpi", 3, hosts).hands_on
     with pytest.raises(_core.UsageError, match="torchrun starts one node"):
         programs.find_program("torchrun", "mpich", 3, hosts)
 

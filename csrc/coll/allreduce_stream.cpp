@@ -17,6 +17,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "codec/residual.hpp"
 #include "codec/spread.hpp"
@@ -188,16 +189,6 @@ std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, in
   return std::min({asked, std::max(even, kLeastEncodedFrame), fits});
 }
 
-/// What one thread sends of a message.
-std::uint64_t bytes_sent(const FrameGrid& grid, int lane, int me) {
-  std::uint64_t bytes = 0;
-  for (std::size_t segment = 0; segment < grid.segments(); ++segment)
-    for (int node = 0; node < grid.nodes(); ++node)
-      if (const std::size_t frame = grid.frame(segment, lane, node); frame != FrameGrid::kNone)
-        bytes += grid.cut(frame).bytes * (node == me ? std::size_t(grid.nodes()) - 1 : 1);
-  return bytes;
-}
-
 class OverNodes {
  public:
   OverNodes(Context& c, std::vector<Piece> pieces, const Reduction& how, const StreamOptions& options,
@@ -226,14 +217,15 @@ class OverNodes {
       codec_.finish_report();
     } else {
       if (options_.far) fetch_all(*options_.far, contributions_);
+      const std::uint64_t sent = c_.sent_bytes();
+      c_.note_anew();
       reduce_to(c_, data_, data_, how_, -1);
-      const int lanes = lanes_for(data_.size(), c_.shape(), c_.machine());
-      const FrameGrid plain =
-          FrameGrid::even(data_.size(), frame_bytes_for(data_.size(), c_.shape(), lanes), nodes_, lanes);
-      report_.algorithm = lanes > 1 ? "lanes" : "leaders";
-      if (lanes > 1 || c_.topology().is_leader())
-        report_.logical_bytes = report_.wire_bytes =
-            bytes_sent(plain, lanes > 1 ? c_.local_rank() : 0, c_.topology().node());
+      const Way& way = c_.way();
+      if (way.algorithm != std::string(name_of(ReduceAlgorithm::kPipeline)))
+        report_.algorithm = way.algorithm;
+      else
+        report_.algorithm = way.lanes > 1 ? "lanes" : "leaders";
+      report_.logical_bytes = report_.wire_bytes = c_.sent_bytes() - sent;
     }
     // All began together, and nobody has the result before all have sent.
     if (decides()) codec_.note_time(std::chrono::duration<double>(Clock::now() - began).count());

@@ -47,6 +47,8 @@ class Context final : public Lookout {
   void note(const Way& way) {
     if (!std::exchange(noted_, true)) fabric_.way = way;
   }
+  void note_anew() { noted_ = false; }  ///< what was noted so far only prepared the operation
+  const Way& way() const { return fabric_.way; }
 
   std::byte* open(std::size_t bytes) { return steps_.open(bytes); }
   std::byte* aside() { return steps_.aside(); }  ///< as open(), which gives a slot: a short one beside it
@@ -112,6 +114,8 @@ class Context final : public Lookout {
     return wire().irecv(parcel.data, parcel.from, Wire::kCollective, form);
   }
   Wire& wire() { return *fabric_.wire(); }
+  /// To other nodes, by this rank in all collectives so far.
+  std::uint64_t sent_bytes() const { return fabric_.wire() ? fabric_.wire()->collective_bytes() : 0; }
   bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }
   double cores_per_node() const { return fabric_.cores_per_node(); }
   LinkMeter& link() { return fabric_.link; }

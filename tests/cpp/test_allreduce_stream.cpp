@@ -96,6 +96,20 @@ void agreement(Group& group) {
     }
 }
 
+/// What goes without a codec is told as it went, whichever way that is.
+void told_as_it_went(Group& group) {
+  for (const std::size_t count : {std::size_t{100}, std::size_t{3000}, std::size_t{1'000'000}}) {
+    Floats values(count, 1);
+    const StreamReport report =
+        group.allreduce_stream({{memory(values), Datatype::kF32}}, ReduceOp::kSum, stream_options("none", 0, ""), {});
+    group.allreduce(memory(values), memory(values), Datatype::kF32, ReduceOp::kSum);
+    const Group::Run& plain = group.last_run();
+    const std::string way = plain.way.algorithm;
+    CHECK(report.algorithm == (way != "pipeline" ? way : plain.way.lanes > 1 ? "lanes" : "leaders"));
+    CHECK(report.wire_bytes == plain.wire_bytes && report.logical_bytes == plain.wire_bytes);
+  }
+}
+
 /// Sums of data that changes its kind keep their bits, whatever was chosen for what came before.
 void changing_data(Group& group) {
   for (int turn = 0; turn < 4; ++turn) {
@@ -152,4 +166,6 @@ int main() {
   run_nodes({0, 1}, agreement);
   run_nodes({0, 1, 0}, agreement);
   run_nodes({0, 0, 1, 1}, agreement);
+  run_nodes({0, 1, 2, 3}, told_as_it_went);
+  run_nodes({0, 0, 1, 1}, told_as_it_went);
 }

@@ -8,7 +8,10 @@
 namespace accdp {
 
 FrameGrid::FrameGrid(std::vector<std::size_t> frame_bytes, int nodes, int lanes)
-    : begins_(frame_bytes.size() + 1), nodes_(nodes), lanes_(lanes) {
+    : begins_(frame_bytes.size() + 1),
+      largest_(frame_bytes.empty() ? 0 : std::ranges::max(frame_bytes)),
+      nodes_(nodes),
+      lanes_(lanes) {
   std::partial_sum(frame_bytes.begin(), frame_bytes.end(), begins_.begin() + 1);
 }
 
@@ -29,12 +32,6 @@ FrameGrid::Cut FrameGrid::between(std::size_t first, std::size_t end) const {
   first = std::min(first, frames());
   end = std::min(end, frames());
   return {begins_[first], begins_[end] - begins_[first]};
-}
-
-std::size_t FrameGrid::largest() const {
-  std::size_t most = 0;
-  for (std::size_t frame = 0; frame < frames(); ++frame) most = std::max(most, cut(frame).bytes);
-  return most;
 }
 
 std::size_t FrameGrid::longest_segment() const {

@@ -29,8 +29,8 @@ class FrameGrid {
   }
   int nodes() const { return nodes_; }
   int lanes() const { return lanes_; }
-  std::size_t largest() const;          ///< bytes of a frame
-  std::size_t longest_segment() const;  ///< its bytes
+  std::size_t largest() const { return largest_; }  ///< bytes of a frame
+  std::size_t longest_segment() const;              ///< its bytes; walks all of them
 
  private:
   std::size_t frames() const { return begins_.size() - 1; }
@@ -38,6 +38,7 @@ class FrameGrid {
   Cut between(std::size_t first, std::size_t end) const;
 
   std::vector<std::size_t> begins_;  // and the end of the last
+  std::size_t largest_;
   int nodes_, lanes_;
 };
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from . import _core, mpi_world, nvcomp, steps, uncaught
 from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes
@@ -39,10 +40,17 @@ def form_group(
     if exchange.size == 1:
         steps.begin(*mine)
         return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
-    memfd = _core.nameless_memory("accdp")
-    segment = -1
+    memfd = segment = -1
+
+    def enter() -> dict[str, Any]:
+        """What may fail on one rank alone, and then has to be told to the others."""
+        nonlocal memfd
+        steps.begin(*mine)
+        memfd = _core.nameless_memory("accdp")
+        return _own_card(memfd, mine).as_dict()
+
     try:
-        tables = agree(exchange, lambda: _enter(memfd, mine).as_dict())
+        tables = agree(exchange, enter)
         check_alike(tables)
         cards = [Card(**table) for table in tables]
         nodes = number_nodes(cards, value_of("ACCDP_TOPOLOGY"))
@@ -61,15 +69,9 @@ def form_group(
         exchange.settle()
         raise
     finally:
-        os.close(memfd)
-        if segment >= 0:
-            os.close(segment)
-
-
-def _enter(memfd: int, world: tuple[int, int]) -> Card:
-    """What may fail on one rank alone, and then has to be told to the others."""
-    steps.begin(*world)
-    return _own_card(memfd, world)
+        for descriptor in (memfd, segment):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _own_card(memfd: int, world: tuple[int, int]) -> Card:

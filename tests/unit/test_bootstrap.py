@@ -287,6 +287,24 @@ def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+def test_a_rank_that_can_make_no_memory_tells_the_others(monkeypatch):
+    store, make = Memory(), _core.nameless_memory
+    turn = threading.Lock()
+
+    def once_not(name):
+        if turn.acquire(blocking=False):
+            raise _core.SystemCallError("memfd_create failed: Too many open files")
+        return make(name)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(_core, "nameless_memory", once_not)
+    began = time.monotonic()
+    errors = on_ranks(3, lambda me: bootstrap.form_group(through(store, me, 3, 30.0), "three"))
+    assert [type(error) for error in errors] == [_core.SystemCallError] * 3, errors
+    assert all("Too many open files" in str(error) for error in errors) and time.monotonic() - began < 10
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
 def test_settings_are_changed_for_a_while():
     before = settings.value_of("chunk_bytes")
     with settings.override(chunk_bytes="128k"):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from . import _core
 from .arguments import real_number, shown
+from .cards import node_key, start_time
 from .launcher import find_launcher
 from .settings import value_of
 
@@ -91,7 +92,7 @@ def environment(batch_size: int | None, global_batch_size: int | None, workers: 
 
 
 def begin(rank: int, size: int) -> None:
-    """Begin this process's log, if ACCDP_STEP_LOG asks for one and there is none yet.
+    """Begin this process's log, if ACCDP_STEP_LOG asks for one and there is none yet, nor one of a living process.
 
     Args:
         rank, size: Place in the world, for the tuner.
@@ -106,15 +107,31 @@ def begin(rank: int, size: int) -> None:
     length = HEAD_BYTES + CAPACITY * EVENT_BYTES
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w+b") as file:
+        if _has_owner(path):
+            return
+        path.unlink(missing_ok=True)  # who still had it mapped would die of one made shorter
+        with path.open("x+b") as file:
             file.truncate(length)
             made = mmap.mmap(file.fileno(), length)
     except OSError as error:
         raise _core.SystemCallError(f"ACCDP_STEP_LOG={folder}: cannot make {path}: {error.strerror}") from error
-    text = json.dumps({"rank": rank, "size": size, "pid": os.getpid()}).encode()
+    owner = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "node": node_key()}
+    text = json.dumps({"rank": rank, "size": size, **owner}).encode()
     made[DESCRIPTION_AT : DESCRIPTION_AT + len(text)] = text
     _core.log_events_into(made)
     _log = made
+
+
+def _has_owner(path: Path) -> bool:
+    """Whether another living process keeps that log: a rank, whose variables this one has got from it."""
+    try:
+        with path.open("rb") as file:
+            about = json.loads(file.read(HEAD_BYTES)[DESCRIPTION_AT:].rstrip(b"\0"))
+        if about["node"] != node_key() or about["pid"] == os.getpid():
+            return False
+        return start_time(about["pid"]) == about["start_time"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def watch_optimizers(register: Callable[[Callable[..., None]], Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,16 +24,19 @@ class Record:
         question: What outcomes depend on besides the point, such as the command; compared with the file's.
         fresh: Forget what is in the file.
     Raises:
-        UsageError: The file belongs to another question, or is none of ours; or there can be none.
+        UsageError: The file belongs to another question, or is none of ours; or there can be none; or another process
+            has a Record of it.
     """
 
     def __init__(self, path: Path, question: dict[str, object], *, fresh: bool = False) -> None:
         self.path = path
         self.outcomes: list[Outcome] = []
-        if path.exists() and not fresh and self._read(question):
-            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._claim = path.open("a")  # as long as it is open
+            self._lock()
+            if not fresh and self._read(question):
+                return
             path.write_text(json.dumps({"accdp_tune": 1, **question}) + "\n")
         except OSError as error:
             raise _core.UsageError(f"{path.parent}: cannot write results there: {error.strerror}") from error
@@ -41,6 +46,14 @@ class Record:
         self.outcomes.append(outcome)
         with self.path.open("a") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _core.UsageError(f"{self.path}: another accdp tune writes there: use another --output") from error
+        except OSError:
+            return  # a file system without locks
 
     def _read(self, question: dict[str, object]) -> bool:
         """Take the file's outcomes; return whether there is a beginning of them, which a full disk may have cut."""
@@ -60,7 +73,7 @@ class Record:
                 f"{self.path} has outcomes of another search ({others} differ): use another --output, or --fresh"
             )
         if lines[-1]:  # the last write was cut short: that trial is made again
-            self.path.write_text(text[: len(text) - len(lines[-1])])
+            os.truncate(self.path, len(text) - len(lines[-1]))  # of bytes as of characters: JSON's are ASCII
         self.outcomes = outcomes
         return True
 
@@ -86,4 +99,6 @@ def write_profile(path: Path, best: Outcome, script: Sequence[str]) -> None:
         "codec": point.codec,
         "script": list(script),
     }
-    path.write_text(json.dumps(profile, indent=2) + "\n")
+    whole = path.with_name(path.name + ".new")
+    whole.write_text(json.dumps(profile, indent=2) + "\n")
+    whole.replace(path)  # a job that begins meanwhile finds the one or the other

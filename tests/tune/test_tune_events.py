@@ -99,6 +99,18 @@ def _environment(folder):
     return jobs.environment(ACCDP_STEP_LOG=str(folder))
 
 
+def test_a_process_that_a_rank_starts_leaves_its_log_alone(tmp_path):
+    """It has got the rank's variables, and is rank 0 of a world of its own. Who comes after the rank begins anew."""
+    one_of_two = "from accdp_comm import steps; steps.begin(0, 2); steps.step(3)"
+    alone = "from accdp_comm import Communicator, steps; Communicator().barrier(); steps.step()"
+    run = [sys.executable, "-c"]
+    inside = f"{one_of_two}; import subprocess, sys; subprocess.run([sys.executable, '-c', {alone!r}], check=True)"
+    for code, size in ((inside, 2), (alone, 1)):
+        subprocess.run([*run, code], env=_environment(tmp_path), check=True, timeout=60)
+        (found,) = events.read(tmp_path)
+        assert (found.size, found.events["label"].tolist().count(steps.STEP)) == (size, 1)
+
+
 def test_files_that_are_just_being_made_are_left_alone(tmp_path):
     (tmp_path / "rank-0.events").write_bytes(b"")
     (tmp_path / "rank-1.events").write_bytes(bytes(steps.HEAD_BYTES + steps.CAPACITY * steps.EVENT_BYTES))

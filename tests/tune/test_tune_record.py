@@ -23,21 +23,30 @@ def test_what_is_written_is_read(path):
     again = Record(path, QUESTION)
     assert again.outcomes == [OUTCOME]
     again.add(Outcome(Point(1), "failed", reason="no"))
+    del again
     assert [one.status for one in Record(path, QUESTION).outcomes] == ["ok", "failed"]
 
 
 def test_a_torn_last_line_is_dropped(path):
-    record = Record(path, QUESTION)
-    record.add(OUTCOME)
+    Record(path, QUESTION).add(OUTCOME)
     with path.open("a") as file:
         file.write('{"point": {"ran')
-    again = Record(path, QUESTION)
-    again.add(OUTCOME)
+    Record(path, QUESTION).add(OUTCOME)
     assert Record(path, QUESTION).outcomes == [OUTCOME, OUTCOME]
     for begun in ("", '{"acc', '{"accdp_tune": 1, "scr'):  # the disk was full from the first
         path.write_text(begun)
         Record(path, QUESTION).add(OUTCOME)
         assert Record(path, QUESTION).outcomes == [OUTCOME]
+
+
+def test_a_record_is_of_one_tuner_at_a_time(path):
+    first = Record(path, QUESTION)
+    for fresh in (False, True):
+        with pytest.raises(UsageError, match="trials.jsonl: another accdp tune writes there: use another --output"):
+            Record(path, QUESTION, fresh=fresh)
+    first.add(OUTCOME)
+    del first
+    assert Record(path, QUESTION).outcomes == [OUTCOME]
 
 
 def test_another_search_is_refused_and_can_be_forgotten(path):

@@ -117,11 +117,15 @@ void ProcessGroupAccdp::abort() {
   callbacks_->stop();
 }
 
-void ProcessGroupAccdp::shutdown() {
-  is_handling_exception() ? shutdown_briefly() : shutdown_within(options_->timeout);
+ProcessGroupAccdp::Milliseconds ProcessGroupAccdp::default_timeout() const {
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::duration<double>(group_->default_timeout_s()));
 }
 
-void ProcessGroupAccdp::shutdown_briefly() { shutdown_within(std::min<Milliseconds>(kBriefly, options_->timeout)); }
+void ProcessGroupAccdp::shutdown() {
+  is_handling_exception() ? shutdown_briefly() : shutdown_within(default_timeout());
+}
+
+void ProcessGroupAccdp::shutdown_briefly() { shutdown_within(std::min<Milliseconds>(kBriefly, default_timeout())); }
 
 void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
@@ -230,10 +234,18 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
     work->set_call(call);
     task.run = [call] { call->run(); };
   }
-  if (plan.is_async)
-    queue_->run_later(std::move(task));
-  else
-    queue_->run_now(task);
+  const auto give_up = [&](const std::string& why) {  // the others wait for it
+    group_->abort(plan.title + sizeof "accdp:" - 1 + why);
+  };
+  try {
+    plan.is_async ? queue_->run_later(std::move(task)) : queue_->run_now(task);
+  } catch (const Interrupted&) {
+    give_up(" was interrupted before its turn came");
+    throw;
+  } catch (const std::system_error& error) {
+    give_up(std::string(" has no thread to run on: ") + error.what());
+    group_->throw_if_failed();
+  }
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
@@ -251,7 +263,7 @@ Machine ProcessGroupAccdp::measure() {
 }
 
 void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? default_timeout() : options.timeout;
   const auto started = Clock::now();
   in_torchs_terms([&] { group_->check_process(); });
   in_torchs_terms([&] {

@@ -200,6 +200,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr follow(const c10::intrusive_ptr<MessageWork>& work, MessageHandle message, std::function<void()> arrived);
   void record(const Plan& plan);
   static void remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made);
+  Milliseconds default_timeout() const;
   void shutdown_within(Milliseconds most);
   bool drain(Milliseconds most);
   void settle(Milliseconds most);

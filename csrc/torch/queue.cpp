@@ -96,17 +96,16 @@ void Queue::hurry(const std::lock_guard<std::mutex>&) {
 void Queue::run_later(Task task) {
   std::lock_guard lock(mutex_);
   if (stop_) throw UsageError("the process group was shut down: expected no operation after destroy_process_group()");
-  tasks_.push_back(std::move(task));
   if (workers_.empty()) hire();
+  tasks_.push_back(std::move(task));
   if (!watched_) changed_.notify_all();
 }
 
 void Queue::call_back(Work& work) {
   {
     std::lock_guard lock(mutex_);
-    if (!stop_) {
+    if (!stop_ && (!workers_.empty() || hire_if_possible())) {
       tasks_.push_back({c10::intrusive_ptr<Work>::reclaim_copy(&work), {}});
-      if (workers_.empty()) hire();
       changed_.notify_all();
       return;
     }
@@ -116,6 +115,15 @@ void Queue::call_back(Work& work) {
 
 void Queue::hire() {
   workers_.emplace_back([self = shared_from_this()] { self->loop(); });
+}
+
+bool Queue::hire_if_possible() noexcept {
+  try {
+    hire();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 /// Waking a worker costs the caller a system call, and where ranks fill the cores a turn of its own; in vain, if he
@@ -160,7 +168,7 @@ void Queue::loop() {
     const bool ends = !task.run || task.work->end(execute(task.run));  // before the next one does
     lock.lock();
     running_ = false;
-    if (idle_ == 0 && !stop_) hire();
+    if (idle_ == 0 && !stop_) hire_if_possible();  // without, this one goes on when it has called back
     changed_.notify_all();
     lock.unlock();
     if (ends) task.work->settle_future();

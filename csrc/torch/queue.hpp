@@ -29,8 +29,10 @@ class Queue : public std::enable_shared_from_this<Queue> {
   /// Runs it on this thread and throws its error, as callers of a process group know it; false, and nothing has
   /// happened, where something is ahead of it.
   bool try_now(c10::function_ref<void()> run);
-  void run_now(const Task& task);  ///< returns when it is done; what it failed with is in its work
-  void run_later(Task task);
+  /// Returns when it is done; what it failed with is in its work. Interrupted where it has to wait for its turn, which
+  /// then comes all the same.
+  void run_now(const Task& task);
+  void run_later(Task task);  ///< throws std::system_error where no thread can be had; then nothing has happened
   /// Has a work that has ended call its future's callbacks, on a worker.
   void call_back(Work& work);
   /// Runs it here, if it is the next one and no worker has begun it: a thread that is woken takes ten times as long as
@@ -49,7 +51,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::exception_ptr execute(c10::function_ref<void()> run);
   void hurry(const std::lock_guard<std::mutex>& locked);
   void run_here(const Task& task);  ///< after enter(), or the like
-  void hire();                      ///< one more worker; it keeps the queue alive
+  void hire();                      ///< one more worker; it keeps the queue alive; throws where there can be none
+  bool hire_if_possible() noexcept;
   void loop();
   void await_task(std::unique_lock<std::mutex>& lock);
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +13,7 @@ import numpy as np
 from . import _core, buffers
 from .buffers import Buffer
 from .communicator import Communicator
-from .device_memory import HostView
+from .device_memory import HostView, mark_of
 
 if TYPE_CHECKING:
     from ._torch import StreamUnderWay
@@ -112,12 +112,12 @@ class CommunicatorChannel:
 
     def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
         is_root = self.rank == root
+        mark = self._mark([*stream, *(old or ())]) if async_op else None
 
         def run(group: _core.Group) -> Report:
             keep = (stream, old)  # the arrays, until the operation has ended
-            view = self._view(
-                [*((x, is_root, not is_root) for x in stream), *((x, True, False) for x in old or ())], later=True
-            )
+            news = [(x, is_root, not is_root) for x in stream]
+            view = self._view([*news, *((x, True, False) for x in old or ())], mark)
             before = view.pointers[len(stream) :]
             tensors = [
                 (view.pointers[i], x.count, x.datatype, before[i] if old is not None and x.count else 0)
@@ -135,11 +135,12 @@ class CommunicatorChannel:
 
     def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
         how = getattr(_core.ReduceOp, op)
+        mark = self._mark([x] if residual is None else [x, residual]) if async_op else None
 
         def run(group: _core.Group) -> Report:
             keep = (x, residual)  # the arrays, until the operation has ended
             rest = [] if residual is None else [(residual, False, True)]
-            view = self._view([(x, True, True), *rest], later=True)
+            view = self._view([(x, True, True), *rest], mark)
             left = view.pointers[1] if residual is not None and x.count else 0
             value, is_relative = bound
             report = group.allreduce_stream(
@@ -160,9 +161,15 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
-    def _view(self, buffers: list[tuple[Buffer, bool, bool]], later: bool = False) -> HostView:
-        is_far = any(x.device is not None for x, _, _ in buffers)
-        return HostView(self._communicator._path() if is_far else None, buffers, later)
+    def _path(self, buffers: Iterable[Buffer]) -> _core.DevicePath | None:
+        return self._communicator._path() if any(x.device is not None for x in buffers) else None
+
+    def _mark(self, buffers: list[Buffer]) -> _core.StreamMark | None:
+        path = self._path(buffers)
+        return None if path is None else mark_of(path, buffers)
+
+    def _view(self, buffers: list[tuple[Buffer, bool, bool]], mark: _core.StreamMark | None) -> HostView:
+        return HostView(self._path(x for x, _, _ in buffers), buffers, later=True, mark=mark)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return buffers.tell(self._communicator.allgather, [row])

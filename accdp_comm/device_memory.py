@@ -8,6 +8,30 @@ from . import _core
 from .buffers import Buffer
 
 
+def mark_of(path: _core.DevicePath, buffers: Sequence[Buffer]) -> _core.StreamMark | None:
+    """Return what the stream of those on a device holds now, for a HostView on another thread; None if there are none.
+
+    Raises:
+        UsageError: As HostView().
+    """
+    far = [buffer for buffer in buffers if buffer.device is not None]
+    return path.mark(*_place(far)) if far else None
+
+
+def _place(far: Sequence[Buffer]) -> tuple[int, int]:
+    """Return the device that all of them are on, and the stream in whose order they are used."""
+    first = far[0]
+    for buffer in far:
+        if buffer.device != first.device:
+            raise _core.UsageError(f"a buffer on device {buffer.device}: expected device {first.device} as others")
+        if not buffer.is_ordered_with(first):
+            raise _core.UsageError(
+                f"a buffer used on stream {buffer.stream:#x}: expected stream {first.stream:#x} as others"
+            )
+    assert first.device is not None
+    return first.device, first.stream
+
+
 class HostView:
     """Where buffers can be read and written in the host: where they are, or in copies of those on a device.
 
@@ -16,6 +40,8 @@ class HostView:
         buffers: In host memory or on one CUDA device, each with whether it is read and whether it is written.
         later: What is read on a device is not fetched now, but where ``far`` is asked for it: an operation that encodes
             there copies only what it encoded.
+        mark: What the buffers' stream held when the operation was called, if that was on another thread. The stream
+            may be gone since, so it is left alone, and deliver() returns when all is done.
     Raises:
         UsageError: Buffers on several devices or of several streams, or a stream that is being captured into a graph.
 
@@ -23,26 +49,24 @@ class HostView:
     """
 
     def __init__(
-        self, path: _core.DevicePath | None, buffers: Sequence[tuple[Buffer, bool, bool]], later: bool = False
+        self,
+        path: _core.DevicePath | None,
+        buffers: Sequence[tuple[Buffer, bool, bool]],
+        later: bool = False,
+        mark: _core.StreamMark | None = None,
     ):
         self.pointers = [buffer.pointer for buffer, _, _ in buffers]
         self._copies: _core.HostCopies | None = None
         far = [i for i, (buffer, _, _) in enumerate(buffers) if buffer.device is not None]
         if not far:
             return
-        first = buffers[far[0]][0]
+        assert path is not None
+        device, stream = _place([buffers[i][0] for i in far])
         blocks = []
         for i in far:
             buffer, is_read, is_written = buffers[i]
-            if buffer.device != first.device:
-                raise _core.UsageError(f"a buffer on device {buffer.device}: expected device {first.device} as others")
-            if not buffer.is_ordered_with(first):
-                raise _core.UsageError(
-                    f"a buffer used on stream {buffer.stream:#x}: expected stream {first.stream:#x} as others"
-                )
             blocks.append((buffer.pointer, buffer.count * buffer.itemsize, is_read, is_written, later))
-        assert path is not None and first.device is not None
-        self._copies = path.fetch(first.device, first.stream, blocks)
+        self._copies = path.fetch(device, stream, blocks) if mark is None else path.fetch_behind(mark, blocks)
         for i, pointer in zip(far, self._copies.pointers, strict=True):
             self.pointers[i] = pointer
 

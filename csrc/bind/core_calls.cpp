@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "bind/core_arrays.hpp"
 #include "bind/core_numbers.hpp"
 #include "bind/fast_method.hpp"
@@ -82,7 +83,7 @@ bool bcast(Group& g, py::handle x, py::handle root) {
   if (from < 0) return false;
   const auto data = plain_array(x, g.rank() != from);
   if (!data) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.bcast(data->data, data->type, from);
   return true;
 }
@@ -93,7 +94,7 @@ bool allreduce(Group& g, py::handle x, py::handle op, py::handle out) {
   const auto how = op_for(data->type, op);
   const auto result = result_for(*data, out);
   if (!how || !result) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.allreduce(data->data, result->data, data->type, *how);
   return true;
 }
@@ -107,7 +108,7 @@ bool reduce(Group& g, py::handle x, py::handle op, py::handle root, py::handle o
   const auto how = op_for(data->type, op);
   const auto result = receives ? result_for(*data, out) : PlainArray{{}, data->type, -1};
   if (!how || !result) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.reduce(data->data, result->data, data->type, *how, to);
   return true;
 }
@@ -117,7 +118,7 @@ bool allgather(Group& g, py::handle x, py::handle out) {
   if (!data) return false;
   const auto result = out.is_none() ? std::nullopt : result_for(*data, out, g.size());
   if (!result) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.allgather(data->data, equal_parts<Bytes>(result->data, g.size()), data->type);
   return true;
 }
@@ -132,7 +133,7 @@ bool gather(Group& g, py::handle x, py::handle root, py::handle out) {
     if (!result) return false;
     blocks = equal_parts<Bytes>(result->data, g.size());
   }
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.gather(data->data, blocks, data->type, to);
   return true;
 }
@@ -147,7 +148,7 @@ bool scatter(Group& g, py::handle x, py::handle out, py::handle root) {
     if (!data || data->type != result->type || data->data.size() != g.size() * result->data.size()) return false;
     blocks = equal_parts<ConstBytes>(data->data, g.size());
   }
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.scatter(blocks, result->data, result->type, from);
   return true;
 }
@@ -159,7 +160,7 @@ bool reduce_scatter(Group& g, py::handle x, py::handle op, py::handle out) {
   if (!blocks || (*blocks)[g.rank()].size() != result->data.size()) return false;
   const auto how = op_for(result->type, op);
   if (!how) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.reduce_scatter(*blocks, result->data, result->type, *how);
   return true;
 }
@@ -169,7 +170,7 @@ bool alltoall(Group& g, py::handle x, py::handle out) {
   if (!data || !divides(*data, g.size())) return false;
   const auto result = out.is_none() ? std::nullopt : result_for(*data, out);
   if (!result) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.alltoall(equal_parts<ConstBytes>(data->data, g.size()), equal_parts<Bytes>(result->data, g.size()), data->type);
   return true;
 }
@@ -179,7 +180,7 @@ bool send(Group& g, py::handle x, py::handle dst, py::handle tag) {
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, false);
   if (to < 0 || label < 0 || !data) return false;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   g.send_now(data->data, to, label);
   return true;
 }
@@ -197,7 +198,7 @@ int recv(Group& g, py::handle x, py::handle src, py::handle tag) {
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, true);
   if (from < 0 || label < 0 || !data) return -1;
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   return g.receive_now(data->data, from, label);
 }
 

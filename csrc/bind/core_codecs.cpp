@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "bind/system_text.hpp"
 #include "codec/codec.hpp"
 #include "codec/crc32c.hpp"
@@ -61,7 +62,7 @@ std::tuple<std::size_t, double, double> encode_and_decode(const std::string& cod
   if (const std::string reason = why_not_here(row); !reason.empty()) throw UsageError("codec=" + codec + ": " + reason);
   if (!row.takes(type) || chunk_bytes == 0 || chunk_bytes % element_bytes(type))
     throw UsageError("codec=" + codec + ": expected " + row.datatypes + ", and chunks of whole elements");
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   const Bytes data(reinterpret_cast<std::byte*>(ptr), nbytes);
   std::vector<std::byte> room(nbytes, std::byte{1});  // touched, so that no page is new to the codec
   std::vector<std::size_t> sizes;

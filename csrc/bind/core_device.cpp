@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "coll/device_route.hpp"
 #include "coll/far_memory.hpp"
@@ -25,6 +26,13 @@ namespace {
 /// Of device memory: address, bytes, whether it is read, and written, and whether what is read is fetched later.
 using BlockOfDevice = std::tuple<std::uintptr_t, std::size_t, bool, bool, bool>;
 
+std::vector<DeviceBlock> blocks_of(const std::vector<BlockOfDevice>& given) {
+  std::vector<DeviceBlock> blocks;
+  for (const auto& [ptr, bytes, is_read, is_written, later] : given)
+    blocks.push_back({{reinterpret_cast<std::byte*>(ptr), bytes}, is_read && !later, is_written, is_read && later});
+  return blocks;
+}
+
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
 std::vector<std::string> codecs_there() { return LoneCodec::names(); }
@@ -39,7 +47,7 @@ bool wait_for_readers(double) { return true; }
 py::dict report_as_dict() {
   CudaReport found;
   {
-    py::gil_scoped_release nogil;  // the driver may take seconds to start
+    NoGil nogil;  // the driver may take seconds to start
     found = report();
   }
   py::dict entry;
@@ -57,35 +65,46 @@ void bind_device(py::module_& m) {
   using namespace py::literals;
   m.def("cuda_report", report_as_dict,
         "built, runtime_version, driver_version (13000 is 13.0; 0: none), devices, why_not (empty: GPUs can be used).");
-  m.def("device_codecs", &codecs_there, py::call_guard<py::gil_scoped_release>(),
+  m.def("device_codecs", &codecs_there, py::call_guard<NoGil>(),
         "Names of the codecs that encode and decode on the current device, where nvCOMP's are tried once: its folder "
         "counts if it was told before.");
-  m.def("await_readers", &wait_for_readers, "timeout_s"_a, py::call_guard<py::gil_scoped_release>(),
+  m.def("await_readers", &wait_for_readers, "timeout_s"_a, py::call_guard<NoGil>(),
         "Before the process ends: wait until no other process will read its device memory any more. Returns whether it "
         "came to that, and says on standard error that it did not.");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
   py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
+  py::class_<StreamMark>(m, "StreamMark", "What a stream held at one time, whatever becomes of the stream.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
       .def(py::init<std::shared_ptr<Group>>(), "group"_a)
       .def("describe", &DevicePath::describe, "How data goes between the ranks.")
       .def(
           "await_stream", [](DevicePath& path, int device, std::uintptr_t stream) { path.await(device, stream); },
-          "device"_a, "stream"_a, py::call_guard<py::gil_scoped_release>(),
+          "device"_a, "stream"_a, py::call_guard<NoGil>(),
           "Wait until what the stream holds is done, before MPI gets memory of the device in a message of the group.")
       .def(
           "fetch",
           [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<BlockOfDevice>& blocks) {
-            std::vector<DeviceBlock> taken;
-            for (const auto& [ptr, bytes, is_read, is_written, later] : blocks)
-              taken.push_back(
-                  {{reinterpret_cast<std::byte*>(ptr), bytes}, is_read && !later, is_written, is_read && later});
             path.admit(device, stream);
-            return path.fetch(device, stream, taken);
+            return path.fetch(device, stream, blocks_of(blocks));
           },
-          "device"_a, "stream"_a, "blocks"_a, py::call_guard<py::gil_scoped_release>(),
+          "device"_a, "stream"_a, "blocks"_a, py::call_guard<NoGil>(),
           "Host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) each.")
+      .def(
+          "fetch_behind",
+          [](DevicePath& path, const StreamMark& mark, const std::vector<BlockOfDevice>& blocks) {
+            return path.fetch_behind(mark, blocks_of(blocks));
+          },
+          "mark"_a, "blocks"_a, py::call_guard<NoGil>(),
+          "As fetch(), on any thread, after what was marked; deliver() returns when it is done.")
+      .def(
+          "mark",
+          [](DevicePath& path, int device, std::uintptr_t stream) {
+            path.admit(device, stream);
+            return std::make_unique<StreamMark>(device, stream);
+          },
+          "device"_a, "stream"_a, py::call_guard<NoGil>(), "What the stream holds now.")
       .def("capsule", [](std::shared_ptr<DevicePath> path) {
         return make_capsule<DeviceRoute>(std::move(path), kDeviceRouteCapsule);
       });
@@ -100,11 +119,10 @@ void bind_device(py::module_& m) {
       .def_property_readonly("far", &HostCopies::far, py::return_value_policy::reference_internal,
                              "For the argument `far` of Group.bcast_stream and allreduce_stream: what is to be "
                              "fetched later, and encoded and decoded on the device.")
-      .def("deliver", &HostCopies::deliver, py::call_guard<py::gil_scoped_release>(),
-           "Copy what was written back to the device.");
+      .def("deliver", &HostCopies::deliver, py::call_guard<NoGil>(), "Copy what was written back to the device.");
   py::class_<DeviceCollectives, Collectives>(m, "DeviceCollectives", "One call on memory of a CUDA device.")
       .def(py::init<std::shared_ptr<DevicePath>, int, std::uintptr_t>(), "path"_a, "device"_a, "stream"_a);
-  using nogil = py::call_guard<py::gil_scoped_release>;
+  using nogil = py::call_guard<NoGil>;
   m.def(
       "send_from_device",
       [](Group& group, int device, std::uintptr_t stream, std::uintptr_t ptr, std::size_t count, Datatype type, int dst,

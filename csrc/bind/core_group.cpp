@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "bind/core_calls.hpp"
 #include "bind/core_messages.hpp"
@@ -48,7 +49,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
                       bool root_takes_decoded, std::uint64_t label, FarMemory* far, double timeout_s) {
   StreamReport report;
   {
-    py::gil_scoped_release nogil;
+    NoGil nogil;
     std::vector<Piece> pieces;
     for (const auto& [ptr, count, type, reference] : tensors) {
       const Bytes data = writable({ptr, count}, type);
@@ -70,7 +71,7 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
                           Address residual, FarMemory* far, double timeout_s) {
   StreamReport report;
   {
-    py::gil_scoped_release nogil;
+    NoGil nogil;
     std::vector<Piece> pieces;
     std::size_t elements = 0;
     for (std::size_t count : counts) {
@@ -112,7 +113,7 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
   std::shared_ptr<Notices> place;
   if (!notices.is_none()) place = from_capsule<Notices>(notices, kNoticesCapsule);
-  py::gil_scoped_release nogil;
+  NoGil nogil;
   const std::shared_ptr<Group> group(
       new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link)), Group::End());
   group->set_notices(std::move(place));
@@ -125,7 +126,7 @@ void bind_group(py::module_& m) {
   using namespace py::literals;
   const auto timeout = py::arg("timeout_s") = -1.0;
   const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
-  using nogil = py::call_guard<py::gil_scoped_release>;
+  using nogil = py::call_guard<NoGil>;
   py::class_<Group, std::shared_ptr<Group>> group(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).");
   bind_calls(m, group);
   bind_messages(m, group);

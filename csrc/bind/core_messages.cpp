@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "bind/core_arrays.hpp"
 #include "bind/core_numbers.hpp"
 #include "bind/fast_method.hpp"
@@ -62,7 +63,7 @@ class MessageWork {
 
   bool is_completed() {
     if (!message_ || message_->done) return true;
-    py::gil_scoped_release nogil;
+    NoGil nogil;
     return group_->post_office().test(message_);
   }
 
@@ -114,7 +115,7 @@ py::object wait(MessageWork& work, const py::object& timeout_s) {
   if (work.message() && !work.message()->done) {
     bool done;
     {
-      py::gil_scoped_release nogil;
+      NoGil nogil;
       done = work.group()->wait_all({&work.message(), 1}, limit_s);
     }
     if (!done) give_up_waiting(*work.group(), work.message(), limit_s, 1);
@@ -148,7 +149,7 @@ py::list waitall(const py::object& given, const py::object& timeout_s) {
   for (auto& [group, messages] : open) {
     bool done;
     {
-      py::gil_scoped_release nogil;
+      NoGil nogil;
       const double left = std::chrono::duration<double>(end.at() - Clock::now()).count();
       done = group->wait_all(messages, limit_s < 0 ? -1 : std::max(0.0, left));
     }
@@ -178,7 +179,7 @@ py::object done_work() {
 py::object start_send(std::shared_ptr<Group> group, ConstBytes data, int to, std::int64_t tag, py::object array) {
   MessageHandle message;
   {
-    py::gil_scoped_release nogil;
+    NoGil nogil;
     message = group->start_send(data, to, tag);
   }
   if (!message) return done_work();
@@ -189,7 +190,7 @@ std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes d
                                            py::object array, py::object then = py::none()) {
   MessageHandle message;
   {
-    py::gil_scoped_release nogil;
+    NoGil nogil;
     message = group->start_receive(data, from, tag);
   }
   return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array), std::move(then));
@@ -261,7 +262,7 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
           "takes_device_memory",
           [](Group& g, std::size_t bytes, int peer) { return g.post_office().takes_device_memory(bytes, peer); },
           "bytes"_a, "peer"_a, "Whether isend and irecv take an address on a device. peer: -1 is any rank.")
-      .def("settle", &Group::settle, "timeout_s"_a = -1.0, py::call_guard<py::gil_scoped_release>());
+      .def("settle", &Group::settle, "timeout_s"_a = -1.0, py::call_guard<NoGil>());
 }
 
 }  // namespace accdp::bind

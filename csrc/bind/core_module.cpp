@@ -2,11 +2,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <pthread.h>
+
 #include <map>
 #include <thread>
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "base/settings.hpp"
 #include "bind/core_codecs.hpp"
 #include "bind/core_device.hpp"
@@ -85,6 +88,8 @@ PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = ACCDP_VERSION;
   // Another thread may be the one that imports us.
   g_main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<pthread_t>();
+  // Of a forked child it is the one that forked.
+  pthread_atfork(nullptr, nullptr, [] { g_main_thread = pthread_self(); });
   set_interrupt_check(check_signals);
   bind_errors(m);
   py::enum_<Datatype>(m, "Datatype")
@@ -157,7 +162,7 @@ PYBIND11_MODULE(_core, m) {
         if (srcs.empty()) throw UsageError("srcs: expected at least one");
         std::vector<const void*> sources;
         for (std::uintptr_t source : srcs) sources.push_back(reinterpret_cast<const void*>(source));
-        py::gil_scoped_release nogil;
+        NoGil nogil;
         for (int i = 0; i < times; ++i) reduce(reinterpret_cast<void*>(dst), sources, count, {type, op, divisor});
       },
       py::arg("dst"), py::arg("srcs"), py::arg("count"), py::arg("datatype"), py::arg("op"), py::arg("divisor") = 0,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "mpi/exchange.hpp"
 #include "mpi/world.hpp"
@@ -34,7 +35,7 @@ PYBIND11_MODULE(_mpi, m) {
   using namespace accdp;
   using namespace accdp::bind;
   using namespace py::literals;
-  using nogil = py::call_guard<py::gil_scoped_release>;
+  using nogil = py::call_guard<NoGil>;
   py::module_::import("accdp_comm._core");  // brings the exception types
   m.doc() = "MPI, as far as accdp uses it: the world, small exchanges while groups are made, and wires between nodes.";
   m.def("library", &mpi::library, "MPI_Get_library_version; works before initialisation.");
@@ -50,7 +51,7 @@ PYBIND11_MODULE(_mpi, m) {
                             "Bytes among the ranks of an MPI communicator that form a group; collective.")
       .def(py::init([](const py::object& comm) {
              const MPI_Comm among = comm_from(comm);
-             py::gil_scoped_release release;  // a communicator's attributes may be copied by Python
+             NoGil release;  // a communicator's attributes may be copied by Python
              return std::make_unique<mpi::Exchange>(among);
            }),
            "comm"_a = py::none())
@@ -60,7 +61,7 @@ PYBIND11_MODULE(_mpi, m) {
             const std::string mine = data;
             std::vector<std::string> all;
             {
-              py::gil_scoped_release release;
+              NoGil release;
               all = exchange.allgather(mine, timeout_s);
             }
             py::list result;
@@ -74,7 +75,7 @@ PYBIND11_MODULE(_mpi, m) {
       [](const std::vector<int>& world_ranks, const std::string& name) {
         std::shared_ptr<Wire> wire;
         {
-          py::gil_scoped_release release;
+          NoGil release;
           wire = mpi::make_wire(world_ranks, name);
         }
         return make_capsule(std::move(wire), kWireCapsule);

@@ -4,12 +4,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "bind/stream_report.hpp"
 #include "torch/process_group.hpp"
 #include "torch/store_notices.hpp"
 
 namespace py = pybind11;
+using accdp::NoGil;
 using accdp::torch_backend::ProcessGroupAccdp;
 
 namespace {
@@ -48,7 +50,7 @@ struct StreamUnderWay {
   /// None where it has not ended by then.
   py::object wait(std::optional<std::chrono::milliseconds> timeout) const {
     {
-      py::gil_scoped_release nogil;
+      NoGil nogil;
       if (!work->wait_done(timeout.value_or(kNoTimeout))) return py::none();
       work->throw_if_failed();
       work->synchronize();
@@ -107,12 +109,12 @@ PYBIND11_MODULE(_torch, m) {
       // Ranks outside of a new group take no part in it, where torch asks those of NCCL to.
       .def(
           "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
-      .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<py::gil_scoped_release>())
+      .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<NoGil>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def("measure",
            [](ProcessGroupAccdp& self) {
              const accdp::Machine found = [&] {
-               py::gil_scoped_release nogil;
+               NoGil nogil;
                return self.measure();
              }();
              // _core's class is not known to this module, whose pybind11 is torch's.
@@ -138,7 +140,7 @@ PYBIND11_MODULE(_torch, m) {
             std::vector<at::Tensor> old;
             for (const auto& reference : references) old.push_back(reference.value_or(at::Tensor()));
             auto report = std::make_shared<accdp::StreamReport>();
-            py::gil_scoped_release nogil;
+            NoGil nogil;
             auto work = self.bcast_stream(
                 std::move(tensors), std::move(old), root,
                 stream_call(std::move(codec), chunk_bytes, std::move(algorithm), error_bound, relative, label),
@@ -154,7 +156,7 @@ PYBIND11_MODULE(_torch, m) {
              std::string codec, std::size_t chunk_bytes, double error_bound, bool relative,
              const std::optional<at::Tensor>& residual, bool is_async, std::chrono::milliseconds timeout) {
             auto report = std::make_shared<accdp::StreamReport>();
-            py::gil_scoped_release nogil;
+            NoGil nogil;
             auto work = self.allreduce_stream(std::move(tensor), std::move(counts), op,
                                               stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0),
                                               residual.value_or(at::Tensor()), is_async, timeout, report);

@@ -156,10 +156,22 @@ void Group::check_caller(const char* what) const {
   fabric_.check_process();  // locks may belong to a thread that was not forked along
 }
 
+/// Another thread may be in a call, which ends by its own deadline.
+std::unique_lock<std::timed_mutex> Group::await_turn(const char* what) {
+  std::unique_lock lock(collective_mutex_, std::try_to_lock);
+  try {
+    while (!lock.owns_lock() && !lock.try_lock_for(kLongestSleep)) check_interrupt();
+  } catch (const Interrupted&) {
+    fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " was interrupted before its " + what + " began");
+    throw;
+  }
+  return lock;
+}
+
 template <class Algorithm>
 void Group::collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm) {
   check_caller(name_of(kind));
-  std::lock_guard lock(collective_mutex_);
+  const std::unique_lock lock = await_turn(name_of(kind));
   check_open();
   const ThreadMark::Here here(inside_);
   fabric_.call = sequence_ + 1;

@@ -137,6 +137,7 @@ class Group {
   Collectives& how(OpKind kind, Collectives& via, Datatype type, ReduceOp op);
   /// The MPI library's own, where the settings ask for them; else `via`.
   Collectives& or_baseline(OpKind kind, Collectives& via);
+  std::unique_lock<std::timed_mutex> await_turn(const char* what);
   template <class Algorithm>
   void collective(OpKind kind, Signature signature, std::size_t bytes, double timeout_s, Algorithm algorithm);
 
@@ -146,7 +147,7 @@ class Group {
   std::atomic<bool> deterministic_;
   std::atomic<bool> closed_{false};
   std::uint64_t monitored_barriers_ = 0;  ///< passed
-  mutable std::mutex collective_mutex_;
+  mutable std::timed_mutex collective_mutex_;
   ThreadMark inside_;  ///< who holds it
   std::uint64_t sequence_ = 0;
   std::uint64_t step_ = 0;

@@ -198,11 +198,44 @@ std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t 
   return std::make_unique<DeviceCollectives>(shared_from_this(), device, stream);
 }
 
+struct StreamMark::Passed {
+  Event event = make_event();
+};
+
+StreamMark::StreamMark(int device, std::uintptr_t stream) : device_(device) {
+  const DeviceGuard guard(device);
+  passed_ = std::make_unique<Passed>();
+  record(passed_->event, reinterpret_cast<cudaStream_t>(stream));
+}
+
+StreamMark::~StreamMark() {
+  const std::optional<DeviceGuard> guard = guard_if_possible(device_);
+  passed_.reset();
+}
+
+/// Of copies: the stream that they are made on, and it, if it is nobody else's.
+struct DevicePath::Order {
+  cudaStream_t stream;
+  Stream own;
+};
+
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
                                               const std::vector<DeviceBlock>& blocks) {
+  return copies_of(device, {reinterpret_cast<cudaStream_t>(stream), {}}, blocks);
+}
+
+std::unique_ptr<HostCopies> DevicePath::fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks) {
+  const DeviceGuard guard(mark.device_);
+  Stream own = make_stream();
+  wait_for(own.get(), mark.passed_->event);
+  const cudaStream_t stream = own.get();
+  return copies_of(mark.device_, {stream, std::move(own)}, blocks);
+}
+
+std::unique_ptr<HostCopies> DevicePath::copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks) {
   const auto node_pool = [self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); };
-  return std::make_unique<RoomCopies>(group_, state_->workshop, node_pool, device,
-                                      reinterpret_cast<cudaStream_t>(stream), blocks);
+  return std::make_unique<RoomCopies>(group_, state_->workshop, node_pool, device, order.stream, std::move(order.own),
+                                      blocks);
 }
 
 void DevicePath::await(int device, std::uintptr_t stream) {

@@ -10,6 +10,21 @@ namespace accdp {
 class Group;
 class Pool;
 
+/// What a stream held at one time, whatever becomes of the stream.
+class StreamMark {
+ public:
+  /// On the thread whose stream it is: each has a default one of its own.
+  StreamMark(int device, std::uintptr_t stream);
+  StreamMark(const StreamMark&) = delete;
+  ~StreamMark();
+
+ private:
+  friend class DevicePath;
+  struct Passed;
+  int device_;
+  std::unique_ptr<Passed> passed_;
+};
+
 /// What the calls of one group on device memory share. Set up by its first one, on that call's device.
 class DevicePath final : public DeviceRoute, public std::enable_shared_from_this<DevicePath> {
  public:
@@ -20,6 +35,9 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
   std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
+  /// For a call on another thread, later: on a stream of its own, after what was marked. deliver() returns when the
+  /// device has done it.
+  std::unique_ptr<HostCopies> fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks);
   void await(int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
   Asker asker() const noexcept override;
@@ -30,6 +48,8 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
  private:
   friend class DeviceCollectives;
   struct State;
+  struct Order;
+  std::unique_ptr<HostCopies> copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks);
   std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
 };

@@ -15,10 +15,12 @@ std::size_t room_for(std::size_t bytes) { return device_aligned(bytes + 1); }
 }  // namespace
 
 RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop,
-                       FarCopies::NodePool node_pool, int device, cudaStream_t stream, std::vector<DeviceBlock> blocks)
+                       FarCopies::NodePool node_pool, int device, cudaStream_t stream, Stream own,
+                       std::vector<DeviceBlock> blocks)
     : group_(std::move(group)),
       workshop_(std::move(workshop)),
       device_(device),
+      own_(std::move(own)),
       stream_(stream),
       blocks_(std::move(blocks)) {
   const DeviceScope scope(*group_, device_);
@@ -42,6 +44,7 @@ RoomCopies::~RoomCopies() {
   far_.reset();
   room_ = {};
   workshop_.reset();  // may be the last owner of what CUDA made
+  own_ = {};
 }
 
 FarMemory& RoomCopies::far() {
@@ -50,6 +53,11 @@ FarMemory& RoomCopies::far() {
   return *far_;
 }
 
-void RoomCopies::deliver() { far_->deliver(); }
+void RoomCopies::deliver() {
+  far_->deliver();
+  if (!own_) return;
+  const DeviceScope scope(*group_, device_);
+  synchronize(stream_);
+}
 
 }  // namespace accdp

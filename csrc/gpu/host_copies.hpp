@@ -8,11 +8,12 @@
 namespace accdp {
 
 /// All copies lie in one room. Of copies that are not pinned nothing is taken from the system but what is fetched or
-/// written in the host: what only the device encodes and decodes has no more than addresses there.
+/// written in the host: what only the device encodes and decodes has no more than addresses there. `own`: the stream,
+/// if it is nobody else's; then deliver() waits for it.
 class RoomCopies final : public HostCopies {
  public:
   RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool,
-             int device, cudaStream_t stream, std::vector<DeviceBlock> blocks);
+             int device, cudaStream_t stream, Stream own, std::vector<DeviceBlock> blocks);
   RoomCopies(const RoomCopies&) = delete;
   ~RoomCopies() override;
 
@@ -24,6 +25,7 @@ class RoomCopies final : public HostCopies {
   std::shared_ptr<Group> group_;
   std::shared_ptr<SpareWorkshop> workshop_;
   int device_;
+  Stream own_;
   cudaStream_t stream_;
   std::vector<DeviceBlock> blocks_;
   std::vector<Bytes> copies_;

@@ -19,6 +19,7 @@ struct Pool::Card {
   bool has_memory = false, has_events = false;
   cudaIpcMemHandle_t memory{};
   cudaIpcEventHandle_t events[2]{}, read{};
+  std::uint64_t mark = 0;  // what its memory begins with, for who opens it
 };
 
 namespace {
@@ -81,6 +82,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   }
   Card mine;
   mine.gpu = gpu_id(device);
+  mine.mark = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()) * kMostSources + me_;
   std::string trouble, no_events;
   try {
     exports_ = take_exports(device, round_up(2 * slot_bytes, kBlockBytes), processes_);
@@ -112,6 +114,14 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
     why_not_ = "a rank has no memory to share" + (trouble.empty() ? "" : ": " + trouble);
     return;
   }
+  if (c.local_size() > 1) {
+    try {
+      mark(mine.mark);
+    } catch (const CudaError&) {
+      // Nobody finds the mark, so nobody shares memory with this rank.
+    }
+    c.meet();
+  }
   mappings_.resize(c.local_size());
   for (auto& half : published_) half.resize(c.local_size());
   read_.resize(c.local_size());
@@ -134,15 +144,18 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
 bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
   static_assert(kMostSources <= 32);  // more ranks have no pool, and here each has a bit
   const int ranks = c.local_size(), lanes = c.topology().fewest_local();
-  std::string trouble;
+  std::string trouble = "opened";
   std::uint32_t mine = std::uint32_t{1} << me_;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me_) continue;
     try {
       mappings_[rank] = open_memory(cards[rank].memory);
-      mine |= std::uint32_t{1} << rank;
+      if (reads_mark(rank, cards[rank].mark))
+        mine |= std::uint32_t{1} << rank;
+      else
+        trouble = "read: what comes is not what is there";
     } catch (const CudaError& error) {
-      trouble = error.what();
+      trouble = std::string("opened: ") + error.what();
     }
   }
   std::memcpy(c.open(sizeof mine), &mine, sizeof mine);
@@ -165,8 +178,7 @@ bool Pool::group_ranks(Context& c, const std::vector<Card>& cards) {
       joins_gpus_ = joins_gpus_ || (groups_.of(a) == groups_.of(b) && gpus_.of(a) != gpus_.of(b) &&
                                     gpus_.members(gpus_.of(a)).size() > 1);
   if (groups_.count() > 1 || group_of.empty())
-    why_not_ = std::string("memory of another ") + (gpus.size() == 1 ? "process" : "GPU") + " cannot be opened" +
-               (trouble.empty() ? "" : ": " + trouble);
+    why_not_ = std::string("memory of another ") + (gpus.size() == 1 ? "process" : "GPU") + " cannot be " + trouble;
   for (int rank = 0; rank < ranks; ++rank)
     if (groups_.of(rank) != groups_.mine()) mappings_[rank] = {};
   return !group_of.empty();

@@ -30,8 +30,9 @@ struct PoolExports {
 class Pool {
  public:
   /// Collective over the ranks of the node. Sets up the slots where each rank can open the others' memory: always meant
-  /// to work on one GPU, and between GPUs that have peer access (NVLink, PCIe). Where some cannot, groups of GPUs that
-  /// reach each other share a pool of their own; all ranks of the node go through its steps together.
+  /// to work on one GPU, and between GPUs that have peer access (NVLink, PCIe), where what is read is what is there.
+  /// Where some cannot, groups of GPUs that reach each other share a pool of their own; all ranks of the node go
+  /// through its steps together.
   Pool(Context& context, int device, std::size_t slot_bytes);
   Pool(const Pool&) = delete;
   /// After settle(). Memory and events stay, for this process's later groups: other ranks may still have them open, and
@@ -73,6 +74,8 @@ class Pool {
   /// So that a pool whose ranks do not all come is destroyed as any other: its memory may be open elsewhere.
   Pool(int me, int device, std::size_t slot_bytes);
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
+  void mark(std::uint64_t number);
+  bool reads_mark(int rank, std::uint64_t number);
   bool group_ranks(Context& context, const std::vector<Card>& cards);
   std::string open_events(const std::vector<Card>& cards);
   // pool_probe.cpp; what they return is empty where all is well.

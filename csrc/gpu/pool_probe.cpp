@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/keep.hpp"
+#include "device/cuda_reduce.hpp"
 #include "gpu/pool.hpp"
 
 namespace accdp {
@@ -33,6 +34,15 @@ constexpr int kMostRanks = 32;
 
 /// What a rank of the node writes in a round: not what any rank does in the same, nor itself in another.
 std::byte number_of(int rank, int round) { return static_cast<std::byte>(1 + (rank + kMostRanks * round) % 255); }
+
+constexpr std::size_t kProbeWords = kProbeBytes / sizeof(std::uint64_t);
+
+/// Of which none is another's, of this number or of another one.
+std::vector<std::uint64_t> words_of(std::uint64_t number) {
+  std::vector<std::uint64_t> words(kProbeWords);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = number * 0x9e3779b97f4a7c15 + i;
+  return words;
+}
 
 /// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By itself it
 /// opens, too: the driver may have the thread that would open it wait for the stream.
@@ -77,6 +87,27 @@ struct Pool::Probe {
   PinnedBuffer sent, seen;
   Stream reader;  // last: it goes before its memory
 };
+
+/// Into the beginning of the own slots, for reads_mark() of others.
+void Pool::mark(std::uint64_t number) {
+  const auto words = words_of(number);
+  copy_async(base(me_), words.data(), kProbeBytes, stream());
+  synchronize(stream());
+}
+
+/// Whether copies and kernels read of a rank's memory what it wrote there. Between GPUs behind a switch or an IOMMU
+/// that leads their reads elsewhere memory can be opened like any other.
+bool Pool::reads_mark(int rank, std::uint64_t number) {
+  std::vector<std::uint64_t> by_copy(kProbeWords), by_kernel(kProbeWords);
+  std::byte* const read = base(me_) + slot_bytes_;  // into the other slot, which nobody looks at
+  const void* const theirs = base(rank);
+  load_reductions();
+  reduce_async(read, nullptr, {&theirs, 1}, kProbeWords, {Datatype::kI64, ReduceOp::kSum}, stream());
+  copy_async(by_kernel.data(), read, kProbeBytes, stream());
+  copy_async(by_copy.data(), theirs, kProbeBytes, stream());
+  synchronize(stream());
+  return by_copy == words_of(number) && by_kernel == by_copy;
+}
 
 /// What the first rank of the node that has trouble says of it; empty where none has.
 std::string Pool::first_trouble(Context& c, const std::string& mine) {

@@ -7,6 +7,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/no_gil.hpp"
 #include "node/waiter.hpp"
 
 namespace accdp::torch_backend {
@@ -58,7 +59,7 @@ std::exception_ptr translated(std::exception_ptr error) {
 
 void without_gil(const std::function<void()>& call) {
   if (!Py_IsInitialized() || !PyGILState_Check()) return call();
-  pybind11::gil_scoped_release release;
+  const NoGil nogil;
   call();
 }
 

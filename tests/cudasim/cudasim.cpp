@@ -18,6 +18,7 @@ namespace {
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
 std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false};
 std::atomic<int> g_island_gpus{0};
+std::atomic<bool> g_has_garbled_peers{false};
 std::atomic<int> g_late_us{0};
 thread_local int g_device = 0;
 thread_local bool g_is_bound = false;  // the thread uses its device
@@ -182,14 +183,16 @@ cudaError_t import_memory(void** memory, const void* handle) {
   if (island > 0 && address.gpu / island != (state().first_device + g_device) / island)
     return answer(cudaErrorPeerAccessUnsupported);
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return answer(cudaErrorMapBufferObjectFailed);
+  const bool is_elsewhere = address.gpu != state().first_device + g_device;
+  const bool is_garbled = is_elsewhere && g_has_garbled_peers;
+  const int fd = is_garbled ? memfd_create("cudasim", MFD_CLOEXEC) : open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0 || (is_garbled && !fill(fd, address.bytes))) return answer(cudaErrorMapBufferObjectFailed);
   *memory = map(fd, address.bytes);
   close(fd);
   if (!*memory) return answer(cudaErrorMapBufferObjectFailed);
   std::lock_guard lock(state().mutex);
   state().blocks[static_cast<std::byte*>(*memory)] = {-1, address.bytes, cudaMemoryTypeDevice, address.device,
-                                                      address.gpu != state().first_device + g_device};
+                                                      is_elsewhere};
   begin_object();
   return cudaSuccess;
 }
@@ -200,6 +203,7 @@ void set_devices(int count, int first) {
 }
 void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = {code, nth}; }
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
+void set_garbled_peers(bool garbled) { g_has_garbled_peers = garbled; }
 void set_islands(int gpus) { g_island_gpus = gpus; }
 void set_late_reads(int us) { g_late_us = us; }
 void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }

@@ -15,6 +15,8 @@ void set_devices(int count, int first = 0);
 /// Memory of another GPU can be opened where both are of the same island: so many each, by their number among all.
 /// 0, as at first: all are of one.
 void set_islands(int gpus);
+/// Memory of other GPUs opens, and holds something else.
+void set_garbled_peers(bool garbled);
 
 /// The `nth` next call of that name (1: the very next) in this process fails with `code`; later ones work again.
 void fail(const char* call, cudaError_t code, int nth = 1);

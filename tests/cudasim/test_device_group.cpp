@@ -48,6 +48,10 @@ int main() {
   run(3, "peer GPUs, ordered by events", a_gpu_each);
   run(4, "peer GPUs, ordered by events", two_on_each_gpu);
   run(3, "staged: memory of another GPU cannot be opened", gpus_apart);
+  run(3, "staged: memory of another GPU cannot be read", [](int rank) {
+    a_gpu_each(rank);
+    cudasim::set_garbled_peers(true);
+  });
   set_setting("ACCDP_GPU_SLOT_BYTES", "1M");
   run(4, "shared GPU, ordered by events", one_gpu);
   // What drivers may refuse: one rank is enough.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "batched_nvcomp.hpp"
 #include "codec_data.hpp"
@@ -262,6 +263,40 @@ void failure(int failing, const std::function<void()>& inject, const char* text)
   }));
 }
 
+/// A call on another thread, later. The stream that wrote the tensor is gone by then, and what reads it has no order
+/// but that the call has ended.
+void behind(Group& group) {
+  const Gpu gpu(group);
+  const bool is_root = group.rank() == 0;
+  const Buffer wanted = make(Kind::kWide, Datatype::kF32, 30'000, 9);
+  const Buffer before = is_root ? wanted : Buffer(wanted.size(), std::byte{7});
+  for (const char* codec : {"fpk", "none"})
+    for (int turn = 0; turn < 5; ++turn) {
+      const DeviceBuffer memory(wanted.size());
+      const Bytes data(memory.data(), wanted.size());
+      std::unique_ptr<StreamMark> mark;
+      {
+        const Stream writer = make_stream();
+        const auto handle = reinterpret_cast<std::uintptr_t>(writer.get());
+        copy_async(data.data(), before.data(), data.size(), writer.get());
+        gpu.path->admit(kDevice, handle);
+        mark = std::make_unique<StreamMark>(kDevice, handle);
+      }
+      std::thread([&] {
+        const std::unique_ptr<HostCopies> copies = gpu.path->fetch_behind(*mark, {{data, false, !is_root, is_root}});
+        StreamOptions options = stream_options(codec, 0, "");
+        options.far = &copies->far();
+        group.bcast_stream({{copies->blocks()[0], Datatype::kF32}}, 0, options);
+        copies->deliver();
+      }).join();
+      const Stream reader = make_stream();
+      Buffer found(wanted.size());
+      copy_async(found.data(), data.data(), data.size(), reader.get());
+      synchronize(reader.get());
+      CHECK(found == wanted);
+    }
+}
+
 int main() {
   if (has_batched_nvcomp()) g_nvcomp = {"lz4", "bitcomp", "ans"};
   for (int size : {1, 2, 3}) CHECK(run_ranks(size, everything_encoded));
@@ -275,6 +310,7 @@ int main() {
   }
   set_setting("ACCDP_GPU_PINNED_BYTES", "64M");
   CHECK(run_ranks(3, wrong_reference));
+  CHECK(run_ranks(2, behind));
   if (!g_nvcomp.empty()) CHECK(run_processes_on_nodes({0, 0, 1, 1}, undecodable));
   for (int rank : {0, 1}) {
     failure(rank, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 5); }, "cudaErrorLaunchFailure");

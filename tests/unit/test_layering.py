@@ -31,7 +31,10 @@ HOMES = {
     "calls of MPI": (r"\bP?MPI_[A-Z]\w*\s*\(|#include <mpi\.h>", ["mpi"]),
     "environment": (r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["base"]),
     "torch": (r"#include [<\"](?:torch|ATen|c10)/|\b(?:at|c10d?|torch)::", ["torch", "bind/torch_module.cpp"]),
-    "Python": (r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)", ["bind", "torch/work.cpp"]),
+    "Python": (
+        r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)",
+        ["bind", "torch/work.cpp", "base/no_gil.hpp"],
+    ),
     "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
     "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
     "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device", "codec/cuda_launch.hpp"]),

@@ -1,0 +1,108 @@
+"""Ctrl-C in calls that wait for another one of their own process, and in processes that a thread forked."""
+
+import sys
+
+import jobs
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import numpy as np
+import accdp_comm
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+def tell(call):
+    began = time.monotonic()
+    try:
+        call()
+        print("done", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", "soon" if time.monotonic() - began < 5 else "late", flush=True)
+    except (accdp_comm.Error, RuntimeError) as error:
+        print(type(error).__name__, error, flush=True)
+
+def turns_of_torch():
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("accdp")
+    data, more = torch.ones(100), torch.ones(100)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(data, async_op=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        tell(lambda: dist.all_reduce(more))
+        tell(work.wait)
+    else:
+        time.sleep(1.5)
+        tell(lambda: dist.all_reduce(data))
+
+def turns_of_threads():
+    world = accdp_comm.Communicator(timeout_s=30)
+    if world.rank == 0:
+        other = threading.Thread(target=lambda: tell(world.barrier))
+        other.start()
+        time.sleep(0.3)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        tell(lambda: world.allreduce(np.ones(100)))
+        other.join()
+    else:
+        time.sleep(1.5)
+        tell(world.barrier)
+
+def left_thread():
+    world = accdp_comm.Communicator(timeout_s=30)
+    if world.rank == 0:
+        other = threading.Thread(target=lambda: tell(world.barrier))
+        other.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        other.join()
+    else:
+        time.sleep(5)
+        tell(world.barrier)
+
+def forked():
+    def fork():
+        child = os.fork()
+        if child:
+            return print("child's status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        tell(lambda: accdp_comm.Communicator(timeout_s=30).recv(np.zeros(1), 0))
+        sys.stdout.flush()
+        os._exit(0)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+
+globals()[sys.argv[1]]()
+"""
+
+
+def play(what: str, ranks: int = 2) -> jobs.Result:
+    launcher = jobs.mpiexec_command(ranks) if ranks > 1 else []
+    return jobs.run([*launcher, sys.executable, "-c", SCRIPT, what], timeout=60)
+
+
+def test_a_synchronous_operation_behind_an_asynchronous_one():
+    """It would come to its turn all the same, when nobody knows of it any more: so the group ends."""
+    result = play("turns_of_torch")
+    assert result.stdout.count("interrupted soon") == 1, str(result)
+    why = "aborted the group: all_reduce was interrupted before its turn came"
+    assert result.stdout.count(why) == 2, str(result)
+
+
+def test_a_call_behind_that_of_another_thread():
+    result = play("turns_of_threads")
+    assert result.stdout.count("interrupted soon") == 1, str(result)
+    assert result.stdout.count("was interrupted before its allreduce began") == 2, str(result)
+
+
+def test_a_process_that_a_thread_forked():
+    result = play("forked", ranks=1)
+    assert result.stdout.splitlines() == ["interrupted soon", "child's status 0"], str(result)
+
+
+def test_an_interpreter_that_ends_before_a_thread_has_returned():
+    """Since Ctrl-C in Thread.join() Python 3.11 takes the thread to have ended; it wants the GIL that is no more."""
+    result = play("left_thread")
+    assert "KeyboardInterrupt" in result.stderr and "terminate called" not in result.stderr, str(result)
+    assert result.returncode not in (6, 134, -6) and "Aborted (signal 6)" not in result.stdout, str(result)

@@ -57,6 +57,7 @@ constexpr std::chrono::seconds kInFlight{2};
 constexpr int kCrowded = 5;
 constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
+constexpr std::chrono::microseconds kBetweenLooks{50};
 // A look at what other nodes say lets MPI work twice, which takes as long as a short message.
 constexpr std::chrono::microseconds kNoticesLate{100};
 constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
@@ -219,10 +220,12 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
 
 /// The process may end right after a failure, and MPI moves nothing by itself.
 void Fabric::let_leave() noexcept {
+  if (wire_->moves_by_itself()) return;
   try {
     int from;
     std::vector<std::byte> ignored;
-    for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until; std::this_thread::yield())
+    for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until;
+         std::this_thread::sleep_for(kBetweenLooks))
       if (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),

@@ -69,6 +69,8 @@ class Wire {
   virtual bool has_native(Datatype type, ReduceOp op) const = 0;
   /// Whether messages may lie in memory of a CUDA device, as far as the MPI library tells.
   virtual bool takes_device_memory() const { return false; }
+  /// Whether what was sent arrives without any further call here.
+  virtual bool moves_by_itself() const noexcept { return false; }
   /// True once it is complete. Throws MismatchError when a message of another size came.
   virtual bool test(Request& request) = 0;
   /// The same of several, for which MPI works once, not once for each.

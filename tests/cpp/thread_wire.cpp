@@ -18,6 +18,7 @@ Wire::Request ThreadWire::isend(accdp::ConstBytes data, int to, Tag tag, Form fo
   }
   auto& route = mail_->letters[{rank_, to, tag}];
   route.push_back(letter);
+  ++mail_->lying(to, tag);
   if (tag == kCollective) mail_->most_kept = std::max(mail_->most_kept, route.size());
   sends_[++last_] = letter;
   count(data.size(), tag);
@@ -57,6 +58,7 @@ bool ThreadWire::test(Request& request) {
 }
 
 bool ThreadWire::take(Tag tag, int& from, std::vector<std::byte>& message) {
+  if (mail_->lying(rank_, tag) == 0) return false;
   std::lock_guard lock(mail_->mutex);
   for (int rank = 0; rank < size_; ++rank) {
     auto found = mail_->letters.find({rank, rank_, tag});
@@ -66,6 +68,7 @@ bool ThreadWire::take(Tag tag, int& from, std::vector<std::byte>& message) {
     message.assign(letter.data.begin(), letter.data.end());
     letter.taken = true;
     found->second.pop_front();
+    --mail_->lying(rank_, tag);
     from = rank;
     return true;
   }
@@ -94,7 +97,7 @@ void ThreadWire::match(const Mail::Route& route) {
   const auto [from, to, tag] = route;
   auto& posted = receives_[route];
   auto& waiting = mail_->letters[route];
-  for (; !posted.empty() && !waiting.empty(); posted.pop_front(), waiting.pop_front()) {
+  for (; !posted.empty() && !waiting.empty(); posted.pop_front(), waiting.pop_front(), --mail_->lying(to, tag)) {
     Mail::Letter& letter = *waiting.front();
     if (mail_->has_come && is_of_collective(tag) && !mail_->has_come(from, to, letter.data)) break;
     const std::size_t fits = std::min(letter.data.size(), posted.front().data.size());

@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -28,6 +31,8 @@ class Mail {
 
   std::mutex mutex;
   std::map<Route, std::deque<std::shared_ptr<Letter>>> letters;
+  /// How many of these are for a rank, with a tag; may be read without the mutex, by who looks for some all the time.
+  std::atomic<int>& lying(int to, int tag) { return lying_[to % kMostRanks * kTags + std::min(tag, kTags - 1)]; }
   int slow = -1;  ///< a rank that seldom looks at what has come
   /// Where set: what a message of a collective becomes on its way, a result too, in the receiver's room; returns its
   /// length then.
@@ -37,6 +42,10 @@ class Mail {
   /// Where set: whether a message of a collective has come as far as its receiver; asked until it has, under the mutex.
   std::function<bool(int from, int to, accdp::ConstBytes message)> has_come;
   std::size_t most_kept = 0;  ///< of collectives: letters of one route that lay there at once
+
+ private:
+  static constexpr int kMostRanks = 64, kTags = 32;  // what has another's place is looked for under the mutex
+  std::array<std::atomic<int>, std::size_t{kMostRanks} * kTags> lying_{};
 };
 
 /// One rank's end of it.
@@ -51,6 +60,7 @@ class ThreadWire : public accdp::Wire {
   Request start(const NativeCall&) override { throw accdp::UsageError("threads have no collectives of their own"); }
   bool has_native(accdp::Datatype, accdp::ReduceOp) const override { return false; }
 
+  bool moves_by_itself() const noexcept override { return true; }
   bool test(Request& request) override;
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
+
+#include "remembered.hpp"
 
 namespace accdp {
 
@@ -30,7 +33,7 @@ float Random::bell() {
   return static_cast<float>(sum) / 65536;
 }
 
-Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed) {
+static Buffer made(Kind kind, Datatype type, std::size_t count, std::uint64_t seed) {
   Random random{seed};
   const std::size_t width = element_bytes(type);
   Buffer data(count * width);
@@ -57,6 +60,11 @@ Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed) {
     }
   }
   return data;
+}
+
+Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed) {
+  static Remembered<std::tuple<Kind, Datatype, std::size_t, std::uint64_t>, Buffer> known;
+  return known.get({kind, type, count, seed}, [&] { return made(kind, type, count, seed); });
 }
 
 std::uint64_t fnv(ConstBytes data) {

@@ -7,17 +7,21 @@
 #include "codec/nvcomp_api.hpp"
 #include "coll/receipts.hpp"
 #include "group_checks.hpp"
+#include "remembered.hpp"
 
 using Floats = std::vector<float>;
 using Names = std::vector<std::string>;
 
 /// Values as weights have them; the same for the same seed on every rank.
 Floats weights(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 0.02F);
-  Floats values(count);
-  for (float& value : values) value = normal(random);
-  return values;
+  static Remembered<std::pair<std::size_t, unsigned>, Floats> known;
+  return known.get({count, seed}, [&] {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 0.02F);
+    Floats values(count);
+    for (float& value : values) value = normal(random);
+    return values;
+  });
 }
 
 Bytes memory(Floats& values) { return std::as_writable_bytes(std::span(values)); }

@@ -79,6 +79,8 @@ class BcastWork:
         Args:
             timeout_s: PeerTimeout is raised when so many seconds have passed; the operation goes on, and its tensors
                 are not to be used before it has ended. None: no limit but the operation's own.
+        Raises:
+            UsageError: Not such a number of seconds.
         """
         return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
 

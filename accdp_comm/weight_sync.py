@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _core, buffers
+from . import _core, buffers, nvcomp
 from .arguments import Arguments
-from .bcast import BcastResult, bcast_compressed, copy_of, flatten, rebuild
+from .bcast import BcastResult, bcast_compressed, check_codec, chunk_of, copy_of, flatten, rebuild
 from .channels import channel_of
 from .eager import eager
 
@@ -23,6 +23,8 @@ class WeightSync:
             datatypes are not those of the last version, everything is sent again.
         root: Rank in the group whose tensors count.
         group, codec, chunk_bytes: As in bcast_compressed().
+    Raises:
+        UsageError: No such codec, one that needs an error bound, or not such a size of chunks.
 
     Root keeps a copy of the last version, so it needs the memory of the tensors twice; receivers compare a checksum of
     what they hold, and need none. From the second sync() on each rank reads all tensors once for that checksum, on one
@@ -32,6 +34,8 @@ class WeightSync:
     def __init__(
         self, tensors: Any, root: int = 0, *, group: Any = None, codec: str = "auto", chunk_bytes: int | None = None
     ):
+        nvcomp.find()
+        check_codec(codec, (0.0, False), chunk_of(chunk_bytes))
         self._tensors, self._root, self._group = tensors, root, group
         self._codec, self._chunk_bytes = codec, chunk_bytes
         self._version, self._check = 0, 0

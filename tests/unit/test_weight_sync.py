@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accdp_comm import BcastResult, Communicator, WeightSync, weight_sync
+from accdp_comm import BcastResult, Communicator, UsageError, WeightSync, weight_sync
 
 
 class OnDevice:
@@ -67,3 +67,17 @@ def test_a_device_has_the_checksum_of_the_host(references):
     values = np.arange(1000, dtype=np.float32)
     sync = WeightSync(values, group=alone)
     assert sync._checksum([OnDevice(values)]) == sync._checksum([values]) != sync._checksum([values + 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"codec": "zip"}, "zip"),
+        ({"codec": "qpk"}, "codec=qpk: expected an error_bound, because it is lossy"),
+        ({"chunk_bytes": 0}, "chunk_bytes=0: expected 4096 to 16777216"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(wrong, said):
+    """Not by a rank's first sync(), in which the others would wait for it."""
+    with pytest.raises(UsageError, match=said):
+        WeightSync(np.zeros(3), **wrong)

@@ -98,7 +98,9 @@ def compare_files(old_path: Path, new_path: Path) -> int:
         f"{len(verdicts)} points compared: {counts['slower']} slower, {counts['faster']} faster, {counts['']} within "
         f"the spread; {len(missing)} missing, {len(new.keys() - old.keys())} new"
     )
-    return 1 if missing or counts["slower"] else 0
+    if not verdicts:
+        print("nothing to compare: the files have no point in common")
+    return 1 if missing or counts["slower"] or not verdicts else 0
 
 
 def _order(row: Row) -> tuple[Any, ...]:

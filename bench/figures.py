@@ -21,6 +21,8 @@ def grid(rows: Sequence[Row], path: Path, title: str, draw: Callable[[Any, list[
     """Draw one panel per operation and number of ranks, and one legend for all."""
     plots = pyplot()
     panels = list(dict.fromkeys((row["op"], row["ranks"]) for row in rows))
+    if not panels:
+        return
     columns = min(_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     height = _PANEL[1] * lines + _HEAD
@@ -39,7 +41,8 @@ def grid(rows: Sequence[Row], path: Path, title: str, draw: Callable[[Any, list[
     names = colours.in_order(list(labels))
     figure.suptitle(title, y=1 - 0.1 / height, va="top", fontsize=11)
     handles, middle = [labels[name] for name in names], (0.5, 1 - 0.35 / height)
-    figure.legend(handles, names, loc="upper center", ncols=min(len(names), 2 * columns), bbox_to_anchor=middle)
+    if names:
+        figure.legend(handles, names, loc="upper center", ncols=min(len(names), 2 * columns), bbox_to_anchor=middle)
     figure.tight_layout(rect=(0, 0, 1, 1 - _HEAD / height))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)

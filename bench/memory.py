@@ -34,8 +34,8 @@ OPS = (
     *("deterministic_allreduce", "bcast_lossless", "bcast_bounded", "allreduce_lossless", "allreduce_bounded"),
     "torch_allreduce",
 )
-USUAL = {"sizes": "16M,64M,256M", "ops": ",".join(OPS), "placements": ",".join(PLACEMENTS)}
-GROWTH = {"sizes": "16M,64M,256M,1G", "ops": "allreduce,bcast", "placements": "1x2,2x1"}
+USUAL = {"sizes": "16M,64M,256M", "ops": list(OPS), "placements": list(PLACEMENTS)}
+GROWTH = {"sizes": "16M,64M,256M,1G", "ops": ["allreduce", "bcast"], "placements": ["1x2", "2x1"]}
 
 
 def resident(name: str) -> int:
@@ -165,12 +165,12 @@ def write_growth(rows: list[dict[str, Any]], page: Path) -> None:
 def main() -> None:
     import jobs
 
-    from accdp_comm.bench.options import size_list
+    from accdp_comm.bench.options import size_list, some_of
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sizes", help="bytes, comma separated, k, M or G suffix")
-    parser.add_argument("--ops", help="some of " + ", ".join(OPS))
-    parser.add_argument("--placements", help="some of " + ", ".join(PLACEMENTS))
+    parser.add_argument("--ops", type=some_of(OPS), help="some of " + ", ".join(OPS))
+    parser.add_argument("--placements", type=some_of(PLACEMENTS), help="some of " + ", ".join(PLACEMENTS))
     parser.add_argument("--growth", action="store_true", help="whether time per byte stays as it is: writes the page")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "performance.md", help="of --growth")
     parser.add_argument("--rank-of", metavar="PLACEMENT", help=argparse.SUPPRESS)
@@ -179,12 +179,12 @@ def main() -> None:
         setattr(args, name, getattr(args, name) or value)
     sizes = size_list(args.sizes)
     if args.rank_of:
-        rank_main(sizes, args.ops.split(","), args.rank_of)
+        rank_main(sizes, args.ops, args.rank_of)
         return
     rows: list[dict[str, Any]] = []
-    for placement in args.placements.split(","):
+    for placement in args.placements:
         nodes, ranks = map(int, placement.split("x"))
-        words = ["--sizes", args.sizes, "--ops", args.ops, "--rank-of", placement]
+        words = ["--sizes", args.sizes, "--ops", ",".join(args.ops), "--rank-of", placement]
         command = [*jobs.mpiexec_command(nodes * ranks), sys.executable, os.path.abspath(__file__), *words]
         env = jobs.environment(ACCDP_TOPOLOGY=PLACEMENTS[placement])
         done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800)

@@ -28,7 +28,7 @@ _TOTALS: dict[str, Callable[[list[Any]], Any]] = {
     "codec": lambda names: ", ".join(dict.fromkeys(names)),  # auto may choose otherwise in another start
 }
 _MEANS: dict[str, Callable[..., float]] = {
-    "avg_us": statistics.fmean,
+    "avg_us": lambda values, weights: float(np.average(values, weights=weights)),
     "mbps": statistics.harmonic_mean,
     "ratio": statistics.harmonic_mean,
 }

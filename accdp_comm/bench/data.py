@@ -6,6 +6,7 @@ turn. So every rank knows what it must receive. Pools of reductions hold small w
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _read(path: Path) -> NDArray[np.float32]:
         else:
             raw = path.read_bytes()
             arrays = [np.frombuffer(raw[: len(raw) // 4 * 4], np.float32)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise Refused(f"--data weights:{path}: {error}") from error
     floats = [array.astype(np.float32).ravel() for array in arrays if array.dtype.kind == "f"]
     if not sum(array.size for array in floats):

@@ -199,12 +199,15 @@ class _Pace:
     def end(self, block: int, done: int) -> int:
         """Return how many iterations there are at the end of a block, ``done`` being those before it. Collective."""
         request, most = self._request, self._request.iterations
-        if request.seconds is None or not request.warm_up:
+        if request.seconds is None:
             return most * (block + 1) // BLOCKS
+        least = request.least * (block + 1) // BLOCKS
         spent = max(self._world.allgather(time.perf_counter() - self._began))
         each = spent / done if done else self._each
+        if not each:  # nothing was warmed up
+            return min(most, max(1, least))
         more = int((request.seconds - spent) / (BLOCKS - block) / each)
-        return min(most, max(done, done + more, request.least * (block + 1) // BLOCKS))
+        return min(most, max(done, done + more, least))
 
 
 def sets_of(operation: Operation, size: int, ranks: int, itemsize: int, limit_bytes: int) -> int:

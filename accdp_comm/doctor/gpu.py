@@ -14,11 +14,14 @@ from .findings import FAIL, OK, WARN, Finding
 def devices() -> Finding:
     listing = gpus.list_gpus()
     if listing.gpus:
+        if listing.why_unsure:
+            return Finding(WARN, listing.why_unsure, "until then accdp run takes none of them")
         kinds = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in listing.gpus)
         return Finding(OK, f"{len(listing.gpus)} by {listing.source} ({kinds})")
-    if Path("/dev/nvidia0").exists():
+    there = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    if there and not listing.is_hidden:
         return Finding(
-            FAIL, f"there is /dev/nvidia0, but {listing.why_none}", "pip install nvidia-ml-py, or fix the driver"
+            FAIL, f"there is /dev/{there[0]}, but {listing.why_none}", "pip install nvidia-ml-py, or fix the driver"
         )
     return Finding(OK, f"none ({listing.why_none})")
 

@@ -35,7 +35,7 @@ for name in ("torch", "accdp_comm._mpi", "mpi4py.MPI"):
             mpi4py.rc.initialize = mpi4py.rc.finalize = False
         __import__(name)
 with open("/proc/self/maps") as file:
-    paths = {os.path.realpath(line.split()[-1]) for line in file if re.search(r"/libmpi(_abi)?\\.so", line)}
+    paths = {os.path.realpath(line.split()[-1]) for line in file if re.search(r"/libmpi(ch|_abi)?\\.so", line)}
 print(json.dumps(sorted(paths)))
 """
 _ASK_CUDA_AWARE = """

@@ -60,7 +60,8 @@ def judge_shared_memory(total_bytes: int, free_bytes: int) -> Finding:
 
 def locked_memory() -> Finding:
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return judge_locked_memory(soft, Path("/sys/class/infiniband").is_dir())
+    devices = Path("/sys/class/infiniband")
+    return judge_locked_memory(soft, devices.is_dir() and any(devices.iterdir()))
 
 
 def judge_locked_memory(soft_limit: int, has_rdma: bool) -> Finding:

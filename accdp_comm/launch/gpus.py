@@ -50,6 +50,7 @@ class Listing:
     source: str  # "NVML", "nvidia-smi" or ""
     why_none: str  # empty where there are GPUs
     why_unsure: str = ""  # whether they are the ones that are meant
+    is_hidden: bool = False  # there are some, but the user hides them all
 
 
 def parse_cpus(text: str) -> list[int]:
@@ -73,13 +74,14 @@ def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
         source = "nvidia-smi"
     else:
         return Listing([], "", "neither the package nvidia-ml-py nor nvidia-smi is installed")
-    visible, why_unsure = environment.get("CUDA_VISIBLE_DEVICES"), ""
+    visible, why_unsure, is_hidden = environment.get("CUDA_VISIBLE_DEVICES"), "", False
     if found and visible is not None:
         words = [word for word in visible.split(",") if word]
         why_unsure = _trouble_with_order(found, words, environment)
         found = _named(found, words, strict=False)
-        why = "" if found else f"CUDA_VISIBLE_DEVICES={visible} hides them all"
-    return Listing(found, source, "" if found else why or f"{source} lists none", why_unsure)
+        is_hidden = not found
+        why = f"CUDA_VISIBLE_DEVICES={visible} hides them all" if is_hidden else ""
+    return Listing(found, source, "" if found else why or f"{source} lists none", why_unsure, is_hidden)
 
 
 def _trouble_with_order(found: Sequence[Gpu], words: Sequence[str], environment: Mapping[str, str]) -> str:

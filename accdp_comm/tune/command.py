@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .._version import __version__
 from ..launch.options import add_script
 
 _EPILOG = """\
@@ -78,8 +81,12 @@ def main(options: argparse.Namespace) -> int:
         "measure_s": options.measure,
         "exhaustive": options.exhaustive,
         "host": platform.node(),
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": [__version__, version("torch")],
     }
     kept = record.Record(options.output / "trials.jsonl", question, fresh=options.fresh)
+    if kept.outcomes:
+        console.print(f"{len(kept.outcomes)} outcomes are of an earlier run; --fresh forgets them")
     search = Search(points, batches, exhaustive=options.exhaustive, any_global_batch=options.any_global_batch)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     code = 0

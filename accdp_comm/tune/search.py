@@ -65,7 +65,8 @@ class Search:
         Raises:
             UsageError: Nothing tells how many samples a step has.
         """
-        known = {outcome.point: outcome for outcome in before if outcome.status not in ("skipped", "failed")}
+        again = ("skipped", "failed", *(["other batch"] if self.any_global_batch else []))
+        known = {outcome.point: replace(outcome) for outcome in before if outcome.status not in again}
         self._earlier = [outcome for outcome in known.values() if outcome.status == "ok"]
         untried = list(self.points)
         while untried:
@@ -78,6 +79,7 @@ class Search:
                 break
             untried.remove(point)
             if point in known:
+                self._check_batch(known[point])  # of other points, that came first
                 self.outcomes.append(known[point])
                 continue
             reason = "" if self.exhaustive else needless(point, self.batches, self.rates(), self._exhausted())

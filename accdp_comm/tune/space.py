@@ -95,7 +95,7 @@ def next_point(untried: Sequence[Point], best: Point | None, first: Point, batch
     """Return the point that is worth a look next, None where those that are left are not.
 
     All ranks and batch sizes are looked at with the first number of workers and the first codec; others only where they
-    differ from the best point so far in one thing.
+    differ from the best point so far in one thing, or where none of the first did.
 
     Args:
         untried: Points in their order.
@@ -108,7 +108,7 @@ def next_point(untried: Sequence[Point], best: Point | None, first: Point, batch
             return point
         if best and sum(_place(point, axis, batches)[0] != _place(best, axis, batches)[0] for axis in _AXES) == 1:
             return point
-    return None
+    return untried[0] if best is None and untried else None
 
 
 def needless(

@@ -162,6 +162,13 @@ def test_some_iterations_are_made_however_long_they_take(least, iterations, made
     assert {one.times.iterations for one in found.values()} == {made}
 
 
+@pytest.mark.parametrize(("seconds", "most"), [(1e-9, 3), (0.05, 10**6 - 1)])
+def test_without_a_warm_up_the_time_counts_too(seconds, most):
+    wanted = request(seconds=seconds, iterations=10**6, warm_up=0, least=3, validation_warm_up=None)
+    found = measure.run_point(Alone(), [Fake("a")], whole_numbers(), wanted, int)["a"]
+    assert 3 <= found.times.iterations <= most and found.warm_up == 0
+
+
 @pytest.mark.parametrize("place", [0, 7, 15])
 def test_one_wrong_element_is_found(place):
     def spoil(buffer) -> None:
@@ -272,6 +279,15 @@ def test_state_dict_is_read(tmp_path):
         (tmp_path / f"{number}.pt").write_bytes(damaged)
         with pytest.raises(Refused, match="not a file of tensors alone|expected floats"):
             Data(f"weights:{tmp_path / f'{number}.pt'}", np.dtype(np.float32), reduces=False, ranks=1)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_files_that_end_too_soon_are_refused(tmp_path, name):
+    np.savez(tmp_path / "whole.npz", a=np.ones(1000))
+    for content in (b"", (tmp_path / "whole.npz").read_bytes()[:500]):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(Refused, match=f"--data weights:.*{name}"):
+            Data(f"weights:{tmp_path / name}", np.dtype(np.float32), reduces=False, ranks=1)
 
 
 def test_error_bound_is_checked():

@@ -23,6 +23,13 @@ def test_the_library_keeps_less_than_64_mib():
     assert done.stdout.count("\n") == 1 + 2 * len(memory.OPS)  # a head, and all operations at each placement
 
 
+def test_what_it_does_not_know_is_refused():
+    for words in (["--ops", "alreduce"], ["--placements", "3x1"]):
+        argv = [sys.executable, str(MEMORY), *words]
+        done = subprocess.run(argv, env=jobs.environment(), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "expected some of" in done.stderr, done.stderr
+
+
 def test_the_page_says_how_much_more_a_byte_costs(tmp_path):
     costs = {16 << 20: 2.0, 64 << 20: 3.0}
     rows = [

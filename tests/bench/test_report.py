@@ -56,6 +56,12 @@ def test_only_what_is_slower_than_the_spread_fails(tmp_path, capsys, us, code, s
     assert said in capsys.readouterr().out
 
 
+def test_nothing_in_common_is_no_success(tmp_path, capsys):
+    for old in ([], [row(op="gather")]):
+        assert compare.compare_files(*files(tmp_path, old, [row()])) == 1
+        assert "nothing to compare" in capsys.readouterr().out
+
+
 def test_missing_rows_fail_and_new_ones_do_not(tmp_path, capsys):
     old, new = [row(), row(nbytes=4)], [row(), row(op="gather")]
     assert compare.compare_files(*files(tmp_path, old, new)) == 1
@@ -271,6 +277,12 @@ def test_figures_are_drawn(tmp_path):
     ):
         draw(wanted, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 8_000
+
+
+def test_figures_of_nothing_are_none(tmp_path):
+    figures.bandwidth([row(nbytes=4)], tmp_path / "none.png")
+    figures.latency([row("barrier", "accdp", 0)], tmp_path / "barrier.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["barrier.png"]
 
 
 # A stand-in for OMB's binary, in the format that it prints; only rank 0 speaks, as there.

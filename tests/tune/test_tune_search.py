@@ -185,6 +185,25 @@ def test_a_script_with_another_global_batch_does_not_count():
     assert Search(line, Batches(), any_global_batch=True).run(trials()).point == line[1]
 
 
+def test_whether_another_global_batch_counts_may_change_from_run_to_run():
+    line, searches = [Point(1), Point(2)], []
+    for any_batch in (False, True, False):
+        trials = Trials({line[0]: of_script(1, 32), line[1]: of_script(2, 64)})
+        before = searches[-1].outcomes if searches else ()
+        searches.append(Search(line, Batches(), any_global_batch=any_batch))
+        best = searches[-1].run(trials, before)
+        assert best is not None and best.point == line[any_batch], any_batch
+    assert [one.outcomes[1].status for one in searches] == ["other batch", "ok", "other batch"]
+
+
+def test_an_earlier_outcome_has_the_batch_of_what_is_asked_now():
+    """Which point comes first, and so says what all have, may be another one."""
+    before = [of_script(2, 64)]
+    search = Search([Point(1), Point(2)], Batches())
+    search.run(Trials({Point(1): of_script(1, 32)}), before)
+    assert [one.status for one in search.outcomes] == ["ok", "other batch"] and before[0].status == "ok"
+
+
 @pytest.mark.parametrize(("batch", "status"), [(104, "ok"), (106, "other batch")])
 def test_a_short_last_batch_makes_no_other_global_batch(batch, status):
     """What is seen is a mean over the steps of a trial."""
@@ -203,6 +222,14 @@ def test_steps_without_samples_are_refused():
 def test_nothing_worked():
     search = Search([Point(1)], Batches())
     assert search.run(lambda point, goes_on: Outcome(point, "failed", reason="no")) is None
+
+
+def test_where_the_first_workers_never_work_others_are_tried():
+    line = points([1, 2], 0, Batches(), workers=[0, 1, 2])
+    failed = {point: Outcome(point, "failed", reason="needs workers") for point in line if point.workers == 0}
+    trials = Trials({point: 100.0 * point.ranks + point.workers for point in line} | failed)
+    best = Search(line, Batches(), any_global_batch=True).run(trials)
+    assert best is not None and best.point == Point(2, workers=2)
 
 
 def test_workers_are_varied_at_the_best_point():

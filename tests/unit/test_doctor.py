@@ -181,3 +181,17 @@ def test_without_gpus_there_is_no_folder_for_daemons(monkeypatch):
     monkeypatch.setattr(gpu.records, "base_directory", fail)
     monkeypatch.setattr(gpu.gpus, "list_gpus", lambda: gpu.gpus.Listing([], "", "none"))
     assert gpu.mps().verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("listing", "verdict"),
+    [
+        (gpu.gpus.Listing([], "", "neither is installed"), "fail"),
+        (gpu.gpus.Listing([], "NVML", "CUDA_VISIBLE_DEVICES= hides them all", is_hidden=True), "ok"),
+    ],
+)
+def test_gpus_that_are_hidden_are_no_failure(monkeypatch, listing, verdict):
+    monkeypatch.setattr(gpu.gpus, "list_gpus", lambda: listing)
+    monkeypatch.setattr(gpu.Path, "glob", lambda self, pattern: [gpu.Path("/dev/nvidia3")])
+    found = gpu.devices()
+    assert found.verdict == verdict and (verdict == "ok" or "/dev/nvidia3" in found.found), found

@@ -173,7 +173,10 @@ std::size_t scatter_piece_bytes(std::size_t block, int k, std::size_t slot_bytes
   return std::max(slot_share_bytes(k, node_piece_bytes(block * k, slot_bytes, is_crowded)), least);
 }
 
-std::size_t slot_share_bytes(int k, std::size_t slot_bytes) { return slot_bytes / k / kLine * kLine; }
+/// A line at least: estimates ask for the shares of more ranks than some node has, whose slots may be shorter.
+std::size_t slot_share_bytes(int k, std::size_t slot_bytes) {
+  return std::max<std::size_t>(slot_bytes / k / kLine, 1) * kLine;
+}
 
 std::size_t reduce_chunk_bytes(int k, std::size_t slot_bytes) { return slot_share_bytes(k, slot_bytes) * k; }
 

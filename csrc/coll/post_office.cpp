@@ -64,48 +64,48 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   m->place = open_.insert(open_.end(), m);
   ++changes_;
   ++visits_;
-  if (!m->is_send) {
-    auto fits = [&](const Unexpected& u) { return u.head.tag == m->tag && (m->peer < 0 || m->peer == u.from); };
-    auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
-    if (found == unexpected_.end()) {
-      receives_.push_back(m);
-    } else {
-      Unexpected u = std::move(*found);
-      unexpected_.erase(found);
-      accept(m, u.from, u.head);
-      if (u.head.kind == MessageHead::kEager && !m->done) {
-        if (!u.payload.empty()) std::memcpy(m->data, u.payload.data(), u.payload.size());
-        finish(m);
+  try {
+    if (!m->is_send) {
+      auto fits = [&](const Unexpected& u) { return u.head.tag == m->tag && (m->peer < 0 || m->peer == u.from); };
+      auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
+      if (found == unexpected_.end()) {
+        receives_.push_back(m);
+      } else {
+        Unexpected u = std::move(*found);
+        unexpected_.erase(found);
+        accept(m, u.from, u.head);
+        if (u.head.kind == MessageHead::kEager && !m->done) {
+          if (!u.payload.empty()) std::memcpy(m->data, u.payload.data(), u.payload.size());
+          finish(m);
+        }
       }
-    }
-  } else if (m->peer == fabric_.topology().rank()) {
-    // To oneself: as if it had come in whole, so that send never waits for the receive.
-    const MessageHead head{MessageHead::kEager, 0, m->tag, 0, m->bytes};
-    arrived(m->peer, head, [&](std::byte* place) {
-      if (m->bytes) std::memcpy(place, m->data, m->bytes);
-    });
-    finish(m);
-  } else if (may_go_ahead(*m)) {
-    m->matched = true;
-    Route& route = routes_[m->peer];
-    route.sent_ahead += held_bytes(m->bytes, m->tag);
-    if (m->tag < 0 || m->bytes <= eager_bytes(m->peer)) {
-      route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
+    } else if (m->peer == fabric_.topology().rank()) {
+      // To oneself: as if it had come in whole, so that send never waits for the receive.
+      const MessageHead head{MessageHead::kEager, 0, m->tag, 0, m->bytes};
+      arrived(m->peer, head, [&](std::byte* place) {
+        if (m->bytes) std::memcpy(place, m->data, m->bytes);
+      });
+      finish(m);
+    } else if (may_go_ahead(*m)) {
+      m->matched = true;
+      Route& route = routes_[m->peer];
+      route.sent_ahead += held_bytes(m->bytes, m->tag);
+      if (m->tag < 0 || m->bytes <= eager_bytes(m->peer)) {
+        route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
+      } else {
+        m->id = next_id_++;
+        route.outbox.push_back({{MessageHead::kAhead, 0, m->tag, m->id, m->bytes}, nullptr});
+        route.streaming.push_back(m);
+      }
     } else {
       m->id = next_id_++;
-      route.outbox.push_back({{MessageHead::kAhead, 0, m->tag, m->id, m->bytes}, nullptr});
-      route.streaming.push_back(m);
+      routes_[m->peer].asked[m->id] = m;
+      m->is_whole = takes_device_memory(m->bytes, m->peer);
+      const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
+      routes_[m->peer].outbox.push_back(
+          {{kind, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
     }
-  } else {
-    m->id = next_id_++;
-    routes_[m->peer].asked[m->id] = m;
-    m->is_whole = takes_device_memory(m->bytes, m->peer);
-    const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
-    routes_[m->peer].outbox.push_back(
-        {{kind, 0, m->tag, m->id, m->bytes, reinterpret_cast<std::uint64_t>(m->data)}, nullptr});
-  }
-  if (caller_waits) show_driving(true);  // in a moment, but the receiver may see the message sooner
-  try {
+    if (caller_waits) show_driving(true);  // in a moment, but the receiver may see the message sooner
     begin(*m);
     const bool needs_attendant = !caller_waits && !open_.empty();
     if (needs_attendant && !attendant_.joinable()) attendant_ = std::thread([this] { attend(); });

@@ -64,7 +64,7 @@ Exchange::Exchange(MPI_Comm comm) : duplicate_(std::make_unique<Duplicate>()) {
 
 Exchange::~Exchange() {
   int done = 0;
-  if (duplicate_ && is_initialized()) {
+  if (duplicate_ && !birthplace_.is_elsewhere() && is_initialized()) {
     auto lock = turn();
     MPI_Test(&duplicate_->request, &done, MPI_STATUS_IGNORE);
     if (done) MPI_Comm_free(&duplicate_->comm);

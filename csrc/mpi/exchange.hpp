@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/birthplace.hpp"
+
 namespace accdp::mpi {
 
 /// Bytes from every rank of a communicator to every rank of it, for ranks that form a group. On a duplicate: whatever a
@@ -21,6 +23,7 @@ class Exchange {
   struct Duplicate;
   std::unique_ptr<Duplicate> duplicate_;
   int size_ = 0;
+  const Birthplace birthplace_;
 };
 
 }  // namespace accdp::mpi

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/birthplace.hpp"
 #include "base/rounding.hpp"
 #include "mpi/native.hpp"
 #include "mpi/world.hpp"
@@ -45,7 +46,7 @@ class MpiWire : public Wire {
     // MPI may still write there.
     if (std::any_of(arriving_.begin(), arriving_.end(), is_open))
       static_cast<void>(new std::map<int, Arrival>(std::move(arriving_)));
-    if (retired_) drop_wire(comm_, awaited_);
+    if (retired_ && !birthplace_.is_elsewhere()) drop_wire(comm_, awaited_);
   }
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
@@ -258,6 +259,7 @@ class MpiWire : public Wire {
   MPI_Comm comm_;
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
+  const Birthplace birthplace_;  // a forked child has a copy of this, and no part in MPI
   std::map<std::pair<int, int>, unsigned> sent_, received_;  // of kUpTo, which collectives use: by peer and tag
   /// A message of take() that has begun to come: a long one MPI may have to fetch from a rank that is gone.
   struct Arrival {

@@ -39,6 +39,35 @@ if comm.rank == 0:
 """
 
 
+CLOSED = """
+import os, sys
+import numpy as np
+import accdp_comm
+closed, comm = accdp_comm.Communicator(), accdp_comm.Communicator(timeout_s=20)
+closed.barrier()
+closed.close()
+for turn in range(20):
+    work = comm.irecv(np.empty(100_000), 1 - comm.rank)
+    comm.send(np.full(100_000, turn), 1 - comm.rank)
+    child = os.fork()
+    if child == 0:
+        del closed, work
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    work.wait()
+    comm.barrier()
+print("goes on", flush=True)
+"""
+
+
+def test_a_group_that_was_closed_before_the_fork_is_the_parents_to_end():
+    """What is left of it in MPI is read when it ends, and would be taken from the parent."""
+    result = jobs.run(
+        [*jobs.mpiexec_command(2), sys.executable, "-c", CLOSED], env={"ACCDP_TOPOLOGY": "2x1"}, timeout=60
+    )
+    assert result.returncode == 0 and result.stdout.count("goes on") == 2, str(result)
+
+
 @pytest.mark.parametrize("topology", ["1x2", "2x1"])
 def test_a_process_forked_during_an_operation_does_not_wait_for_it(topology):
     """Nor for the thread that carries it out, which is not in the forked process."""

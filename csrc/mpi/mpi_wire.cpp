@@ -259,7 +259,7 @@ class MpiWire : public Wire {
   MPI_Comm comm_;
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
-  const Birthplace birthplace_;  // a forked child has a copy of this, and no part in MPI
+  const Birthplace birthplace_;                              // a forked child has a copy of this, and no part in MPI
   std::map<std::pair<int, int>, unsigned> sent_, received_;  // of kUpTo, which collectives use: by peer and tag
   /// A message of take() that has begun to come: a long one MPI may have to fetch from a rank that is gone.
   struct Arrival {

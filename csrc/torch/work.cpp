@@ -85,7 +85,7 @@ bool Work::is_over() const { return completed_ || (ended_ && t_callbacks > 0); }
 
 bool Work::is_done() const {
   std::lock_guard lock(mutex_);
-  return is_over();
+  return is_over() || (future_ && future_->completed());
 }
 
 bool Work::has_future() const {

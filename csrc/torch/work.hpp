@@ -56,12 +56,12 @@ class Work : public c10d::Work {
   /// Throws what it failed with in the core's own classes; wait() has those of torch.
   void throw_if_failed();
   /// Once; later calls change nothing. Its two halves: the first one says how it ended, to all where nobody has its
-  /// future. Else it is done, but for callbacks of that, when they have returned, as a Gloo work is: the second half,
-  /// of who was the first to end it, calls them, which may take long.
+  /// future. Else wait() returns when the callbacks of that have, as a Gloo work's does: the second half, of who was
+  /// the first to end it, calls them, which may take long.
   void complete(std::exception_ptr error = nullptr);
   bool end(std::exception_ptr error);
   void settle_future();
-  bool is_done() const;     ///< to threads in callbacks of futures it is when its operation is over
+  bool is_done() const;     ///< as those see it too who have its future's value, or are in a callback of one
   bool has_future() const;  ///< that somebody asked for
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
@@ -87,7 +87,7 @@ class Work : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 
  private:
-  bool is_over() const;  ///< under the lock
+  bool is_over() const;  ///< wait() may return; under the lock
 };
 
 }  // namespace accdp::torch_backend

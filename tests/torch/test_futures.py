@@ -1,6 +1,7 @@
 """Futures of asynchronous operations: when they and their callbacks are done, and what callbacks may wait for."""
 
 import datetime
+import threading
 
 import pytest
 import torch
@@ -64,6 +65,29 @@ def test_callbacks_have_returned_when_wait_does(rank, size):
         work.get_future().then(lambda future: future.value()[0].div_(size))
         work.wait()
         assert tensor.tolist() == [1.0] * 4
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("operation", ["message", "collective"])
+def test_whoever_has_the_value_sees_that_the_work_is_done(rank, size, operation):
+    """Even while a callback of the future runs on another thread."""
+    tensor = torch.full((3,), float(rank))
+    store, asked, seen = dist.distributed_c10d._get_default_store(), f"asked for a {operation}", threading.Event()
+    if rank == 1:  # so it cannot be over before rank 0 has its future
+        store.wait([asked])
+    if operation == "collective":
+        work = dist.all_reduce(tensor, async_op=True)
+    else:
+        work = dist.irecv(tensor, 1) if rank == 0 else dist.isend(tensor, 0)
+    if rank == 0:
+        future = work.get_future()
+        future.then(lambda _: seen.wait(10))
+        store.set(asked, "")
+        future.wait()
+        done = work.is_completed(), work.is_success(), work.result()[0].tolist()
+        seen.set()
+        assert done == (True, True, [1.0] * 3)
+    work.wait()
 
 
 @pytest.mark.on_ranks(2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 import os
 import re
 import socket
@@ -11,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import _core
+from . import _core, cpus
 from ._version import __version__
 
 
@@ -35,6 +38,8 @@ class Card:
     mpi_size: int
     machine: str  # equal on two ranks exactly if they run on the same kernel, in whatever containers
     cores: int  # bit per processor that this process may use
+    quota: float  # CPUs' time that its control group may use, or one above; infinite where there is no limit
+    quota_group: int  # names that group on its machine; 0 if none
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,18 +64,30 @@ def inode(fd: int) -> int:
 def core_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
     """Return how many of its machine's cores each rank's node has for the thread that speaks for it.
 
-    Nodes may be containers of one machine, whose threads then share its cores; each takes itself to be alone.
+    Nodes may be containers of one machine, whose threads then share its cores; each takes itself to be alone. None has
+    more than its own ranks may use, by their affinity masks and by the quotas of their control groups.
 
     Args:
         cards: One per rank of the group.
         nodes: Node number of each rank.
     """
-    usable: dict[str, int] = {}
-    threads: dict[str, set[int]] = {}
+    of_node: dict[int, list[Card]] = {}
+    of_machine: dict[str, list[Card]] = {}
+    nodes_of: dict[str, set[int]] = {}
     for card, node in zip(cards, nodes, strict=True):
-        usable[card.machine] = usable.get(card.machine, 0) | card.cores
-        threads.setdefault(card.machine, set()).add(node)
-    return [usable[card.machine].bit_count() / len(threads[card.machine]) for card in cards]
+        of_node.setdefault(node, []).append(card)
+        of_machine.setdefault(card.machine, []).append(card)
+        nodes_of.setdefault(card.machine, set()).add(node)
+    share = {machine: _usable(there) / len(nodes_of[machine]) for machine, there in of_machine.items()}
+    own = {node: _usable(there) for node, there in of_node.items()}
+    return [min(share[card.machine], own[node]) for card, node in zip(cards, nodes, strict=True)]
+
+
+def _usable(cards: Sequence[Card]) -> float:
+    """Return how many cores ranks of one machine can keep busy together."""
+    masked = functools.reduce(operator.or_, (card.cores for card in cards)).bit_count()
+    quotas = {card.quota_group: card.quota for card in cards}
+    return min(masked, sum(quotas.values()))
 
 
 def start_time(pid: int) -> int:
@@ -156,6 +173,7 @@ def number_nodes(cards: Sequence[Card], topology: str) -> list[int]:
 
 def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi: tuple[str, int, int]) -> Card:
     """Fill in this process's card; ``world`` is its rank and the size there, ``mpi`` the same after the world's id."""
+    limit = cpus.tightest_limit() or cpus.Limit(math.inf, 0)
     return Card(
         version=__version__,
         settings=_core.settings_text(),
@@ -173,4 +191,6 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         mpi_size=mpi[2],
         machine=boot_id(),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
+        quota=limit.cpus,
+        quota_group=limit.group,
     )

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import _core, addresses, settings
+from .. import _core, addresses, cpus, settings
 from ..cards import declared_nodes
-from ..launch import cpus
 from ..launcher import find_launcher
 from .findings import FAIL, OK, WARN, Finding
 

@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # there is no package where a file is run isolated
+    _here = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_here, os.path.dirname(_here)]  # there is no package where a file is run isolated
     import cpus  # type: ignore[import-not-found]
     from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
 else:
-    from . import cpus
+    from .. import cpus
     from .guard_link import Link, borrow, connect
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"

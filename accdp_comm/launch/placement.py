@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import _core
-from .cpus import busy_cores
+from ..cpus import busy_cores
 from .gpus import Gpu
 
 

@@ -8,7 +8,7 @@ import statistics
 import threading
 from types import ModuleType
 
-from ..launch import cpus
+from .. import cpus
 
 _EVERY_S = 0.25
 

@@ -133,9 +133,8 @@ Board::Board(int fd, int local_size, int local_rank)
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) throw_system("mmap of the node's shared segment", errno, __FILE__, __LINE__);
   mapping_ = Handle<MappingTraits>({static_cast<std::byte*>(memory), bytes});
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) std::memcpy(mine().cores, &set, sizeof mine().cores);
+  cpu_set_t set[sizeof(RankLine::cores) / sizeof(cpu_set_t)] = {};
+  if (sched_getaffinity(0, sizeof set, set) == 0) std::memcpy(mine().cores, set, sizeof set);
   if (settings().cma == "on") allow_peers_to_read();
   // Unlike anything that lies at this address in another process that has the same pid elsewhere.
   probe_word_ = std::uint64_t(getpid()) << 32 ^ Clock::now().time_since_epoch().count() ^ local_rank;

@@ -77,7 +77,7 @@ struct alignas(128) RankLine {
   std::atomic<std::uint64_t> probe_value{0};
   std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
   std::atomic<std::uint32_t> left{0};
-  std::uint8_t cores[128];  ///< affinity mask
+  std::uint8_t cores[1024];  ///< affinity mask, for as many as Linux can be built for; cpu_set_t has an eighth of that
   /// Up to which step it has handed its reads of device memory of the node's other ranks to its device, and up to which
   /// these are known to be done.
   std::atomic<std::uint64_t> reads_handed_over{0}, reads_done{0};

@@ -1,6 +1,7 @@
 """What ranks tell each other before a group exists, and what follows from it. Ranks are threads here."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -57,7 +58,7 @@ def test_a_file_that_is_not_the_leader_s_memory_is_left_alone(tmp_path):
 def card(node="a", world_rank=0, world_size=1, **other):
     fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3, "inode": 4}
     fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
-    fixed |= {"machine": node, "cores": 0b11}
+    fixed |= {"machine": node, "cores": 0b11, "quota": math.inf, "quota_group": 0}
     return cards.Card(**{"node": node, "world_rank": world_rank, "world_size": world_size} | fixed | other)
 
 
@@ -247,6 +248,30 @@ def test_nodes_that_are_containers_share_their_machine():
     assert cards.core_shares(four, [0, 1, 2, 3]) == [0.5] * 4
     pinned = [card("a", machine="m", cores=1 << rank) for rank in range(4)]  # one thread speaks for all of them
     assert cards.core_shares(pinned, [0] * 4) == [4] * 4
+    one_is_pinned = [card(name, machine="m", cores=cores) for name, cores in [("a", 0b1), ("a", 0b1), ("b", 0b1110)]]
+    assert cards.core_shares(one_is_pinned, [0, 0, 1]) == [1, 1, 2]
+
+
+def test_quotas_leave_fewer_cores():
+    def shares(*quotas: tuple[float, int], nodes: list[int]) -> list[float]:
+        told = [card("a", cores=0b1111, quota=cpus, quota_group=group) for cpus, group in quotas]
+        return cards.core_shares(told, nodes)
+
+    assert shares((1.5, 7), (1.5, 7), nodes=[0, 0]) == [1.5, 1.5]
+    assert shares((1.5, 7), (1.5, 8), nodes=[0, 0]) == [3, 3]  # each rank has a group of its own
+    assert shares((1.5, 7), (math.inf, 0), nodes=[0, 0]) == [4, 4]
+    assert shares((3, 7), (3, 8), (3, 8), nodes=[0, 1, 1]) == [2, 2, 2]
+    assert shares((1, 7), (2, 8), nodes=[0, 1]) == [1, 1.5]
+    assert shares((1, 7), (1, 7), nodes=[0, 1]) == [0.5, 0.5]
+
+
+def test_a_card_names_the_group_that_limits_its_process(monkeypatch):
+    monkeypatch.setattr(cards.cpus, "tightest_limit", lambda: cards.cpus.Limit(0.5, 11))
+    told = cards.card_of_this_process(-1, (0, 1), 0, ("", -1, 0))
+    assert (told.quota, told.quota_group) == (0.5, 11)
+    monkeypatch.setattr(cards.cpus, "tightest_limit", lambda: None)
+    told = cards.card_of_this_process(-1, (0, 1), 0, ("", -1, 0))
+    assert (told.quota, told.quota_group) == (math.inf, 0)
 
 
 def test_codecs_that_are_switched_off_count_as_missing():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from accdp_comm.launch import cpus
+from accdp_comm import cpus
 
 
 def tree(folder, files: dict[str, str]):
@@ -39,6 +39,17 @@ def test_quota(tmp_path, membership, files, quota):
     (tmp_path / "cgroup").write_text(membership)
     groups = tree(tmp_path / "fs", files)
     assert cpus.quota(str(tmp_path / "cgroup"), str(groups)) == quota
+
+
+def test_the_tightest_group_is_named(tmp_path):
+    """Two groups below one that leaves them less are limited together, else each by itself."""
+    groups = tree(tmp_path / "fs", {"a/cpu.max": "2 1", "a/b/cpu.max": "3 1", "a/c/cpu.max": "1 1"})
+    found = []
+    for path in ("/a/b", "/a/c", "/a"):
+        (tmp_path / "cgroup").write_text(f"0::{path}\n")
+        found.append(cpus.tightest_limit(str(tmp_path / "cgroup"), str(groups)))
+    a, c = ((groups / name).stat().st_ino for name in ("a", "a/c"))
+    assert found == [(2, a), (1, c), (2, a)]
 
 
 def test_without_control_groups(tmp_path):

@@ -8,8 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _GROUPS = "/sys/fs/cgroup"
+
+
+class Limit(NamedTuple):
+    """What a control group may use."""
+
+    cpus: float  # CPUs' time
+    group: int  # names it to all processes of the machine, in whatever containers
 
 
 def cores() -> list[list[int]]:
@@ -26,16 +34,21 @@ def cores() -> list[list[int]]:
 
 
 def quota(membership: str = "/proc/self/cgroup", groups: str = _GROUPS) -> float | None:
-    """Return how many CPUs' time the processes of this control group may use together; None for no limit.
+    """Return how many CPUs' time the processes of this control group may use together; None for no limit."""
+    limit = tightest_limit(membership, groups)
+    return limit.cpus if limit else None
 
-    The groups above limit it too, so the smallest of all counts. Both versions of control groups are read: in a
-    container either may be what its runtime has set.
+
+def tightest_limit(membership: str = "/proc/self/cgroup", groups: str = _GROUPS) -> Limit | None:
+    """Return the quota that leaves this process least, that of its control group or of one above; None for no limit.
+
+    Both versions of control groups are read: in a container either may be what its runtime has set.
 
     Args:
         membership: Says in which groups this process is.
         groups: Where control groups are mounted.
     """
-    found: list[float] = []
+    found: list[Limit] = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -63,14 +76,18 @@ def _upwards(mounts: list[str], path: str) -> Iterator[str]:
             yield "/".join([mount, *names[:depth]])
 
 
-def _version_2(folder: str) -> list[float]:
+def _version_2(folder: str) -> list[Limit]:
     words = _text(f"{folder}/cpu.max").split()
-    return [int(words[0]) / int(words[1])] if len(words) == 2 and words[0] != "max" else []
+    return [_limit(folder, *words)] if len(words) == 2 and words[0] != "max" else []
 
 
-def _version_1(folder: str) -> list[float]:
+def _version_1(folder: str) -> list[Limit]:
     limit, period = (_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    return [int(limit) / int(period)] if limit.isdecimal() and period.isdecimal() else []  # -1: no limit
+    return [_limit(folder, limit, period)] if limit.isdecimal() and period.isdecimal() else []  # -1: no limit
+
+
+def _limit(folder: str, quota: str, period: str) -> Limit:
+    return Limit(int(quota) / int(period), os.stat(folder).st_ino)
 
 
 def _text(path: str) -> str:

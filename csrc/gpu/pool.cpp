@@ -117,8 +117,8 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   if (c.local_size() > 1) {
     try {
       mark(mine.mark);
-    } catch (const CudaError&) {
-      // Nobody finds the mark, so nobody shares memory with this rank.
+    } catch (const CudaError& error) {
+      trouble = error.what();  // nobody finds the mark, so nobody shares memory with this rank
     }
     c.meet();
   }
@@ -126,6 +126,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   for (auto& half : published_) half.resize(c.local_size());
   read_.resize(c.local_size());
   is_usable_ = group_ranks(c, cards);
+  if (!trouble.empty()) why_not_ = "memory to share cannot be written: " + trouble;
   if (!is_usable_) return;
   readers_ = std::make_shared<Readers>(c.board());
   for (int rank : groups_.mates()) one_gpu_ = one_gpu_ && cards[rank].gpu == mine.gpu;

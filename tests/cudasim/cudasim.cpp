@@ -19,7 +19,7 @@ std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{
 std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false};
 std::atomic<int> g_island_gpus{0};
 std::atomic<bool> g_has_garbled_peers{false};
-std::atomic<int> g_late_us{0};
+std::atomic<const std::atomic<bool>*> g_may_read{nullptr};
 thread_local int g_device = 0;
 thread_local bool g_is_bound = false;  // the thread uses its device
 thread_local cudaStreamCaptureMode g_capture_mode = cudaStreamCaptureModeGlobal;
@@ -205,7 +205,7 @@ void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = 
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
 void set_garbled_peers(bool garbled) { g_has_garbled_peers = garbled; }
 void set_islands(int gpus) { g_island_gpus = gpus; }
-void set_late_reads(int us) { g_late_us = us; }
+void hold_reads(const std::atomic<bool>& until) { g_may_read = &until; }
 void set_largest_allocation(std::size_t bytes) { g_largest_allocation = bytes; }
 void set_capturing(bool capturing) { g_capturing = capturing; }
 void set_capturing_elsewhere(bool capturing) { g_capturing_elsewhere = capturing; }
@@ -341,16 +341,16 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  int late_us = 0;
+  const std::atomic<bool>* may_read = nullptr;
   {
     std::lock_guard lock(state().mutex);
     if (overruns(from, bytes) || overruns(to, bytes)) return answer(cudaErrorInvalidValue);
     const Block* const source = block_of(from);
     if (source && source->is_elsewhere) g_bytes_from_elsewhere += bytes;
-    if (source && source->fd < 0) late_us = g_late_us;
+    if (source && source->fd < 0) may_read = g_may_read;
   }
   return cudasim::enqueue("cudaMemcpyAsync", stream, [=] {
-    if (late_us > 0) usleep(late_us);
+    while (may_read && !*may_read) usleep(100);
     std::memcpy(to, from, bytes);
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 
@@ -30,8 +31,8 @@ void set_largest_allocation(std::size_t bytes);
 /// so that what was not ordered comes out of order. One in four shows it as well, in two thirds of the time.
 void set_jitter(int most_us, int one_in = 1);
 
-/// Copies from memory of other processes begin so much later.
-void set_late_reads(int us);
+/// Copies from memory of other processes begin when that is true.
+void hold_reads(const std::atomic<bool>& until);
 
 /// Waits on events of other processes do nothing, as if the driver ignored them.
 void ignore_ipc_events(bool ignored);

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "device_checks.hpp"
 #include "gpu/readers.hpp"
@@ -13,12 +14,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 10'000;
-constexpr auto kLate = 1'000'000us;  // by which rank 1's device reads later
-constexpr auto kSoon = 500ms;        // at most where nothing is waited for, ten looks whether a rank lives
 
 struct Meeting {
   std::atomic<int> pids[2];
-  std::atomic<bool> is_handed_over{false}, has_ended{false};
+  std::atomic<bool> is_handed_over{false}, may_read{false}, has_ended{false};
 };
 
 std::unique_ptr<Group> group_of(Shared<Meeting>& meeting, int rank, int fd) {
@@ -33,18 +32,22 @@ void bcast(const Gpu& gpu, const Array& data) {
   gpu.group.bcast(data.bytes(), kType, 0, -1, via);
 }
 
-/// Rank 1's device comes to the second of two broadcasts late.
-void bcast_to_late_device(const Gpu& gpu, const Array& data, int rank, std::chrono::microseconds late) {
+/// Rank 1's device comes to the second of two broadcasts when it may.
+void bcast_to_late_device(const Gpu& gpu, const Array& data, int rank, const std::atomic<bool>& may_read) {
   bcast(gpu, data);  // sets up the pool
   gpu.synchronize();
-  if (rank == 1) cudasim::set_late_reads(static_cast<int>(late.count()));
+  if (rank == 1) cudasim::hold_reads(may_read);
   bcast(gpu, data);
 }
 
-auto timed(auto call) {
-  const auto began = Clock::now();
-  call();
-  return Clock::now() - began;
+/// Whether the process waits for a read that becomes possible meanwhile, until it has been done.
+bool waits_for_the_read(std::atomic<bool>& may_read) {
+  CHECK(!may_read);
+  const std::jthread device([&] {
+    usleep(200'000);
+    may_read = true;
+  });
+  return await_readers(10s) && may_read;
 }
 
 /// Rank 0 broadcasts and ends while rank 1's device comes to the broadcast late. closes: it leaves the group before.
@@ -60,16 +63,13 @@ void a_late_device(bool closes, bool has_events) {
         gpu->path->describe().starts_with(has_events ? "shared GPU, ordered by events" : "shared GPU, ordered by the"));
     const Array data(*gpu, rank == 0 ? input(1, kCount) : Ints(kCount));
     gpu->synchronize();
-    if (rank == 1) cudasim::set_late_reads(kLate.count());
-    const auto began = Clock::now();
+    if (rank == 1) cudasim::hold_reads(meeting->may_read);
     bcast(*gpu, data);
     if (rank == 0) {
-      if (closes) gpu.reset(), group.reset();
-      CHECK(Clock::now() - began < kLate / 2);  // nothing else waits for the read
-      const bool have_read = await_readers(10s);
-      const auto took = Clock::now() - began;
+      if (closes) gpu.reset(), group.reset();  // neither waits for the read, which would last
+      const bool has_waited = waits_for_the_read(meeting->may_read);
       meeting->has_ended = true;
-      CHECK(have_read && took >= kLate && took < 2 * kLate);
+      CHECK(has_waited);
       return;
     }
     while (!meeting->has_ended) usleep(100);  // not its end is what rank 0 hears of
@@ -86,8 +86,7 @@ void a_child_that_ends() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    const auto began = Clock::now();
-    bcast_to_late_device(gpu, data, rank, kLate);
+    bcast_to_late_device(gpu, data, rank, meeting->may_read);
     if (rank == 1) {
       const int child = fork();
       if (child == 0) {
@@ -100,7 +99,7 @@ void a_child_that_ends() {
       gpu.synchronize();
     } else {
       while (!meeting->is_handed_over) usleep(100);
-      CHECK(await_readers(10s) && Clock::now() - began >= kLate);
+      CHECK(waits_for_the_read(meeting->may_read));
     }
   }));
 }
@@ -113,15 +112,15 @@ void a_device_that_is_too_late() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast_to_late_device(gpu, data, rank, kLate);
+    bcast_to_late_device(gpu, data, rank, meeting->may_read);
     if (rank == 0) {
       std::FILE* const said = std::tmpfile();
       const int screen = dup(STDERR_FILENO);
       dup2(fileno(said), STDERR_FILENO);
-      bool has_waited = false;
-      const auto took = timed([&] { has_waited = !await_readers(100ms); });
+      const auto began = Clock::now();
+      const bool have_read = await_readers(100ms);
       dup2(screen, STDERR_FILENO);
-      CHECK(has_waited && took >= 100ms && took < 100ms + kSoon);
+      CHECK(!have_read && Clock::now() - began >= 100ms);
       char line[200] = {};
       std::rewind(said);
       CHECK(std::fgets(line, sizeof line, said));
@@ -131,9 +130,10 @@ void a_device_that_is_too_late() {
       CHECK(!std::fgets(line, sizeof line, said));
       // A child knows of nobody who reads what is its parent's.
       const int child = fork();
-      if (child == 0) _exit(timed([] { CHECK(await_readers(10s)); }) < kSoon ? 0 : 1);
+      if (child == 0) _exit(await_readers(10s) ? 0 : 1);
       int status = -1;
       CHECK(waitpid(child, &status, 0) == child && status == 0);
+      meeting->may_read = true;
     }
     gpu.synchronize();
     CHECK(await_readers(10s));
@@ -148,13 +148,13 @@ void a_rank_that_dies() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast_to_late_device(gpu, data, rank, 1000 * kLate);
+    bcast_to_late_device(gpu, data, rank, meeting->may_read);
     if (rank == 1) {
       meeting->is_handed_over = true;
       raise(SIGKILL);
     }
     while (!meeting->is_handed_over) usleep(100);
-    CHECK(timed([] { CHECK(await_readers(10s)); }) < kSoon);
+    CHECK(await_readers(10s));
     meeting->has_ended = true;
     std::_Exit(0);  // to free device memory waits for all streams, and this one's may be behind the dead one's work
   });
@@ -169,10 +169,11 @@ void a_group_that_fails() {
     const auto group = group_of(meeting, rank, segment.fd());
     const Gpu gpu(*group);
     const Array data(gpu, Ints(kCount));
-    bcast_to_late_device(gpu, data, rank, kLate);
+    bcast_to_late_device(gpu, data, rank, meeting->may_read);
     if (rank == 0) {
       group->abort("enough");
-      CHECK(timed([] { CHECK(await_readers(10s)); }) < kSoon);
+      CHECK(await_readers(10s));
+      meeting->may_read = true;
     }
     gpu.synchronize();
   }));

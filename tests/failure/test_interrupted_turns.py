@@ -1,15 +1,22 @@
 """Ctrl-C in calls that wait for another one of their own process, and in processes that a thread forked."""
 
 import sys
+from collections.abc import Callable
 
 import jobs
+import pytest
 
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, pathlib, signal, sys, threading, time
 import numpy as np
 import accdp_comm
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
+was_interrupted = pathlib.Path(sys.argv[2])
+
+def comes_late():
+    while not was_interrupted.exists():
+        time.sleep(0.01)
 
 def tell(call):
     began = time.monotonic()
@@ -30,22 +37,26 @@ def turns_of_torch():
         work = dist.all_reduce(data, async_op=True)
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         tell(lambda: dist.all_reduce(more))
+        was_interrupted.touch()
         tell(work.wait)
     else:
-        time.sleep(1.5)
+        comes_late()
         tell(lambda: dist.all_reduce(data))
 
 def turns_of_threads():
     world = accdp_comm.Communicator(timeout_s=30)
     if world.rank == 0:
-        other = threading.Thread(target=lambda: tell(world.barrier))
+        begins = threading.Event()
+        other = threading.Thread(target=lambda: (begins.set(), tell(world.barrier)))
         other.start()
+        begins.wait()
         time.sleep(0.3)
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         tell(lambda: world.allreduce(np.ones(100)))
+        was_interrupted.touch()
         other.join()
     else:
-        time.sleep(1.5)
+        comes_late()
         tell(world.barrier)
 
 def left_thread():
@@ -77,12 +88,16 @@ globals()[sys.argv[1]]()
 """
 
 
-def play(what: str, ranks: int = 2) -> jobs.Result:
-    launcher = jobs.mpiexec_command(ranks) if ranks > 1 else []
-    return jobs.run([*launcher, sys.executable, "-c", SCRIPT, what], timeout=60)
+@pytest.fixture
+def play(tmp_path) -> Callable[..., jobs.Result]:
+    def play(what: str, ranks: int = 2) -> jobs.Result:
+        launcher = jobs.mpiexec_command(ranks) if ranks > 1 else []
+        return jobs.run([*launcher, sys.executable, "-c", SCRIPT, what, str(tmp_path / "was interrupted")], timeout=60)
+
+    return play
 
 
-def test_a_synchronous_operation_behind_an_asynchronous_one():
+def test_a_synchronous_operation_behind_an_asynchronous_one(play):
     """It would come to its turn all the same, when nobody knows of it any more: so the group ends."""
     result = play("turns_of_torch")
     assert result.stdout.count("interrupted soon") == 1, str(result)
@@ -90,18 +105,18 @@ def test_a_synchronous_operation_behind_an_asynchronous_one():
     assert result.stdout.count(why) == 2, str(result)
 
 
-def test_a_call_behind_that_of_another_thread():
+def test_a_call_behind_that_of_another_thread(play):
     result = play("turns_of_threads")
     assert result.stdout.count("interrupted soon") == 1, str(result)
     assert result.stdout.count("was interrupted before its allreduce began") == 2, str(result)
 
 
-def test_a_process_that_a_thread_forked():
+def test_a_process_that_a_thread_forked(play):
     result = play("forked", ranks=1)
     assert result.stdout.splitlines() == ["interrupted soon", "child's status 0"], str(result)
 
 
-def test_an_interpreter_that_ends_before_a_thread_has_returned():
+def test_an_interpreter_that_ends_before_a_thread_has_returned(play):
     """Since Ctrl-C in Thread.join() Python 3.11 takes the thread to have ended; it wants the GIL that is no more."""
     result = play("left_thread")
     assert "KeyboardInterrupt" in result.stderr and "terminate called" not in result.stderr, str(result)

@@ -362,12 +362,12 @@ sys.exit(cli.main(["run", "--launcher", "srun", "-n", "3", "true"]))
 
 
 def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\nsleep 1\nexit 7\n")
-    srun.chmod(0o755)
+    said = tmp_path / "said"
+    jobs.write_program(tmp_path / "srun", f"until grep 'has started 0 of 3 ranks' {said}; do sleep 0.1; done", "exit 7")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    result = jobs.run([sys.executable, "-c", IMPATIENT], env={"PATH": path})
-    assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in result.stderr, str(result)
+    command = f"exec '{sys.executable}' -c '{IMPATIENT}' 2> {said}"
+    result = jobs.run(["sh", "-c", command], env={"PATH": path})
+    assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in said.read_text(), str(result)
 
 
 def test_profile_or_number_is_needed():

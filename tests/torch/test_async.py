@@ -191,7 +191,8 @@ def test_the_work_of_a_batch(rank, size):
 
 @pytest.mark.on_ranks(2)
 def test_waits_for_a_batch_have_one_limit(rank, size):
-    part = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    part = dist.new_group()
+    part.set_timeout(datetime.timedelta(seconds=1))
     if rank == 0:
         with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
             for _ in range(10):

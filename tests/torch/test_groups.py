@@ -334,7 +334,9 @@ def test_time_outs_of_groups_and_options(rank, size):
     assert backend.options._timeout == datetime.timedelta(seconds=30)
     dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=23))
     assert backend.options._timeout == datetime.timedelta(seconds=23)
-    brief = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    brief = dist.new_group(timeout=datetime.timedelta(seconds=29))
+    assert brief._get_backend(torch.device("cpu")).options._timeout == datetime.timedelta(seconds=29)
+    brief.set_timeout(datetime.timedelta(seconds=2))
     if rank == 0:
         began = time.monotonic()
         with pytest.raises(dist.DistBackendError, match=r"Timed out.*waiting for rank 1 \(pid \d+, host"):

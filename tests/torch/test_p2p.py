@@ -32,19 +32,18 @@ def test_time_counts_from_wait(rank, size):
     group, store = dist.distributed_c10d._get_default_group(), dist.distributed_c10d._get_default_store()
     for count in (4, 100_000):
         dist.barrier()
-        group.set_timeout(datetime.timedelta(seconds=1))
         mine, its = torch.full((count,), 1.0 + rank), torch.zeros(count)
         if rank == 0:
+            group.set_timeout(datetime.timedelta(seconds=1))
             works = [dist.isend(mine, 1), dist.irecv(its, 1)]
             time.sleep(1.5)
             store.wait([f"rank 1 comes, {count}"])
-            for work in works:
-                work.wait()
         else:
             time.sleep(1.2)
+            works = [dist.irecv(its, 0), dist.isend(mine, 0)]
             store.set(f"rank 1 comes, {count}", "")
-            dist.recv(its, 0)
-            dist.send(mine, 0)
+        for work in works:
+            work.wait()
         assert_same(its, torch.full((count,), 2.0 - rank))
         group.set_timeout(datetime.timedelta(seconds=30))
 

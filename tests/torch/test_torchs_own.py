@@ -76,19 +76,28 @@ assert len(NAMES["gloo"]) > 80 and NAMES["mpi"], "torch's suite is not where it 
 @contextlib.contextmanager
 def _surroundings(module: ModuleType, folder: Path) -> Iterator[None]:
     """Folders and a store where the suite looks for them, our backend where it makes groups by name, and our
-    monitored_barrier(): torch's refuses all but Gloo."""
+    monitored_barrier(): torch's refuses all but Gloo. Time-outs are for operations: of a second, it is not to fail
+    where ranks need that long to meet."""
     for name in ("barrier", "test_dir"):
         (folder / name).mkdir(exist_ok=True)
     module.Barrier.barrier_id = 0
     module.INIT_METHOD = f"file://{folder}/store"
-    init_process_group = dist.init_process_group
+    init_process_group, new_group = dist.init_process_group, dist.new_group
 
-    def init(*args, backend, **kwargs):
+    def init(*args, backend, timeout=None, **kwargs):
         assert backend == module.BACKEND and not args
         init_process_group("accdp", **kwargs)
+        if timeout:
+            dist.distributed_c10d._get_default_group().set_timeout(timeout)
+
+    def new(*args, timeout=None, **kwargs):
+        group = new_group(*args, **kwargs)
+        if timeout and group is not dist.GroupMember.NON_GROUP_MEMBER:
+            group.set_timeout(timeout)
+        return group
 
     environment = {"TEMP_DIR": str(folder), "WORLD_SIZE": str(RANKS), "BACKEND": module.BACKEND}
-    ours = {"init_process_group": init, "monitored_barrier": accdp_comm.monitored_barrier}
+    ours = {"init_process_group": init, "new_group": new, "monitored_barrier": accdp_comm.monitored_barrier}
     with mock.patch.dict(os.environ, environment), mock.patch.multiple(dist, **ours):
         yield
 

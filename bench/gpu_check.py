@@ -9,14 +9,15 @@ Steps in this order, what matters most first. One that fails is recorded, and th
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
-  memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
-  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
-  apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
-  nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
   runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
              without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
+  nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
+  apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
+  codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
+  memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
   sanitizer  the checks on 1 rank under compute-sanitizer
-  staged     the checks with 2 ranks whose data goes through host memory, as where nothing else works
+  by_host    the checks with 2 ranks whose hosts wait for each other's events instead of their devices
+  staged     the same through host memory, as where nothing else works
   nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   connections     the same with 8 under MPS, whose clients have 2 else: whether gradients overlap better then
@@ -48,6 +49,10 @@ from typing import Any, NamedTuple
 
 from gpu_table import has_failed, summary, table
 
+from accdp_comm import _core
+from accdp_comm.launch.mps.control import find_binary
+from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
+
 MACHINE = Path(__file__).with_name("gpu_machine.py")
 RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
@@ -64,7 +69,8 @@ SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-ap
 SANITIZER += ["--kernel-name", "kns=accdp"]  # of our kernels, by their names: with torch's it takes many times as long
 UNSUPPORTED, INVALID = "Device not supported", "========= Invalid"  # in what it says
 MOST_SAID = 8000  # bytes of what a command said that are kept
-STUCK = "or ACCDP_GPU_PATH=staged"  # in the error of a group whose ranks cannot wait for each other's events
+STUCK = "or ACCDP_GPU_PATH=by_host"  # in the error of a group whose ranks cannot wait for each other's events
+OTHER_WAYS = {"auto": "by_host", "by_host": "staged"}  # ACCDP_GPU_PATH: where data goes when it does not get on so
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
@@ -166,9 +172,7 @@ def ranks_on_one_gpu(
     Whatever ends the run, the rows that it had are kept, and which checks had failed on which rank; where one with MPS
     does not end well the ends of MPS's logs, too.
     """
-    from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
-
-    limit_s = 80 + 5 * ranks  # of which gpu_ops.WITHIN_S twice
+    limit_s = 120 + 5 * ranks  # of which gpu_ops.WITHIN_S twice; the first run on a machine reads all that others find
     takes_turns = not mps and ranks > 2  # slow, how slow depends on the machine: so with less to do, and more time
     if takes_turns:
         options = ["--most-bytes", str(TURNS_MOST_BYTES), *options]
@@ -198,8 +202,6 @@ def refusal(found: dict) -> str:
 
 def probe() -> dict:
     """What 2 processes can do with each other's memory, without MPS and with it, if that can be used."""
-    from accdp_comm.launch.mps.control import find_binary
-
     rows = []
     for mps in (False, True):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -226,28 +228,30 @@ def mpi() -> dict:
     return ended.trouble() or last_json(ended.said)
 
 
+def stood_still(found: dict) -> bool:
+    """Whether a run's ranks waited for each other's events for ever, in the probe of them or later."""
+    failed = found.get("failed", "")
+    return STUCK in json.dumps(found) or (failed.endswith(": its limit") and not found["rows"])
+
+
 def two_ranks(keep: Callable[[dict], None]) -> str:
     """Run 2 ranks without MPS and with it; returns whether MPS works.
 
-    Where they cannot wait for each other's events they run again, as all that follow, by way of host memory.
+    Where they do not get on they run again, as all that follow, ordered by the host, and else by way of host memory.
 
     A run that `accdp run` refused is kept, as a failure, where MPS is installed: all that follows goes without it then.
     """
-    from accdp_comm.launch.mps.control import find_binary
-
-    alone = ranks_on_one_gpu(2, mps=False)
-    keep(alone)
-    found = ranks_on_one_gpu(2, mps=True)
-    if STUCK in json.dumps([alone, found]) and "ACCDP_GPU_PATH" not in os.environ:
-        keep(found)
-        os.environ["ACCDP_GPU_PATH"] = "staged"
-        return two_ranks(keep)
-    if refused := refusal(found):
-        if find_binary() is None:
+    for mps in (False, True):
+        found = ranks_on_one_gpu(2, mps)
+        if (refused := refusal(found)) and find_binary() is None:
             return f"not available: {refused}"
         keep(found)
+        other_way = OTHER_WAYS.get(os.environ.get("ACCDP_GPU_PATH", "auto"))
+        if other_way and stood_still(found):
+            os.environ["ACCDP_GPU_PATH"] = other_way
+            return two_ranks(keep)
+    if refused:
         return f"does not work: {refused}"
-    keep(found)
     return "works" if found["rows"] or found["device_path"] != "unknown" else "was not seen to work"
 
 
@@ -380,9 +384,6 @@ def main() -> int:
     options = parser.parse_args()
     global _end
     _end = time.monotonic() + options.seconds
-    from accdp_comm import _core
-    from accdp_comm.launch.mps.control import find_binary
-
     found: dict = {"machine": {}, "runs": []}
 
     def keep() -> None:
@@ -401,12 +402,13 @@ def main() -> int:
         "nvcomp": nvcomp_functions,
         "probe": probe,
         "mps": lambda: two_ranks(keep_run),
-        "memory": lambda: memory(mps()),
-        "codecs": codecs_on_the_gpu,
-        "apart": lambda: apart(mps()),
-        "nodes": lambda: over_nodes(mps()),
         "more_ranks": lambda: more_ranks(mps(), keep_run),
+        "nodes": lambda: over_nodes(mps()),
+        "apart": lambda: apart(mps()),
+        "codecs": codecs_on_the_gpu,
+        "memory": lambda: memory(mps()),
         "sanitizer": lambda: sanitizer(options=FEW_ELEMENTS),
+        "by_host": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="by_host"),
         "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
         "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
         "one_connection": lambda: with_connections(1, mps()),

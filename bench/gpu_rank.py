@@ -305,9 +305,10 @@ class Run:
             check_training(comm, expect, device)
         if comm.size > 1 and self.options.most_bytes >= gpu_overlap.MOST_BYTES:
             with one("gradients during backward"):
-                # With one queue a sum that is handed over while backward stands still comes behind that.
-                in_one_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-                told = (lambda holds, what: None) if in_one_queue else expect
+                # In few queues a sum, or the mark behind it, may come behind what makes backward stand still.
+                usual = "2" if "CUDA_MPS_PIPE_DIRECTORY" in os.environ else "8"
+                has_few_queues = int(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", usual)) < 8
+                told = (lambda holds, what: None) if has_few_queues else expect
                 self.found["overlap"].update(gpu_overlap.check(comm, told, device))
             with one("backward and gradients at once"):
                 self.found["overlap"].update(gpu_overlap.measure(comm, device))
@@ -326,9 +327,11 @@ class Run:
                 group = dist.new_group(timeout=datetime.timedelta(seconds=CODEC_S))
                 for count in self.counts:
                     check_codec(self.comm, self.expect, count, self.device, codec, group)
-            failed = torch.tensor([float(len(self.checks.failures) > failures)])
-            if not self.comm.allreduce(failed, "max").item():
+            if self.holds_on_all(len(self.checks.failures) == failures):
                 self.codecs.append(codec)
+
+    def holds_on_all(self, holds: bool) -> bool:
+        return bool(self.comm.allreduce(torch.tensor([float(holds)]), "min").item())
 
     def measure(self) -> None:
         """Codecs last, since a kernel that faults leaves a device that does nothing more; first where they are timed.
@@ -338,8 +341,12 @@ class Run:
         if self.options.compressed:
             self.check_codecs()
             self.keep(measure_compressed(self.comm, self.device, self.options.most_bytes, self.codecs))
-        names = [name for name in self.options.peers.split(",") if name]
-        peers = {name: dist.new_group(backend=name, timeout=self.limit) for name in names}
+        peers = {}
+        for name in filter(None, self.options.peers.split(",")):
+            with self.checks.one(f"a group of {name}"):
+                peers[name] = dist.new_group(backend=name, timeout=self.limit)
+            if not self.holds_on_all(name in peers):
+                peers.pop(name, None)
         self.keep(measure(self.comm, self.device, self.options.most_bytes, peers))
         if not self.options.compressed and not self.options.few:
             self.check_codecs()

@@ -79,9 +79,10 @@ constexpr Setting kRows[] = {
      "Where measured codec speeds are kept for the next run.", false},
     {&Settings::step_log, "ACCDP_STEP_LOG", "a folder; empty = none",
      "Where each rank keeps when its collectives and steps ended, in a file; `accdp tune` reads them.", false},
-    {&Settings::gpu_path, "ACCDP_GPU_PATH", "auto or staged",
-     "auto: ranks on one GPU exchange device memory there; staged: it goes through host memory, and other ranks of the "
-     "call may give host memory.",
+    {&Settings::gpu_path, "ACCDP_GPU_PATH", "auto, by_host or staged",
+     "auto: ranks on one GPU exchange device memory there; by_host: and no events of CUDA's, for which their hosts "
+     "wait "
+     "instead of their devices; staged: it goes through host memory, and other ranks of the call may give host memory.",
      true},
     {&Settings::gpu_slot_bytes, "ACCDP_GPU_SLOT_BYTES", "bytes from 64k to 256M, a multiple of 64k, k/M/G suffix",
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
@@ -159,7 +160,9 @@ void check(const Settings& values, const Setting& row) {
   const bool bad_slot =
       values.gpu_slot_bytes < (64 << 10) || values.gpu_slot_bytes > (256 << 20) || values.gpu_slot_bytes % (64 << 10);
   if (is(&Settings::gpu_slot_bytes) && bad_slot) fail();
-  if (is(&Settings::gpu_path) && values.gpu_path != "auto" && values.gpu_path != "staged") fail();
+  if (is(&Settings::gpu_path) && values.gpu_path != "auto" && values.gpu_path != "by_host" &&
+      values.gpu_path != "staged")
+    fail();
   if (is(&Settings::mpi_cuda) && values.mpi_cuda != "auto" && values.mpi_cuda != "on" && values.mpi_cuda != "off")
     fail();
   if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();

@@ -21,6 +21,7 @@ Asked asked_by_settings() {
               .in_rank_order = set.deterministic == "on",
               .stream_chunk_bytes = static_cast<std::size_t>(set.codec_chunk_bytes),
               .stages_devices = set.gpu_path == "staged",
+              .orders_by_host = set.gpu_path == "by_host",
               .device_slot_bytes = static_cast<std::size_t>(set.gpu_slot_bytes)};
   if (set.mpi_cuda != "auto") asked.mpi_takes_device_memory = set.mpi_cuda == "on";
   return asked;

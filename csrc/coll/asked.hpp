@@ -19,6 +19,7 @@ struct Asked {
   /// Of compressed operations that say no other, and of a broadcast's messages between nodes.
   std::size_t stream_chunk_bytes = Settings().codec_chunk_bytes;
   bool stages_devices = false;  ///< device memory goes through host memory
+  bool orders_by_host = false;  ///< devices do not wait for each other's events, hosts do
   std::size_t device_slot_bytes = Settings().gpu_slot_bytes;
   std::optional<bool> mpi_takes_device_memory = {};  ///< none: as the MPI library says
 };

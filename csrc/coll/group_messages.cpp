@@ -63,6 +63,7 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
   // Tags below 0 are no caller's. Each rank reports to rank 0 and waits for its word.
   constexpr std::int64_t kReport = -2, kRelease = -3;
   check_open();
+  fabric_.throw_if_failed();
   post_office_.check_not_driven_here();
   const auto started = Clock::now();
   const double most = seconds(timeout_s);
@@ -98,7 +99,7 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
     for (int other = 1; other < size(); ++other) {
       try {
         hear(other, kReport);
-      } catch (const Error&) {
+      } catch (const PeerTimeout&) {
         late += (missing++ ? ", " : "") + std::to_string(other);
         if (!wait_all_ranks) break;
       }

@@ -92,6 +92,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
     trouble = error.what();
   }
   try {
+    if (c.asked().orders_by_host) throw CudaError("ACCDP_GPU_PATH=by_host");
     for (int h : {0, 1}) {
       if (!exports_.published[h]) exports_.published[h] = make_event(true);
       mine.events[h] = share_event(exports_.published[h]);

@@ -240,7 +240,7 @@ std::string Pool::probe_events(Context& c) {
   settle_probe(false);
   // A stream that waits for ever is one for which the freeing of any memory waits.
   const std::string stuck = first_trouble(c, is_stuck_ ? "waits for events of other processes do not end" : "");
-  if (!stuck.empty()) throw CudaError(stuck + ": expected a driver under which they do, or ACCDP_GPU_PATH=staged");
+  if (!stuck.empty()) throw CudaError(stuck + ": expected a driver under which they do, or ACCDP_GPU_PATH=by_host");
   return trouble;
 }
 

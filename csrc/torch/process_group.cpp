@@ -97,6 +97,15 @@ void ProcessGroupAccdp::behave_like(const ProcessGroupAccdp& other) {
   set_deterministic(other.group_->deterministic());
 }
 
+std::exception_ptr ProcessGroupAccdp::failure() const {
+  try {
+    group_->throw_if_failed();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 c10d::ErrorType ProcessGroupAccdp::getError() {
   try {
     group_->throw_if_failed();
@@ -113,7 +122,7 @@ c10d::ErrorType ProcessGroupAccdp::getError() {
 void ProcessGroupAccdp::abort() {
   if (group_->is_inherited()) return;
   group_->abort("abort() was called");
-  queue_->stop();
+  queue_->stop(failure());
   callbacks_->stop();
 }
 
@@ -143,7 +152,7 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
     interruption = translated(std::current_exception());
     group_->abort("was interrupted while operations were under way");
   }
-  queue_->stop();
+  queue_->stop(failure());
   callbacks_->stop();
   devices_.finish();
   group_->close();
@@ -241,6 +250,9 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
     plan.is_async ? queue_->run_later(std::move(task)) : queue_->run_now(task);
   } catch (const Interrupted&) {
     give_up(" was interrupted before its turn came");
+    throw;
+  } catch (const UsageError&) {
+    if (!is_shut_down_) group_->throw_if_failed();  // abort() has stopped the queue
     throw;
   } catch (const std::system_error& error) {
     give_up(std::string(" has no thread to run on: ") + error.what());

@@ -202,6 +202,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   static void remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made);
   Milliseconds default_timeout() const;
   void shutdown_within(Milliseconds most);
+  std::exception_ptr failure() const;  ///< what the group failed with, if it has
   bool drain(Milliseconds most);
   void settle(Milliseconds most);
 

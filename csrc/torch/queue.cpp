@@ -186,7 +186,7 @@ bool Queue::drain(std::chrono::milliseconds most) {
   return is_empty;
 }
 
-void Queue::stop() {
+void Queue::stop(std::exception_ptr error) {
   std::deque<Task> left;
   {
     std::lock_guard lock(mutex_);
@@ -195,7 +195,7 @@ void Queue::stop() {
     changed_.notify_all();
   }
   // First, because a callback on a worker may be waiting for one of them.
-  const auto error = std::make_exception_ptr(Error("the process group was shut down before this operation began"));
+  if (!error) error = std::make_exception_ptr(Error("the process group was shut down before this operation began"));
   for (Task& task : left) task.run ? task.work->complete(error) : task.work->settle_future();
   if (!runs_here()) {  // else a signal handler came into the middle of it
     std::unique_lock lock(mutex_);

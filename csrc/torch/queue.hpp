@@ -42,7 +42,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   /// Whether this thread is in the middle of one, which a signal handler may have interrupted.
   bool runs_here() const { return runner_.is_this_thread(); }
   bool drain(std::chrono::milliseconds most);  ///< true once nothing is queued or running
-  void stop();                                 ///< joins the workers; queued tasks fail; on any thread, several at once
+  /// Joins the workers; queued tasks fail, with `error` if there is one; on any thread, several at once.
+  void stop(std::exception_ptr error = nullptr);
 
  private:
   bool enter();  ///< true if nothing was ahead; then leave() must follow

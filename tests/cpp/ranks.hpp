@@ -45,6 +45,7 @@ class Shared {
   Shared(const Shared&) = delete;
   ~Shared() { munmap(value_, sizeof(T)); }
   T* operator->() const { return value_; }
+  T& operator*() const { return *value_; }
 
  private:
   T* value_;

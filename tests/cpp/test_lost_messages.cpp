@@ -35,14 +35,15 @@ void too_late(Group& group) {
 /// A long send that nobody asks for fails the group: its request lies at the receiver, where a retry's would be
 /// mistaken for it. On one node the receiver hears of it; between nodes it may only time out, but gets no other
 /// message's bytes.
-void given_up(Group& group) {
+void given_up(Group& group, std::atomic<bool>& gave_up) {
   const Data stale = content(0, 1, 1, 100000);
   if (group.rank() == 0) {
     CHECK_THROWS(group.post_office().wait(group.send(stale, 1, 1, 0.1)), PeerTimeout, "send of 100000 bytes, tag 1");
     CHECK_THROWS(group.send(stale, 1, 1), PeerTimeout, "send of 100000 bytes, tag 1");
+    gave_up = true;
     return;
   }
-  usleep(2'000'000);  // by far more than a busy machine may keep the other rank from its core
+  while (!gave_up) usleep(1000);
   Data late(100000);
   CHECK_THROWS(group.post_office().wait(group.receive(late, 0, 1, 1)), PeerTimeout, "of 100000 bytes, tag 1");
   CHECK(late != stale);
@@ -132,13 +133,14 @@ void departure(Group& group) {
 }
 
 /// The sender ends before its message was copied.
-void dead_sender(Group& group) {
+void dead_sender(Group& group, std::atomic<int>& sender) {
   Data data(100000);
   if (group.rank() == 1) {
     group.send(data, 0, 1);
+    sender = getpid();
     std::_Exit(0);
   }
-  usleep(200'000);
+  while (!sender || process_lives(sender, 0)) usleep(1000);
   CHECK_THROWS(group.receive_now(data, 1, 1), PeerDied, "rank 1");
   CHECK_THROWS(group.barrier(), PeerDied, "rank 1");
 }
@@ -165,7 +167,8 @@ int main() {
   for (const char* cma : {"off", "auto"}) {
     set_setting("ACCDP_CMA", cma);
     for (int size : {2, 3, 4}) CHECK(run_ranks(size, too_late));
-    CHECK(run_ranks(2, dead_sender));
+    Shared<std::atomic<int>> sender;
+    CHECK(run_ranks(2, [&](Group& group) { dead_sender(group, *sender); }));
   }
   if (why_no_single_copy().empty()) {
     CHECK(run_ranks(2, vanished_memory));
@@ -192,6 +195,8 @@ int main() {
   for (bool drives : {true, false}) interrupted(drives);
   set_interrupt_check(nullptr);
   CHECK(run_ranks(2, departure));
-  CHECK(run_ranks(2, given_up));
-  run_nodes({0, 1}, given_up);
+  Shared<std::atomic<bool>> gave_up;
+  CHECK(run_ranks(2, [&](Group& group) { given_up(group, *gave_up); }));
+  *gave_up = false;
+  run_nodes({0, 1}, [&](Group& group) { given_up(group, *gave_up); });
 }

@@ -101,6 +101,9 @@ int main() {
       CHECK(gpu.path->describe().find("staged: ") == 0);  // memory of the own process cannot be opened
     });
   }));
+  set_setting("ACCDP_GPU_PATH", "by_host");  // no event of the others is made, let alone waited for
+  run(3, "shared GPU, ordered by the host (rank 0: ACCDP_GPU_PATH=by_host)",
+      [](int) { cudasim::lose_ipc_events(true); });
   set_setting("ACCDP_GPU_PATH", "staged");
   CHECK(run_ranks(3, [](Group& group) {
     Gpu gpu(group);

@@ -202,6 +202,38 @@ def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):
         store.wait(["rank 0 gave up"])
 
 
+@pytest.mark.on_ranks(2)
+def test_monitored_barrier_of_a_group_that_has_failed(rank, size):
+    """It blames nobody who is there: the first reason is told."""
+    part = dist.new_group()
+    with pytest.raises(dist.DistBackendError, match="ranks disagree"):
+        dist.all_reduce(torch.ones(2 + rank), group=part)
+    for wait_all_ranks in (False, True):
+        with pytest.raises(dist.DistBackendError, match="ranks disagree") as raised:
+            accdp_comm.monitored_barrier(part, timeout=20.0, wait_all_ranks=wait_all_ranks)
+        assert "failed to pass" not in str(raised.value)
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(2)
+def test_abort_is_what_all_later_operations_tell(rank, size):
+    part, store = dist.new_group(), dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["rank 0 aborted"])
+        with pytest.raises(dist.DistBackendError, match=r"rank 0 .* aborted the group: abort\(\) was called"):
+            dist.all_reduce(torch.ones(2), group=part)
+    else:
+        works = [dist.all_reduce(torch.ones(2), group=part, async_op=True) for _ in range(3)]
+        part.abort()
+        store.set("rank 0 aborted", "")
+        later = [lambda how=how: dist.all_reduce(torch.ones(2), group=part, async_op=how) for how in (False, True)]
+        for call in (*(work.wait for work in works), *later, lambda: dist.send(torch.ones(2), 1, group=part)):
+            with pytest.raises(dist.DistBackendError, match=r"aborted the group: abort\(\) was called"):
+                call()
+        part.abort()
+    dist.barrier()
+
+
 @pytest.mark.on_ranks(3)
 def test_measure(rank, size):
     """All ranks hold the same numbers afterwards, in the order of what was begun before."""

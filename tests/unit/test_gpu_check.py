@@ -236,7 +236,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps memory codecs apart nodes more_ranks sanitizer staged nccl one_connection"
+    steps = "mpi nvcomp probe mps more_ranks nodes apart codecs memory sanitizer by_host staged nccl one_connection"
     steps += " connections hosts killed sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
@@ -263,23 +263,29 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert "--only kill: expected of mpi, nvcomp, probe, " in capsys.readouterr().err
 
 
-def test_ranks_that_cannot_wait_for_events_go_by_host_memory(monkeypatch):
+@pytest.mark.parametrize(
+    "said", ["expected a driver under which they do, or ACCDP_GPU_PATH=by_host", "stacks; ended after 130 s: its limit"]
+)
+@pytest.mark.parametrize("works", ["by_host", "staged"])
+def test_ranks_that_cannot_wait_for_events_go_another_way(monkeypatch, works, said):
     def run_(ranks, mps):
-        is_stuck = os.environ.get("ACCDP_GPU_PATH") != "staged"
-        said = "expected a driver under which they do, or ACCDP_GPU_PATH=staged"
-        return {"mps": mps, "rows": [], "device_path": "unknown" if is_stuck else "staged"} | (
-            {"failed": said} if is_stuck and not mps else {}
-        )
+        way = os.environ.get("ACCDP_GPU_PATH", "auto")
+        trouble = {"failed": said} if way != works and (mps or way != "auto") else {}
+        return {"mps": mps, "rows": [], "device_path": way} | trouble
 
     monkeypatch.setenv("ACCDP_GPU_PATH", "auto")  # so that it is as before after this test
     monkeypatch.delenv("ACCDP_GPU_PATH")
     monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", run_)
     kept = []
-    assert gpu_check.two_ranks(kept.append) == "works" and os.environ["ACCDP_GPU_PATH"] == "staged"
-    assert [(one["mps"], one["device_path"]) for one in kept] == [
-        *[(False, "unknown"), (True, "unknown")],
-        *[(False, "staged"), (True, "staged")],
-    ]
+    assert gpu_check.two_ranks(kept.append) == "works" and os.environ["ACCDP_GPU_PATH"] == works
+    ways = [(False, "auto"), (True, "auto"), *([(False, "by_host")] if works == "staged" else [])]
+    assert [(one["mps"], one["device_path"]) for one in kept] == [*ways, (False, works), (True, works)]
+
+
+def test_a_run_that_had_begun_to_measure_did_not_stand_still():
+    assert not gpu_check.stood_still({"failed": "ended after 130 s: its limit", "rows": [{"bytes": 4}]})
+    assert not gpu_check.stood_still({"failed": "ended after 9 s: no time left", "rows": []})
+    assert not gpu_check.stood_still({"rows": []})
 
 
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])

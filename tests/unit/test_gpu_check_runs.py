@@ -69,7 +69,7 @@ def test_ranks_that_take_turns_have_less_to_do_and_more_time(monkeypatch):
     assert gpu_check.ranks_on_one_gpu(16, mps=False)["not_done"] == "why"
     assert gpu_check.ranks_on_one_gpu(4, mps=True)["failed"] == "why"
     assert gpu_check.ranks_on_one_gpu(2, mps=False)["failed"] == "why"
-    assert [limit_s for _, limit_s in commands] == [200, 200, 100, 90]
+    assert [limit_s for _, limit_s in commands] == [200, 200, 140, 130]
     assert ["--most-bytes" in command for command, _ in commands] == [True, True, False, False]
 
 

@@ -28,12 +28,10 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
         # The others notice and fail before the first has ended.
         if rank == int(argument):
             print(f"{label}Traceback (most recent call last):\n{label}the cause", file=sys.stderr)
-            Path(mark).touch()
             time.sleep(float(seconds))
         else:
-            while not Path(mark).exists():
+            while not Path(mark).exists():  # until the launcher has shown that: what comes at once has no order
                 time.sleep(0.01)
-            time.sleep(0.3)  # what comes within one look of the launcher has no order
             print(f"{label}Traceback (most recent call last):\n{label}a consequence", file=sys.stderr)
         sys.exit(1)
     if behaviour == "missed":  # rank 1 leaves in order; the others wait for it, and then give up

@@ -170,7 +170,9 @@ def test_a_rank_killed_by_a_signal_is_named():
     ids=["the-first-leaves-last", "with-the-label-of-torch", "the-first-has-to-be-ended"],
 )
 def test_the_first_error_is_shown_last_and_by_itself(seconds, label, tmp_path):
-    result = run("-n", "3", RANK, "fail_slowly", "2", str(tmp_path / "said"), seconds, label)
+    shown = tmp_path / "shown"
+    command = ["run", "-n", "3", RANK, "fail_slowly", "2", str(shown), seconds, label]
+    result = act(command, 3, lambda *_: shown.touch(), {}, marker="the cause")
     lines = result.stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("accdp run: rank 2 "))
     assert lines[start].endswith("this is its error:"), str(result)

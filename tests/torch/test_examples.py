@@ -60,7 +60,7 @@ def test_digits_train_alike_alone_and_under_torchrun() -> None:
 
 
 def test_char_lm_trains_alike_with_gloo_and_accdp() -> None:
-    gloo = only_line(start(torchrun(2), *TINY_CHAR_LM, "--backend", "gloo"))
+    gloo = only_line(start(accdp_run(2), *TINY_CHAR_LM, "--backend", "gloo"))
     accdp = only_line(start(accdp_run(2), *TINY_CHAR_LM))
     assert [(line["example"], line["ranks"]) for line in (gloo, accdp)] == [("train_char_lm", 2)] * 2
     assert (gloo["backend"], gloo["operations"], accdp["backend"]) == ("gloo", [], "accdp")

@@ -105,7 +105,7 @@ def test_accdp_run():
 def test_multiprocessing_spawn(init_method):
     # env:// needs a place to meet from the user; RANK and WORLD_SIZE are set by each rank.
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port())} if init_method == "env://" else {}
-    check(jobs.run([sys.executable, WAYS, "spawn", "4", init_method], env=env, timeout=SECONDS), 4)
+    check(jobs.run([sys.executable, WAYS, "spawn", "2", init_method], env=env, timeout=SECONDS), 2)
 
 
 @pytest.mark.parametrize("init_method", ["file"], indirect=True)

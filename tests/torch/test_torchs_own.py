@@ -77,7 +77,7 @@ assert len(NAMES["gloo"]) > 80 and NAMES["mpi"], "torch's suite is not where it 
 def _surroundings(module: ModuleType, folder: Path) -> Iterator[None]:
     """Folders and a store where the suite looks for them, our backend where it makes groups by name, and our
     monitored_barrier(): torch's refuses all but Gloo. Time-outs are for operations: of a second, it is not to fail
-    where ranks need that long to meet."""
+    where ranks need that long to meet. Of a debug level that a test leaves behind the next one hears nothing."""
     for name in ("barrier", "test_dir"):
         (folder / name).mkdir(exist_ok=True)
     module.Barrier.barrier_id = 0
@@ -98,8 +98,12 @@ def _surroundings(module: ModuleType, folder: Path) -> Iterator[None]:
 
     environment = {"TEMP_DIR": str(folder), "WORLD_SIZE": str(RANKS), "BACKEND": module.BACKEND}
     ours = {"init_process_group": init, "new_group": new, "monitored_barrier": accdp_comm.monitored_barrier}
+    level = dist.get_debug_level()
     with mock.patch.dict(os.environ, environment), mock.patch.multiple(dist, **ours):
-        yield
+        try:
+            yield
+        finally:
+            dist.set_debug_level(level)
 
 
 @pytest.mark.on_ranks(RANKS, fresh=True)

@@ -177,6 +177,7 @@ class Group:
         timeout_s: float,
         wire: object | None = None,
         cores: list[float] = ...,
+        paid: list[float] = ...,
         lacks: list[dict[str, str]] = ...,
         notices: object | None = None,
     ) -> None: ...

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core, mpi_world, nvcomp, steps, uncaught
-from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes
+from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes, paid_shares
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
 
@@ -119,6 +119,7 @@ def _make(
         timeout_s=timeout_s,
         wire=wire,
         cores=core_shares(cards, nodes),
+        paid=paid_shares(cards, nodes),
         lacks=lacks,
         notices=exchange.notices() if wire is not None else None,
     )

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,15 @@ def core_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
         cards: One per rank of the group.
         nodes: Node number of each rank.
     """
+    return _shares(cards, nodes, lambda there: min(_masked(there), _paid(there)))
+
+
+def paid_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
+    """Return the same of the CPUs' time that quotas leave, however many cores there are for it."""
+    return _shares(cards, nodes, _paid)
+
+
+def _shares(cards: Sequence[Card], nodes: Sequence[int], usable: Callable[[Sequence[Card]], float]) -> list[float]:
     of_node: dict[int, list[Card]] = {}
     of_machine: dict[str, list[Card]] = {}
     nodes_of: dict[str, set[int]] = {}
@@ -78,16 +87,17 @@ def core_shares(cards: Sequence[Card], nodes: Sequence[int]) -> list[float]:
         of_node.setdefault(node, []).append(card)
         of_machine.setdefault(card.machine, []).append(card)
         nodes_of.setdefault(card.machine, set()).add(node)
-    share = {machine: _usable(there) / len(nodes_of[machine]) for machine, there in of_machine.items()}
-    own = {node: _usable(there) for node, there in of_node.items()}
+    share = {machine: usable(there) / len(nodes_of[machine]) for machine, there in of_machine.items()}
+    own = {node: usable(there) for node, there in of_node.items()}
     return [min(share[card.machine], own[node]) for card, node in zip(cards, nodes, strict=True)]
 
 
-def _usable(cards: Sequence[Card]) -> float:
-    """Return how many cores ranks of one machine can keep busy together."""
-    masked = functools.reduce(operator.or_, (card.cores for card in cards)).bit_count()
-    quotas = {card.quota_group: card.quota for card in cards}
-    return min(masked, sum(quotas.values()))
+def _masked(cards: Sequence[Card]) -> int:
+    return functools.reduce(operator.or_, (card.cores for card in cards)).bit_count()
+
+
+def _paid(cards: Sequence[Card]) -> float:
+    return sum({card.quota_group: card.quota for card in cards}.values())
 
 
 def start_time(pid: int) -> int:

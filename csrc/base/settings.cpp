@@ -41,7 +41,8 @@ constexpr Setting kRows[] = {
      false},
     {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds from 0 to 1e6",
      "How long a waiting rank then offers its core to others before it sleeps; a fifth of it where ranks outnumber "
-     "cores; not at all if it did not help lately, or in a broadcast at the pace of a slow link.",
+     "cores, none where a quota pays for fewer CPUs than there are ranks; not at all if it did not help lately, or in "
+     "a broadcast at the pace of a slow link.",
      false},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},

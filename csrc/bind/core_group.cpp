@@ -101,6 +101,7 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
                                   const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
                                   const std::vector<int>& nodes, int segment_fd, double timeout_s,
                                   const py::object& wire, const std::vector<double>& cores,
+                                  const std::vector<double>& paid,
                                   const std::vector<std::map<std::string, std::string>>& lacks,
                                   const py::object& notices) {
   if (pids.size() != hosts.size() || start_times.size() != hosts.size() || nodes.size() != hosts.size())
@@ -108,6 +109,7 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
   std::vector<Peer> peers;
   for (std::size_t i = 0; i < hosts.size(); ++i) peers.push_back({hosts[i], pids[i], start_times[i], nodes[i]});
   for (std::size_t i = 0; i < std::min(cores.size(), peers.size()); ++i) peers[i].cores = cores[i];
+  for (std::size_t i = 0; i < std::min(paid.size(), peers.size()); ++i) peers[i].paid = paid[i];
   for (std::size_t i = 0; i < std::min(lacks.size(), peers.size()); ++i) peers[i].lacks = lacks[i];
   std::shared_ptr<Wire> link;
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
@@ -133,7 +135,8 @@ void bind_group(py::module_& m) {
   group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
            "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),
-           "lacks"_a = std::vector<std::map<std::string, std::string>>(), "notices"_a = py::none())
+           "paid"_a = std::vector<double>(), "lacks"_a = std::vector<std::map<std::string, std::string>>(),
+           "notices"_a = py::none())
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)

@@ -72,8 +72,10 @@ Patience patience_of_settings() {
   return {Habit(microseconds(settings().spin_us)), Habit(microseconds(settings().yield_us))};
 }
 
-Patience patience_in_a_crowd() {
-  return {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(settings().yield_us) / kCrowded),
+/// is_paid: idle cores are there for who looks on. By a quota the time is another rank's, so nobody offers any: he
+/// sleeps.
+Patience patience_in_a_crowd(bool is_paid) {
+  return {Habit(std::chrono::nanoseconds::zero()), Habit(microseconds(is_paid ? settings().yield_us : 0) / kCrowded),
           Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
 }
 
@@ -135,7 +137,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   board_->ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
   wait_until(*board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
-  if (is_crowded()) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd();
+  const bool is_paid = topology_.local_size() <= peers_[rank].paid;
+  if (is_crowded()) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd(is_paid);
   probe_neighbours();
 }
 

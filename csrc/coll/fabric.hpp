@@ -32,6 +32,7 @@ struct Peer {
   int node;
   /// Of its machine's cores, those that its node's thread has for itself; nodes may be containers of one machine.
   double cores = std::numeric_limits<double>::infinity();
+  double paid = std::numeric_limits<double>::infinity();  ///< of their time, what quotas leave the ranks of its node
   /// Codecs that do not work in it, with the reason.
   std::map<std::string, std::string> lacks = {};
 };

@@ -21,6 +21,26 @@ void many_nodes(Group& group) {
   }
 }
 
+/// Where ranks outnumber cores a rank offers them its own, but not time that a quota has not: it sleeps instead.
+void quotas() {
+  const auto longest_offer = [](double cores, double paid) {
+    const Segment segment(2);
+    std::chrono::nanoseconds offer[2];
+    std::vector<std::jthread> ranks;
+    for (int rank : {0, 1})
+      ranks.emplace_back([&, rank] {
+        const Peer peer{.host = "host", .pid = getpid(), .start_time = 0, .node = 0, .cores = cores, .paid = paid};
+        Fabric fabric("quotas", rank, {peer, peer}, segment.fd(), 30, nullptr);
+        offer[rank] = fabric.patience(kCollective).yield.time();
+      });
+    ranks.clear();
+    CHECK(offer[0] == offer[1]);
+    return offer[0];
+  };
+  CHECK(longest_offer(1.5, kOwnCores).count() > 0 && longest_offer(1.5, 2).count() > 0);
+  CHECK(longest_offer(1.5, 1.5).count() == 0);
+}
+
 /// Fewer bytes than each rank could have a cache line of, and some more.
 void many_owners(Group& group) {
   group.set_deterministic(true);
@@ -148,6 +168,7 @@ int main() {
          CHECK(process_lives(getpid(), 0));  // nobody knows, so nobody is taken for dead
          CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0 && process_lives(getpid(), 0) && !process_lives(getpid(), 1));
        }},
+      {"a quota below the ranks", quotas},
       {"130 nodes",
        [] {
          std::vector<int> nodes(130);

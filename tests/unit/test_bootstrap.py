@@ -256,7 +256,10 @@ def test_nodes_that_are_containers_share_their_machine():
 def test_quotas_leave_fewer_cores():
     def shares(*quotas: tuple[float, int], nodes: list[int]) -> list[float]:
         told = [card("a", cores=0b1111, quota=cpus, quota_group=group) for cpus, group in quotas]
-        return cards.core_shares(told, nodes)
+        assert [min(4 / len(set(nodes)), paid) for paid in cards.paid_shares(told, nodes)] == (
+            found := cards.core_shares(told, nodes)
+        )
+        return found
 
     assert shares((1.5, 7), (1.5, 7), nodes=[0, 0]) == [1.5, 1.5]
     assert shares((1.5, 7), (1.5, 8), nodes=[0, 0]) == [3, 3]  # each rank has a group of its own

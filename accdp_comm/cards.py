@@ -38,8 +38,7 @@ class Card:
     mpi_size: int
     machine: str  # equal on two ranks exactly if they run on the same kernel, in whatever containers
     cores: int  # bit per processor that this process may use
-    quota: float  # CPUs' time that its control group may use, or one above; infinite where there is no limit
-    quota_group: int  # names that group on its machine; 0 if none
+    limits: list[tuple[float, int]]  # of its control groups that have one, outermost first: CPUs' time, name
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,7 +96,17 @@ def _masked(cards: Sequence[Card]) -> int:
 
 
 def _paid(cards: Sequence[Card]) -> float:
-    return sum({card.quota_group: card.quota for card in cards}.values())
+    return _together([card.limits for card in cards])
+
+
+def _together(limits: Sequence[Sequence[tuple[float, int]]]) -> float:
+    """Return how many CPUs' time processes in these control groups may use: of each what those inside can, or less."""
+    if not all(limits):
+        return math.inf
+    inside: dict[tuple[float, int], list[Sequence[tuple[float, int]]]] = {}
+    for (most, group), *others in limits:
+        inside.setdefault((most, group), []).append(others)
+    return sum(min(most, _together(others)) for (most, _), others in inside.items())
 
 
 def start_time(pid: int) -> int:
@@ -183,7 +192,6 @@ def number_nodes(cards: Sequence[Card], topology: str) -> list[int]:
 
 def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi: tuple[str, int, int]) -> Card:
     """Fill in this process's card; ``world`` is its rank and the size there, ``mpi`` the same after the world's id."""
-    limit = cpus.tightest_limit() or cpus.Limit(math.inf, 0)
     return Card(
         version=__version__,
         settings=_core.settings_text(),
@@ -201,6 +209,5 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         mpi_size=mpi[2],
         machine=boot_id(),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
-        quota=limit.cpus,
-        quota_group=limit.group,
+        limits=[(limit.cpus, limit.group) for limit in cpus.limits()],
     )

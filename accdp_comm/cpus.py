@@ -35,12 +35,11 @@ def cores() -> list[list[int]]:
 
 def quota(membership: str = "/proc/self/cgroup", groups: str = _GROUPS) -> float | None:
     """Return how many CPUs' time the processes of this control group may use together; None for no limit."""
-    limit = tightest_limit(membership, groups)
-    return limit.cpus if limit else None
+    return min((limit.cpus for limit in limits(membership, groups)), default=None)
 
 
-def tightest_limit(membership: str = "/proc/self/cgroup", groups: str = _GROUPS) -> Limit | None:
-    """Return the quota that leaves this process least, that of its control group or of one above; None for no limit.
+def limits(membership: str = "/proc/self/cgroup", groups: str = _GROUPS) -> list[Limit]:
+    """Return the quotas of this process's control group and of those above it that have one, outermost first.
 
     Both versions of control groups are read: in a container either may be what its runtime has set.
 
@@ -56,7 +55,7 @@ def tightest_limit(membership: str = "/proc/self/cgroup", groups: str = _GROUPS)
         elif "cpu" in controllers.split(","):
             mounts = [f"{groups}/{controllers}", f"{groups}/cpu"]
             found += [limit for folder in _upwards(mounts, path) for limit in _version_1(folder)]
-    return min(found, default=None)
+    return found[::-1]
 
 
 def busy_cores(available: int, limit: float | None) -> int:

@@ -34,7 +34,7 @@ def table(found: dict) -> str:
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
     steps = [
         found[step]
-        for step in ("nodes", "apart", "staged", "nccl", "one_connection", "connections")
+        for step in ("nodes", "apart", "by_host", "staged", "nccl", "one_connection", "connections")
         if "rows" in found.get(step, {})
     ]
     for run_ in [*found["runs"], *steps]:

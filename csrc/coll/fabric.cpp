@@ -137,13 +137,11 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   board_->ring_others(kCollective);
   Mapped mapped(*this, Deadline(timeout));
   wait_until(*board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
-  const bool is_paid = topology_.local_size() <= peers_[rank].paid;
-  if (is_crowded()) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd(is_paid);
+  const Peer& mine = peers_[rank];
+  is_crowded_ = std::min<double>(board_->usable_cores(), mine.cores) < topology_.local_size();
+  const bool is_paid = topology_.local_size() <= mine.paid;
+  if (is_crowded_) wire_patience = patience_[kCollective] = patience_[kPointToPoint] = patience_in_a_crowd(is_paid);
   probe_neighbours();
-}
-
-bool Fabric::is_crowded() const {
-  return std::min<double>(board_->usable_cores(), peers_[topology_.rank()].cores) < board_->local_size();
 }
 
 /// What one rank finds need not hold for another, nor has it to: the receiver of a message decides.

@@ -62,7 +62,7 @@ class Fabric {
   bool wire_takes_device_memory() const;
   Patience& patience(Channel channel) { return patience_[channel]; }
   /// Whether ranks outnumber the cores that this node has: of its machine's, if other nodes are there, too.
-  bool is_crowded() const;
+  bool is_crowded() const { return is_crowded_; }
 
   std::atomic<double> timeout_s;  ///< of operations that give none; any thread sets it
   // As set when the group was formed: ranks must not differ in them later.
@@ -142,6 +142,7 @@ class Fabric {
   std::vector<std::atomic<bool>> said_farewell_;  // ranks of other nodes
   std::vector<std::atomic<bool>> silent_;         // ranks of other nodes that may be dead: nothing is sent to them
   Patience patience_[kChannels];
+  bool is_crowded_ = false;
   void probe_neighbours();
   void take_notice();
   bool tell(int rank, Wire::Tag tag, const std::string& text) noexcept;  // false: it could not, and has said why

@@ -100,6 +100,7 @@ void Group::monitored_barrier(bool wait_all_ranks, double timeout_s) {
       try {
         hear(other, kReport);
       } catch (const PeerTimeout&) {
+        fabric_.throw_if_failed();  // not this rank is late, but something else was, and the group is done
         late += (missing++ ? ", " : "") + std::to_string(other);
         if (!wait_all_ranks) break;
       }

@@ -48,9 +48,9 @@ void MessageWork::end_and_call_back(std::exception_ptr error) {
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
   in_torchs_terms([&] {
     check_process();
-    if (!is_done()) office_->check_not_driven_here();
+    if (!wait_returns()) office_->check_not_driven_here();
   });
-  if (!is_done()) {
+  if (!wait_returns()) {
     try {
       if (timeout == kNoTimeout || timeout.count() < 0)
         office_->wait(message_, timeout_s_);

@@ -220,7 +220,7 @@ void Queue::stop(std::exception_ptr error) {
 bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   in_torchs_terms([&] {
     check_process();
-    const std::shared_ptr<Queue> queue = is_done() ? nullptr : queue_.lock();
+    const std::shared_ptr<Queue> queue = wait_returns() ? nullptr : queue_.lock();
     if (!queue) return;
     if (queue->runs_here())
       throw UsageError("a work of " + c10d::opTypeToString(opType_) +

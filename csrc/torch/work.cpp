@@ -83,6 +83,11 @@ Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs
 /// Callbacks may wait for each other's works, and for their own.
 bool Work::is_over() const { return completed_ || (ended_ && t_callbacks > 0); }
 
+bool Work::wait_returns() const {
+  std::lock_guard lock(mutex_);
+  return is_over();
+}
+
 bool Work::is_done() const {
   std::lock_guard lock(mutex_);
   return is_over() || (future_ && future_->completed());

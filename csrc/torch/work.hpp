@@ -61,8 +61,9 @@ class Work : public c10d::Work {
   void complete(std::exception_ptr error = nullptr);
   bool end(std::exception_ptr error);
   void settle_future();
-  bool is_done() const;     ///< as those see it too who have its future's value, or are in a callback of one
-  bool has_future() const;  ///< that somebody asked for
+  bool is_done() const;       ///< as those see it too who have its future's value, or are in a callback of one
+  bool wait_returns() const;  ///< at once
+  bool has_future() const;    ///< that somebody asked for
   /// Operations with a list of outputs per rank have such a list of lists as their future's value.
   void set_nested_outputs(std::vector<Tensors> outputs) { nested_ = std::move(outputs); }
   /// It is an operation on tensors of a device. Before anybody else sees the work.
@@ -87,7 +88,7 @@ class Work : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 
  private:
-  bool is_over() const;  ///< wait() may return; under the lock
+  bool is_over() const;  ///< under the lock
 };
 
 }  // namespace accdp::torch_backend

@@ -366,14 +366,12 @@ def test_time_outs_of_groups_and_options(rank, size):
     assert backend.options._timeout == datetime.timedelta(seconds=30)
     dist.distributed_c10d._get_default_group().set_timeout(datetime.timedelta(seconds=23))
     assert backend.options._timeout == datetime.timedelta(seconds=23)
-    brief = dist.new_group(timeout=datetime.timedelta(seconds=29))
-    assert brief._get_backend(torch.device("cpu")).options._timeout == datetime.timedelta(seconds=29)
-    brief.set_timeout(datetime.timedelta(seconds=2))
+    brief = dist.new_group(timeout=datetime.timedelta(seconds=5))  # for its forming, too
     if rank == 0:
         began = time.monotonic()
         with pytest.raises(dist.DistBackendError, match=r"Timed out.*waiting for rank 1 \(pid \d+, host"):
             dist.barrier(group=brief)
-        assert 1.9 < time.monotonic() - began < SOON_S
+        assert 4.9 < time.monotonic() - began < SOON_S
     assert total() == size  # the other group is as good as before
 
 

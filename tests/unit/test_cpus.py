@@ -41,15 +41,14 @@ def test_quota(tmp_path, membership, files, quota):
     assert cpus.quota(str(tmp_path / "cgroup"), str(groups)) == quota
 
 
-def test_the_tightest_group_is_named(tmp_path):
-    """Two groups below one that leaves them less are limited together, else each by itself."""
+def test_limits_of_all_groups_are_named_from_the_outermost_on(tmp_path):
     groups = tree(tmp_path / "fs", {"a/cpu.max": "2 1", "a/b/cpu.max": "3 1", "a/c/cpu.max": "1 1"})
     found = []
     for path in ("/a/b", "/a/c", "/a"):
         (tmp_path / "cgroup").write_text(f"0::{path}\n")
-        found.append(cpus.tightest_limit(str(tmp_path / "cgroup"), str(groups)))
-    a, c = ((groups / name).stat().st_ino for name in ("a", "a/c"))
-    assert found == [(2, a), (1, c), (2, a)]
+        found.append(cpus.limits(str(tmp_path / "cgroup"), str(groups)))
+    a, b, c = ((groups / name).stat().st_ino for name in ("a", "a/b", "a/c"))
+    assert found == [[(2, a), (3, b)], [(2, a), (1, c)], [(2, a)]]
 
 
 def test_without_control_groups(tmp_path):

@@ -39,7 +39,7 @@ GOOD = {
     "ACCDP_CODECS_OFF": {"": "", "fpk,zstd": "fpk,zstd"},
     "ACCDP_CACHE_DIR": {"": "", "-": "-", "/tmp": "/tmp"},
     "ACCDP_STEP_LOG": {"": "", "/tmp": "/tmp"},
-    "ACCDP_GPU_PATH": {"auto": "auto", "staged": "staged"},
+    "ACCDP_GPU_PATH": {"auto": "auto", "by_host": "by_host", "staged": "staged"},
     "ACCDP_GPU_SLOT_BYTES": {"64k": "64k", "16M": "16M", "256M": "256M"},
     "ACCDP_GPU_PINNED_BYTES": {**BYTES, "0": "0", "1000": "1000", "2G": "2G"},
     "ACCDP_MPI_CUDA": {"auto": "auto", "on": "on", "off": "off"},

@@ -92,8 +92,8 @@ from accdp_comm import Communicator, PeerTimeout
 
 first = Communicator()
 if first.rank == 0:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         Communicator()
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -268,9 +268,6 @@ def test_a_rank_that_does_not_come(rank, size, call, async_op):
         time.sleep(1.5)
         return
     backend._set_default_timeout(timedelta(seconds=1))
-    if async_op:
-        with pytest.raises(TimeoutError, match=r"has not ended within 0\.01 s"):
-            call(torch.ones(300), async_op=True).wait(0.01)
     for _ in range(2):  # the second time the group is broken
         with pytest.raises(PeerTimeout, match=r"_compressed #2 Timed out after 1 s .* rank 1 "):
             whole()

@@ -85,9 +85,9 @@ int main() {
   run(3, "staged: memory of another process cannot be opened", [](int rank) {
     if (rank == 2) cudasim::fail("cudaIpcOpenMemHandle", cudaErrorNotSupported);
   });
-  run(2, "staged: memory ", [](int rank) {  // the first copy is that of what others are to find there
-    if (rank == 0) cudasim::fail("cudaMemcpyAsync", cudaErrorNotSupported);
-  });
+  // The first copy is that of what others are to find there.
+  run(2, "staged: memory to share cannot be written: cudaMemcpyAsync",
+      [](int) { cudasim::fail("cudaMemcpyAsync", cudaErrorNotSupported); });
   run(2, "staged: a rank has no memory to share", [](int rank) {
     if (rank == 1) cudasim::set_largest_allocation((2 << 20) - 1);  // a pool is two slots
   });

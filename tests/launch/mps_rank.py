@@ -47,11 +47,10 @@ def main(behaviour: str) -> None:
     if behaviour == "outside":
         come_together(mark)
     else:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    if behaviour != "outside":
         with contextlib.suppress(*([RuntimeError, OSError] if behaviour == "survivor" else [])):
             daemon, percentage = attach()
+        mark.parent.mkdir(parents=True, exist_ok=True)  # as a client it is on the GPU
+        mark.touch()
     names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
     mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
     said = {"pid": os.getpid(), "daemon_leaves": percentage, **{name: os.environ.get(name) for name in (*names, *mps)}}

@@ -1,6 +1,7 @@
 """async_op=True: Work and its errors, time-outs, order; sequence numbers, profiler events, DETAIL mode."""
 
 import datetime
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -204,6 +205,38 @@ def test_waits_for_a_batch_have_one_limit(rank, size):
             batch.works[0].get_future().wait()
         assert time.monotonic() - began < 6
     dist.barrier()
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_signal_handler_may_not_wait_for_what_waits_for_its_operation(rank, size):
+    """A callback of the first sum makes the third, behind the second, in the middle of which the handler is."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        for what in ("asked for the future", "handled", "handled"):
+            store.wait([what])
+            dist.all_reduce(torch.ones(1))
+        return
+    first, handling, told = dist.all_reduce(torch.ones(1), async_op=True), threading.Event(), []
+
+    def handle(*_) -> None:
+        handling.set()
+        time.sleep(0.3)  # the callback's operation gets into the queue
+        try:
+            first.wait()
+        except ValueError as error:
+            told.append(str(error))
+        store.set("handled", "")
+
+    future = first.get_future()
+    future.then(lambda _: handling.wait(30) and dist.all_reduce(torch.ones(1)))
+    store.set("asked for the future", "")
+    future.wait()  # so that the second one begins at once, on this thread
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    dist.all_reduce(torch.ones(1))
+    signal.signal(signal.SIGALRM, before)
+    first.wait()
+    assert len(told) == 1 and "wait() in a signal handler" in told[0], told
 
 
 def turns_of_other_threads() -> int:

@@ -215,6 +215,21 @@ def test_monitored_barrier_of_a_group_that_has_failed(rank, size):
     dist.barrier()
 
 
+@pytest.mark.on_ranks(3)
+def test_monitored_barrier_of_a_group_that_fails_meanwhile(rank, size):
+    part = dist.new_group()
+    dist.barrier()
+    if rank == 1:
+        part.set_timeout(datetime.timedelta(seconds=1))
+        with pytest.raises(dist.DistBackendError, match="Timed out after 1 s"):
+            dist.all_reduce(torch.ones(3), group=part)
+    else:
+        with pytest.raises(dist.DistBackendError, match="all_?reduce.* Timed out after 1 s") as raised:
+            accdp_comm.monitored_barrier(part, timeout=20.0, wait_all_ranks=True)
+        assert "failed to pass" not in str(raised.value)
+    dist.barrier()
+
+
 @pytest.mark.on_ranks(2)
 def test_abort_is_what_all_later_operations_tell(rank, size):
     part, store = dist.new_group(), dist.distributed_c10d._get_default_store()

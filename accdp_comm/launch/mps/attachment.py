@@ -93,9 +93,9 @@ class Attachment:
             own = below.get(member.pid, set())
             if own & clients.get(member.gpu.uuid, set()):
                 self._missing.discard(member.rank)
-            if member.rank in self._missing and own & on_gpu.get(member.gpu.uuid, set()):
-                self._outside[member.rank] = self._outside.get(member.rank, 0) + 1
-        outside = [rank for rank, looks in self._outside.items() if rank in self._missing and looks >= _LOOKS_OUTSIDE]
+            is_outside = member.rank in self._missing and own & on_gpu.get(member.gpu.uuid, set())
+            self._outside[member.rank] = self._outside.get(member.rank, 0) + 1 if is_outside else 0
+        outside = [rank for rank, looks in self._outside.items() if looks >= _LOOKS_OUTSIDE]
         if outside:
             names = ", ".join(map(str, sorted(outside)))
             self._trouble = (

@@ -305,10 +305,9 @@ class Run:
             check_training(comm, expect, device)
         if comm.size > 1 and self.options.most_bytes >= gpu_overlap.MOST_BYTES:
             with one("gradients during backward"):
-                # In few queues a sum, or the mark behind it, may come behind what makes backward stand still.
-                usual = "2" if "CUDA_MPS_PIPE_DIRECTORY" in os.environ else "8"
-                has_few_queues = int(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", usual)) < 8
-                told = (lambda holds, what: None) if has_few_queues else expect
+                # With one queue a sum that is handed over while backward stands still comes behind that.
+                in_one_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+                told = (lambda holds, what: None) if in_one_queue else expect
                 self.found["overlap"].update(gpu_overlap.check(comm, told, device))
             with one("backward and gradients at once"):
                 self.found["overlap"].update(gpu_overlap.measure(comm, device))

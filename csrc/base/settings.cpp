@@ -82,8 +82,8 @@ constexpr Setting kRows[] = {
      "Where each rank keeps when its collectives and steps ended, in a file; `accdp tune` reads them.", false},
     {&Settings::gpu_path, "ACCDP_GPU_PATH", "auto, by_host or staged",
      "auto: ranks on one GPU exchange device memory there; by_host: and no events of CUDA's, for which their hosts "
-     "wait "
-     "instead of their devices; staged: it goes through host memory, and other ranks of the call may give host memory.",
+     "wait instead of their devices; staged: it goes through host memory, and other ranks of the call may give host "
+     "memory.",
      true},
     {&Settings::gpu_slot_bytes, "ACCDP_GPU_SLOT_BYTES", "bytes from 64k to 256M, a multiple of 64k, k/M/G suffix",
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "

@@ -23,6 +23,8 @@ STAMPS := $(VENV)/stamps
 export PATH := $(BIN):$(PATH)
 # Several ranks share the cores: one thread each, unless the caller says otherwise.
 export OMP_NUM_THREADS ?= 1
+# Hundreds of programs below import torch. What the first writes spares each of the others up to ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)" --torch-index=$(TORCH_INDEX) \
 	$(if $(WHEELS),--wheels=$(WHEELS)) && mkdir -p $(STAMPS) && touch $@

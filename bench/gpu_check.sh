@@ -24,6 +24,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # cmake and ninja, where packages of the machine's Python brought them.
 scripts="$("${PYTHON:-python3}" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 export PATH="$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin:$scripts"
+unset PYTHONDONTWRITEBYTECODE  # every rank of every step would make the byte code of what it imports anew
 # torch's libraries are of gigabytes, which a new machine reads for the first time: beside the build.
 "${PYTHON:-python3}" -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1 &
 export ACCDP_CUDA=on PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -112,7 +112,7 @@ class Environment:
             wanted.append(FLOORS.get(name, name) if self.keeps_system_packages else pin)
             print(f"  {wanted[-1]:<24} {reason}", flush=True)
         command = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.sources]
-        command.append("--no-compile")  # half of the time went into byte code that few programs ask for
+        command.append("--no-compile")  # half of the time; programs write the byte code of what they import
         return subprocess.run([*command, *extra, *wanted], check=False).returncode == 0
 
     def has(self, module: str) -> bool:

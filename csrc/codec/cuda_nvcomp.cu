@@ -22,8 +22,13 @@ using device_codec::launch;
 constexpr int kNotDone = -1;  // no status of nvCOMP's
 constexpr std::size_t kSlotAlignment = 256;
 
-/// Of the tensors' memory; encoded chunks are aligned as any of them want.
-std::size_t alignment_to_encode(CodecId codec) { return codec == CodecId::kAns ? 16 : 1; }
+/// Of the tensors' memory, as nvCOMP 6 says for our options; encoded chunks are aligned as any of them want. A kernel
+/// that meets less ends its process's work on the GPU.
+std::size_t alignment_to_encode(CodecId codec, Datatype type) {
+  if (codec == CodecId::kBitcomp)
+    return std::size_t{1} << static_cast<int>(bitcomp_word(type)) / 2;  // the word's bytes
+  return codec == CodecId::kAns ? 16 : 1;
+}
 std::size_t alignment_to_decode(CodecId codec) { return codec == CodecId::kAns ? 16 : codec == CodecId::kLz4 ? 1 : 8; }
 
 struct Tables {
@@ -173,8 +178,9 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::in_bytes);
   move_misaligned(
-      {chunks.chunk, chunks.count}, &DeviceChunk::in, &DeviceChunk::in_bytes, alignment_to_encode(codec), aligned_,
-      stream, [&](const DeviceChunk& chunk, std::byte* place) { copy_async(place, chunk.in, chunk.in_bytes, stream); });
+      {chunks.chunk, chunks.count}, &DeviceChunk::in, &DeviceChunk::in_bytes, alignment_to_encode(codec, how.type),
+      aligned_, stream,
+      [&](const DeviceChunk& chunk, std::byte* place) { copy_async(place, chunk.in, chunk.in_bytes, stream); });
   launch<set_tables>(chunks.count, stream, chunks, tables);
   if (chunks.count > 0)
     with_codec(codec, how.type, [&](const char* name, const auto& api, const auto& options, const auto&) {

@@ -33,7 +33,7 @@ void both_ways(Device& device, const CodecRow& codec, Datatype type) {
   const Case what{codec.id, {type}};
   const std::vector<Buffer> chunks = chunks_of();
   const std::size_t width = is_complex(type) ? element_bytes(type) / 2 : element_bytes(type);
-  for (std::size_t shift : {std::size_t{0}, width}) {
+  for (std::size_t shift : {std::size_t{0}, std::size_t{1}, width}) {
     const std::vector<Buffer> streams = device.encode(what, chunks, shift);
     CHECK(!streams[0].empty() && !streams[5].empty());
     CHECK(streams[4].empty() && streams[6].empty());

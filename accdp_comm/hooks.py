@@ -137,6 +137,9 @@ class CompressedAllreduce:
             future.value()  # raises what the allreduce failed with
             self.last = AllreduceResult(**pending.wait(None))
             if residual is not None and rounded is not None:
+                if residual.is_cuda:  # here a stream of torch's futures is current, and what backward's used may go
+                    for memory in (residual, rounded):
+                        memory.record_stream(torch.cuda.current_stream(memory.device))
                 residual.add_(rounded)
             return gradients
 

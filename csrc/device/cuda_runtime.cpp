@@ -257,12 +257,14 @@ void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument
 }
 
 void refuse_capture(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t code = cudaStreamIsCapturing(stream, &status);
-  if (code == cudaErrorStreamCaptureImplicit)  // the default stream, and one that it must wait for is being captured
+  if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, and one that it must wait for is being captured
     static_cast<void>(cudaGetLastError());
-  else
+    status = cudaStreamCaptureStatusActive;
+  } else {
     ACCDP_CUDA(code);
+  }
   if (status != cudaStreamCaptureStatusNone)
     throw UsageError("the current stream is being captured into a CUDA graph: collectives cannot be part of a graph");
 }

@@ -367,6 +367,7 @@ cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
 // ---- captures ------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;  // unspecified in an error
   SIM_FAULT("cudaStreamIsCapturing");
   return *status = g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
 }

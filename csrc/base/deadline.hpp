@@ -22,12 +22,15 @@ double least_processor_seconds(int calls, Call call) {
   return std::max(least, 1e-9);
 }
 
+/// Thirty years: who waits longer waits without end. Some more, and clocks overflow.
+constexpr double kEndlessS = 1e9;
+
 /// A point in time after which a wait gives up, and how long it had been.
 class Deadline {
  public:
   explicit Deadline(double seconds, Clock::time_point from = Clock::now())
       : seconds_(seconds),
-        at_(seconds > 1e9
+        at_(seconds > kEndlessS
                 ? Clock::time_point::max()
                 : from + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
 

@@ -119,7 +119,7 @@ BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works
 
 bool BatchWork::wait(std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
-  const auto end = Clock::now() + timeout;
+  const auto end = Deadline(std::chrono::duration<double>(timeout).count()).at();
   const auto left = [&] {  // of the time for all; none at all would mean no limit
     return timeout <= kNoTimeout ? timeout
                                  : std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(1));

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 
 namespace accdp::torch_backend {
@@ -127,7 +128,8 @@ void ProcessGroupAccdp::abort() {
 }
 
 ProcessGroupAccdp::Milliseconds ProcessGroupAccdp::default_timeout() const {
-  return std::chrono::duration_cast<Milliseconds>(std::chrono::duration<double>(group_->default_timeout_s()));
+  const std::chrono::duration<double> timeout(std::min(group_->default_timeout_s(), kEndlessS));
+  return std::chrono::duration_cast<Milliseconds>(timeout);
 }
 
 void ProcessGroupAccdp::shutdown() {
@@ -283,7 +285,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
     group_->throw_if_failed();
     TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
   });
-  const double left = std::chrono::duration<double>(timeout - (Clock::now() - started)).count();
+  const double left = seconds(timeout) - std::chrono::duration<double>(Clock::now() - started).count();
   try {
     group_->monitored_barrier(wait_all_ranks, std::max(0.0, left));
   } catch (...) {

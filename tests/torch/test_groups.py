@@ -182,6 +182,24 @@ def test_monitored_barrier(rank, size):
     assert total() == 3
 
 
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("seconds", [1e10, 1e16, 1e300])
+def test_who_waits_longer_than_clocks_tell_waits_without_end(rank, size, seconds):
+    with accdp_comm.settings.override(timeout_s=seconds):
+        part = dist.new_group()
+        time.sleep(0.3 * rank)
+        accdp_comm.monitored_barrier(part)
+        tensor = torch.ones(1)
+        time.sleep(0.3 * rank)
+        dist.all_reduce(tensor, group=part, async_op=True)
+        dist.destroy_process_group(part)
+        assert tensor == size
+    messages = [dist.P2POp(send, torch.ones(1), 1 - rank) for send in (dist.isend, dist.irecv)]
+    time.sleep(0.3 * rank)
+    for work in dist.batch_isend_irecv(messages):
+        work.wait(datetime.timedelta(seconds=min(seconds, 8e10)))
+
+
 @pytest.mark.on_ranks(4, fresh=True)
 @pytest.mark.parametrize("wait_all_ranks", [False, True])
 def test_monitored_barrier_names_who_is_missing(rank, size, wait_all_ranks):

@@ -63,10 +63,12 @@ def rank_environment(
     is_inside = "TORCHELASTIC_RUN_ID" in inherited
     of_torchrun = [name for name in inherited if name.startswith("TORCHELASTIC_")] if is_inside else []
     if is_inside or not all(theirs) or inherited.get(_MASTER_VARIABLE) == "{}:{}".format(*theirs):
-        variables |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
+        theirs = (master[0], str(master[1]))
         variables[_MASTER_VARIABLE] = "{}:{}".format(*master)
-        # Under torchrun they say that a store is there already, at torchrun's own address: here rank 0 opens one.
-        variables |= dict.fromkeys(("TORCHELASTIC_USE_AGENT_STORE", *of_torchrun))
+    # Theirs, too: torchrun as a launcher has given its workers its own, at which it says that a store is there already.
+    # Here rank 0 opens one.
+    variables |= dict(zip(("MASTER_ADDR", "MASTER_PORT"), theirs, strict=True))
+    variables |= dict.fromkeys(("TORCHELASTIC_USE_AGENT_STORE", *of_torchrun))
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

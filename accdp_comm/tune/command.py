@@ -156,7 +156,7 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
             raise _core.UsageError(f"--ranks-per-gpu: no GPUs here: {listing.why_none or '--gpus none'}; use --ranks")
     if not (options.ranks or options.ranks_per_gpu):
         most = max(1, min(8, load.cores() // gpus) if gpus else 2 * load.cores())
-        chosen = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
+        chosen = [1 << power for power in range(most.bit_length())]  # 1, 2, 4 and so on
         setattr(options, "ranks_per_gpu" if gpus else "ranks", chosen)
     if options.global_batch:
         batches = Batches("global", tuple(options.global_batch))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import statistics
 import threading
 from types import ModuleType
@@ -76,7 +75,7 @@ def nvml() -> ModuleType | None:
 
 def cores() -> int:
     """Return how many cores this process can keep busy."""
-    return cpus.busy_cores(len(os.sched_getaffinity(0)), cpus.quota())
+    return cpus.busy_cores(len(cpus.cores()), cpus.quota())
 
 
 def _jiffies() -> tuple[int, int]:

@@ -78,6 +78,8 @@ def test_ranks_without_gpus(no_gpu, monkeypatch):
     monkeypatch.setattr(load, "cores", lambda: 3)
     _, batches, points, gpus = plan("train.py")
     assert (batches.kind, gpus, points) == ("script", 0, [Point(1), Point(2), Point(4)])
+    monkeypatch.setattr(load, "cores", lambda: 96)
+    assert [point.ranks for point in plan("train.py")[2]] == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 def test_ranks_per_gpu(monkeypatch):

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from accdp_comm import cpus
+from accdp_comm.tune import load
 
 
 def tree(folder, files: dict[str, str]):
@@ -64,3 +65,9 @@ def test_cores_that_can_be_busy(available, limit, busy):
 
 def test_the_cores_are_those_of_the_affinity_mask():
     assert sorted(cpu for core in cpus.cores() for cpu in core) == sorted(os.sched_getaffinity(0))
+
+
+def test_the_tuner_counts_cores_not_their_threads(monkeypatch):
+    monkeypatch.setattr(cpus, "cores", lambda: [[0, 4], [1, 5], [2, 6]])
+    monkeypatch.setattr(cpus, "quota", lambda: None)
+    assert load.cores() == 3

@@ -29,7 +29,7 @@ def test_both_ways_of_leaving(monkeypatch, tmp_path):
 
 
 def test_what_counts_as_a_failure(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_kill, "LIMIT_S", -gpu_kill.BEFORE_DEATH_S / 2)  # while rank 1 still lives
+    monkeypatch.setattr(gpu_kill, "LIMIT_S", -gpu_kill.STARTING_S)  # over while rank 1 still lives
     monkeypatch.setattr(gpu_kill, "LEAVING_S", 0.0)
     monkeypatch.setattr(sys, "argv", ["gpu_kill.py", "--device", "cpu", "--out", str(tmp_path / "killed.json")])
     with pytest.raises(SystemExit, match="rank 0 got no error within"):

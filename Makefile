@@ -13,7 +13,7 @@ VENV_FLAGS ?=
 WHEELS ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 RANKS ?= 1 2 3 4
-MORE_RANKS ?= 5 6 7 8
+MORE_RANKS ?= $(if $(filter file,$(origin RANKS)),5 6 7 8)
 
 # make takes a space for the end of a name.
 $(if $(word 2,$(CURDIR)),$(error accdp: this folder's path has a space in it, which make cannot take: $(CURDIR)))

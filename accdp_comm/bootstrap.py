@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core, mpi_world, nvcomp, steps, uncaught
-from .cards import Card, card_of_this_process, check_alike, core_shares, inode, number_nodes, paid_shares
+from .cards import (
+    Card,
+    card_of_this_process,
+    check_alike,
+    core_shares,
+    declared_nodes,
+    inode,
+    number_nodes,
+    paid_shares,
+)
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
 
@@ -38,6 +47,7 @@ def form_group(
     limit = exchange.timeout_s if timeout_s is None else timeout_s
     mine = world or (exchange.rank, exchange.size)
     if exchange.size == 1:
+        declared_nodes(value_of("ACCDP_TOPOLOGY"))  # of others, which this rank has not; but it must be one
         steps.begin(*mine)
         return _make(Alone(limit), name, limit, [_own_card(-1, (0, 1))], [0], -1, None, [{}])
     memfd = segment = -1

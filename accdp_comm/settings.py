@@ -48,7 +48,8 @@ def override(**values: object) -> Iterator[None]:
         **values: By name; written as in the environment. All ranks must make the same change before a group is formed;
             a group that there is keeps what its ranks must share.
     Raises:
-        UsageError: No such setting or not a value it accepts; nothing stays changed.
+        UsageError: No such setting or not a value it accepts; nothing stays changed. Of ``topology``, ``codec`` and
+            ``codecs_off`` any text is taken here, and refused by what uses it.
     """
     before = {row.env: (row.value, row.source) for row in map(_find, values)}
     _core.set_settings({_find(name).env: (str(value), "code") for name, value in values.items()})

@@ -1,24 +1,24 @@
 """Check and measure accdp on this machine's GPU: one JSON file and a short table. bench/gpu_check.sh builds first.
 
-Steps in this order, what matters most first. One that fails is recorded, and the next goes on:
-  machine    the GPU, driver, versions
+The GPU, driver and versions are always recorded; then these steps in this order, what matters most first. One that
+fails is recorded, and the next goes on:
   mpi        the MPI library, the wheel that it came as, whether it says that it takes device memory
   nvcomp     which of nvCOMP's functions for the device there are, and that its library can be opened beside torch
   probe      bench/gpu_probe.py without MPS and with it: IPC memory and events, values in IPC memory
-  runs       bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
+  mps        bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
-  runs       with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
+  more_ranks with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
              without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
-  nodes      as runs, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
-  apart      as runs, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
+  nodes      as mps, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
+  apart      as mps, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
   sanitizer  the checks on 1 rank under compute-sanitizer
   by_host    the checks with 2 ranks whose hosts wait for each other's events instead of their devices
   staged     the same through host memory, as where nothing else works
-  nccl       as runs, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
+  nccl       as mps, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   connections     the same with 8 under MPS, whose clients have 2 else: whether gradients overlap better then
   hosts      a broadcast between two network namespaces, bench/gpu_hosts.py, where the machine allows namespaces

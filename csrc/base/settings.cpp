@@ -69,7 +69,8 @@ constexpr Setting kRows[] = {
      "name, unlike auto, encodes on one node, too.",
      true},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
-     "Size of one chunk, before encoding, of a compressed broadcast.", true},
+     "Size of one chunk, before encoding, of compressed operations that say no other, and of what a broadcast sends "
+     "between nodes without compression.", true},
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
      true},

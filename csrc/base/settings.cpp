@@ -70,7 +70,8 @@ constexpr Setting kRows[] = {
      true},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of compressed operations that say no other, and of what a broadcast sends "
-     "between nodes without compression.", true},
+     "between nodes without compression.",
+     true},
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
      true},

@@ -98,6 +98,7 @@ def allreduce_compressed(
     counts = [data.count] if parts is None else args.whole_numbers("parts", parts)
     if sum(counts) != data.count:
         raise args.wrong("parts", f"counts that add up to {data.count}", counts)
+    counts = counts or [0]  # without any part nothing would have the datatype
     pending = channel.allreduce(
         data,
         counts,

@@ -150,19 +150,21 @@ class Arguments:
             raise self.wrong("out", f"{data.count} elements, as many as x", result.count)
         return data, result
 
-    def blocks(self, name: str, x: Any, like: Buffer, *, writable: bool) -> list[Block]:
-        """Return one block per rank: of a list of arrays, or of one array in equal parts."""
+    def blocks(self, name: str, x: Any, like: Buffer, *, writable: bool) -> tuple[list[Block], list[Buffer]]:
+        """Return one block per rank: of a list of arrays, or of one array in equal parts. And what they are blocks of:
+        to be kept while they are used, since what an array hands out through DLPack may be a copy.
+        """
         if isinstance(x, (list, tuple)):
             self.one_per_rank(name, x)
             parts = [self.buffer(f"{name}[{rank}]", part, writable=writable) for rank, part in enumerate(x)]
             for rank, part in enumerate(parts):
                 self.same_kind(f"{name}[{rank}]", part, like)
-            return [(part.pointer, part.count) for part in parts]
+            return [(part.pointer, part.count) for part in parts], parts
         data = self.buffer(name, x, writable=writable)
         self.same_kind(name, data, like)
         if data.count != like.count * self.size:
             raise self.wrong(name, f"{self.size} x {like.count} = {self.size * like.count} elements", data.count)
-        return [data.block(rank * like.count, like.count) for rank in range(self.size)]
+        return [data.block(rank * like.count, like.count) for rank in range(self.size)], [data]
 
     def even(self, name: str, blocks: Sequence[Block], count: int) -> None:
         """Check that each rank's block has the same count."""

@@ -6,6 +6,8 @@ any order with others, and may be destroyed and made again.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from .cards import (
     inode,
     number_nodes,
     paid_shares,
+    start_time,
 )
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
@@ -95,6 +98,8 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
     try:
         segment = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno == errno.ENOENT and _is_here(card):  # and has closed its file
+            raise _given_up(rank, leader, cards) from error
         raise _core.SystemCallError(
             f"rank {rank} of {len(cards)}: open({path}) failed: {error.strerror}, so it cannot share memory with rank "
             f"{leader} on {card.host}: ranks of one node must run as the same user and see each other in /proc, "
@@ -102,10 +107,21 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
         ) from error
     if inode(segment) != card.inode:
         os.close(segment)
-        raise _core.PeerDied(
-            f"rank {rank} of {len(cards)}: rank {leader} on {card.host} has given up the group: {path} is another file"
-        )
+        raise _given_up(rank, leader, cards)
     return segment
+
+
+def _is_here(card: Card) -> bool:
+    """Whether the rank's process can be seen from here; one of another container has another start time, or none."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return start_time(card.pid) == card.start_time
+    return False
+
+
+def _given_up(rank: int, leader: int, cards: Sequence[Card]) -> Exception:
+    return _core.PeerDied(
+        f"rank {rank} of {len(cards)}: rank {leader} on {cards[leader].host} has given up the group while it was formed"
+    )
 
 
 def _make(

@@ -8,6 +8,7 @@ where torch is loaded, which can read them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -207,6 +208,8 @@ def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
         if length > 1 and stride != expected and 0 not in shape:
             raise UsageError(f"{name} is not contiguous (shape {shape}, strides {tuple(strides)}): expected C order")
         expected *= length
+    if facts.get("mask") is not None:
+        raise UsageError(f"{name}, a {type(x).__name__}, is masked, and its mask would stay behind: expected no mask")
     if writable and is_read_only:
         raise UsageError(f"{name} is read-only, but the operation writes to it")
     if not kind.isnative:
@@ -226,18 +229,30 @@ def _need_cuda(name: str) -> None:
 def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     kind = int(x.__dlpack_device__()[0])
     if device and kind == _DLPACK_CUDA and "torch" in sys.modules:
-        return _tensor(sys.modules["torch"].from_dlpack(x), name, device)
+        try:
+            tensor = sys.modules["torch"].from_dlpack(x, copy=False if writable else None)
+        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            raise UsageError(f"{name}, a {type(x).__name__}, could not be used through DLPack: {error}") from error
+        return _tensor(tensor, name, device)
     if kind not in _DLPACK_HOST:
         raise UsageError(f"{name} is on a device (DLPack device type {kind}): expected host memory")
     try:
-        array = np.from_dlpack(x)
-    except (RuntimeError, BufferError, TypeError) as error:
+        array = _from_dlpack(x, writable)
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
         # NumPy has no bfloat16 of its own; torch reads it, but takes every DLPack array for writable.
         torch = sys.modules.get("torch")
         if torch is None or writable:
-            raise UsageError(f"{name}, a {type(x).__name__}, could not be read through DLPack: {error}") from error
+            use = "written to" if writable else "read"
+            raise UsageError(f"{name}, a {type(x).__name__}, could not be {use} through DLPack: {error}") from error
         return _tensor(torch.from_dlpack(x), name)
     return _array(array, array, name, writable)
+
+
+def _from_dlpack(x: Any, writable: bool) -> np.ndarray[Any, Any]:
+    if writable:  # in it, not in a copy, which it may hand out where nobody says
+        with contextlib.suppress(TypeError):  # it, or NumPy, speaks the older form, whose arrays are read-only
+            return np.from_dlpack(x, copy=False)
+    return np.from_dlpack(x)
 
 
 def _buffer(pointer: int, count: int, itemsize: int, kind: str, shape: tuple[int, ...], owner: Any) -> Buffer:

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import _core, cpus
 from ._version import __version__
+from .launcher import seat
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Card:
     world_rank: int
     world_size: int
     launched: int  # ranks of the MPI world that a launcher or mpi4py made for this process, 0 if none did
+    seat: str  # which of the launcher's ranks this is, or a child of; empty if unknown
     universe: str  # which MPI world this process has entered; empty if none
     mpi_rank: int
     mpi_size: int
@@ -190,6 +192,12 @@ def number_nodes(cards: Sequence[Card], topology: str) -> list[int]:
     return [order[key] for key in keys]
 
 
+def have_seats(cards: Sequence[Card]) -> bool:
+    """Whether each may be a rank of the launcher's: its children are told the same, and Open MPI takes them for it."""
+    seats = {card.seat for card in cards}
+    return "" in seats or len(seats) == len(cards)
+
+
 def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi: tuple[str, int, int]) -> Card:
     """Fill in this process's card; ``world`` is its rank and the size there, ``mpi`` the same after the world's id."""
     return Card(
@@ -204,6 +212,7 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         world_rank=world[0],
         world_size=world[1],
         launched=launched,
+        seat=seat(),
         universe=mpi[0],
         mpi_rank=mpi[1],
         mpi_size=mpi[2],

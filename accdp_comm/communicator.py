@@ -218,7 +218,7 @@ class Communicator(Messages):
             return out
         data = self._args.buffer("x", x, writable=False)
         out = self._args.room(out, data)
-        blocks = self._args.blocks("out", out, data, writable=True)
+        blocks, kept = self._args.blocks("out", out, data, writable=True)
         own = blocks[self.rank][1]
         if own != data.count:
             raise self._args.wrong(f"out[{self.rank}]", f"{data.count} elements, as many as x", own)
@@ -245,7 +245,7 @@ class Communicator(Messages):
             self._group.gather(data.pointer, data.count, [], data.datatype, root, via=self._via(data))
             return None
         out = self._args.room(out, data)
-        blocks = self._args.blocks("out", out, data, writable=True)
+        blocks, kept = self._args.blocks("out", out, data, writable=True)
         self._args.even("out", blocks, data.count)
         self._group.gather(data.pointer, data.count, blocks, data.datatype, root, via=self._via(data))
         return out
@@ -266,9 +266,9 @@ class Communicator(Messages):
             return out
         self._args.rank_of("root", root)
         result = self._args.buffer("out", out, writable=True)
-        blocks: list[tuple[int, int]] = []
+        blocks, kept = list[tuple[int, int]](), list[Any]()
         if self.rank == root:
-            blocks = self._args.blocks("x", x, result, writable=False)
+            blocks, kept = self._args.blocks("x", x, result, writable=False)
             self._args.even("x", blocks, result.count)
         self._group.scatter(blocks, result.pointer, result.count, result.datatype, root, via=self._via(result))
         return out
@@ -299,7 +299,7 @@ class Communicator(Messages):
         self._args.same_kind("out", result, mine)
         if result.count != part:
             raise self._args.wrong("out", f"{part} elements, this rank's part of x", result.count)
-        blocks = self._args.blocks("x", x, result, writable=False)
+        blocks, kept = self._args.blocks("x", x, result, writable=False)
         self._group.reduce_scatter(
             blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine), via=self._via(mine)
         )

@@ -225,6 +225,11 @@ class StoreExchange:
             raise
         except RuntimeError as error:  # torch's store errors all are
             text = (f"{error}".splitlines() or ["no reason given"])[0]
+            if "pure virtual function" in text:  # of a class of the caller's own
+                raise _core.UsageError(
+                    f"rank {self.rank} of {self.size}: the store lacks a method ({text}): "
+                    "expected set, get, add and check of torch.distributed.Store"
+                ) from error
             raise _core.PeerDied(
                 f"rank {self.rank} of {self.size}: the store through which the group is formed is gone ({text}); "
                 "rank 0, which usually serves it, may have ended"

@@ -64,6 +64,11 @@ def find_launcher() -> Launcher | None:
     return None
 
 
+def seat() -> str:
+    """Return which of the launcher's ranks this process is, or is a child of; empty where no variable says it."""
+    return os.environ.get("PMIX_RANK") or os.environ.get("PMI_RANK", "")
+
+
 def refuse_srun_without_mpi() -> None:
     """Raise UsageError in a Slurm step of several tasks without MPI: each task would be a world of its own."""
     tasks = _number("SLURM_STEP_NUM_TASKS")

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _core, addresses, at_end, last_words, pmi1, pmi_relay, siblings, uncaught
-from .cards import Card
+from .cards import Card, have_seats
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 from .worker import Worker
@@ -133,7 +133,7 @@ def join(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> lis
                 f"rank {inside.index(False)} of {len(cards)} has not initialised MPI, but rank {inside.index(True)} "
                 "has: a group that needs MPI must be made of ranks of one MPI world"
             )
-        elif all(card.launched == exchange.size for card in cards):
+        elif all(card.launched == exchange.size for card in cards) and have_seats(cards):
             ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
             universes = agree(exchange, lambda: _world.universe)
         else:

@@ -23,6 +23,10 @@ class Options(Backend.Options):
         chunk_bytes: As in bcast_compressed().
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
+
+    The time-out is no option of ours: ``split_group(opts=...)``, which has no argument for it, takes the attribute
+    ``_timeout`` that torch's options have (30 min).
+
     Raises:
         UsageError: No such codec, or one that needs a bound and has none; not such a bound, size or switch.
     """
@@ -48,8 +52,20 @@ class Options(Backend.Options):
         self.error_bound, self.is_relative = bound
         self.deterministic = deterministic
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _renewed, (type(self), vars(self), self._timeout)
+
     def apply(self, backend: Any) -> None:
         """Make a backend behave so."""
         backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
         if self.deterministic is not None:
             backend.set_deterministic(bool(self.deterministic))
+
+
+def _renewed(kind: type[Options], values: dict[str, Any], timeout: timedelta) -> Options:
+    """Return a copy, in this or another process."""
+    nvcomp.find()
+    made = kind.__new__(kind)
+    Backend.Options.__init__(made, "accdp", timeout)
+    vars(made).update(values)
+    return made

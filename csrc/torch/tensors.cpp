@@ -1,7 +1,9 @@
 #include "torch/tensors.hpp"
 
-#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace accdp::torch_backend {
 
@@ -43,10 +45,31 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
   }
 }
 
+namespace {
+
+/// Whether no two elements share memory, by the sizes and strides: each dimension steps over all that is within it.
+bool is_apart(const at::Tensor& tensor) {
+  if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) return true;
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // stride, size
+  for (std::int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.size(i) > 1) steps.emplace_back(tensor.stride(i), tensor.size(i));
+  std::ranges::sort(steps);
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : steps) {
+    if (stride <= reach) return false;
+    reach += stride * (size - 1);
+  }
+  return true;
+}
+
+}  // namespace
+
 Operand::Operand(const at::Tensor& tensor, Use use)
     : tensor_(tensor), type_(datatype_of(tensor)), writes_(use != kRead) {
   const bool is_as_it_lies = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-  if (writes_ && !is_as_it_lies) at::assert_no_internal_overlap(tensor);
+  TORCH_CHECK(!writes_ || is_as_it_lies || is_apart(tensor), "ProcessGroupAccdp: a tensor of sizes ", tensor.sizes(),
+              " and strides ", tensor.strides(), " is written to, and more than one element may refer to a single ",
+              "memory location: expected one that has its own for each, as of clone()");
   if (is_as_it_lies)
     dense_ = tensor;
   else if (use == kWrite)

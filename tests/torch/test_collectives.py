@@ -220,7 +220,8 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         "type": lambda: group.allgather([[two, two.double()]], [two]),
         "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
         "a tensor of 4 elements has no memory": lambda: dist.all_reduce(_freed(4)),
-        "single memory location": lambda: dist.all_reduce(torch.ones(1).expand(3)),
+        "a single memory location": lambda: dist.all_reduce(torch.ones(1).expand(3)),
+        "is written to, and more than one": lambda: dist.all_reduce(torch.zeros(4).as_strided((2, 2), (1, 1))),
         "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
     }
@@ -233,6 +234,9 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
     assert not accdp_comm.stats(), "something was sent"
     dist.all_reduce(two)
     assert_same(two, torch.full((2,), 2.0))
+    apart = torch.zeros(40).as_strided((2, 3, 4), (1, 12, 3))  # holes, and dimensions in another order
+    dist.broadcast(torch.arange(24.0).reshape(2, 3, 4) if rank == 0 else apart, 0)
+    assert rank == 0 or apart.flatten().tolist() == list(range(24))
     shared = torch.full((1,), 5.0)
     dist.broadcast(shared.expand(3) if rank == 0 else (got := torch.zeros(3)), 0)  # which may be read
     assert rank == 0 or got.tolist() == [5, 5, 5]

@@ -1,7 +1,9 @@
 """dist.broadcast made compressed by pg_options or the environment."""
 
+import copy
 import datetime
 import os
+import pickle
 
 import pytest
 import torch
@@ -160,7 +162,7 @@ def test_root_may_send_integers_whose_memory_is_shared(rank, size):
     dist.broadcast(x, 0, group=group)
     assert x.tolist() == [[0, 1, 2]] * 2
     if rank == 0:
-        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
             dist.broadcast(torch.ones(3).expand(2, 3), 0, group=group)
 
 
@@ -286,6 +288,15 @@ def test_wrong_options(options, said):
     """Refused where they are written, before any group is made."""
     with pytest.raises(UsageError, match=said):
         Options(**options)
+
+
+@pytest.mark.parametrize("renew", [copy.copy, copy.deepcopy, lambda options: pickle.loads(pickle.dumps(options))])
+def test_options_are_copied_with_all_they_hold(renew):
+    options = Options(codec="qpk", error_bound=relative(1e-3), chunk_bytes=1 << 16, deterministic=False)
+    options._timeout = datetime.timedelta(seconds=7)
+    made = renew(options)
+    assert made is not options and type(made) is Options and vars(made) == vars(options)
+    assert (made._timeout, made.backend) == (options._timeout, "accdp")
 
 
 def test_what_options_leave_to_the_settings():

@@ -55,11 +55,25 @@ def test_a_file_that_is_not_the_leader_s_memory_is_left_alone(tmp_path):
     assert (tmp_path / "checkpoint").read_bytes() == b"precious"
 
 
+def test_memory_that_was_closed_was_given_up_by_a_rank_that_is_still_there():
+    leader = card(pid=os.getpid(), memfd=1 << 30, start_time=cards.start_time(os.getpid()))
+    with pytest.raises(_core.PeerDied, match="rank 1 of 2: rank 0 on host-a has given up the group"):
+        bootstrap._open_segment([leader, card()], 0, 1, -1)
+    other = card(pid=os.getpid(), memfd=1 << 30, start_time=1)  # of another container, with the same number
+    with pytest.raises(_core.SystemCallError, match="No such file or directory.*see each other in /proc"):
+        bootstrap._open_segment([other, card()], 0, 1, -1)
+
+
 def card(node="a", world_rank=0, world_size=1, **other):
     fixed = {"version": "1", "settings": "", "host": f"host-{node}", "pid": 1, "start_time": 2, "memfd": 3, "inode": 4}
-    fixed |= {"launched": 0, "universe": "", "mpi_rank": -1, "mpi_size": 0}
+    fixed |= {"launched": 0, "seat": "", "universe": "", "mpi_rank": -1, "mpi_size": 0}
     fixed |= {"machine": node, "cores": 0b11, "limits": []}
     return cards.Card(**{"node": node, "world_rank": world_rank, "world_size": world_size} | fixed | other)
+
+
+def test_children_of_one_rank_are_not_the_launchers_ranks():
+    assert cards.have_seats([card(seat="0"), card(seat="1")]) and cards.have_seats([card(), card()])
+    assert not cards.have_seats([card(seat="1"), card(seat="1")])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -130,6 +144,15 @@ def test_a_rank_whose_first_attempt_was_ended_is_followed():
         while "accdp/world/2/1/0/1" not in store.keys:
             time.sleep(0.001)
         assert through(store, 0, 2).allgather(b"0") == [b"0", b"1"] == early.result()
+
+
+def test_a_store_that_lacks_a_method_is_refused():
+    class Lacking(Memory):
+        def check(self, keys):
+            raise RuntimeError('Tried to call pure virtual function "::c10d::Store::check"')
+
+    with pytest.raises(_core.UsageError, match="rank 0 of 2: the store lacks a method .*Store::check.*: expected set"):
+        through(Lacking(), 0, 2).allgather(b"")
 
 
 def test_a_store_that_goes_away_is_told_in_one_line():

@@ -207,6 +207,30 @@ def test_older_dlpack_arrays_are_not_written_and_not_fetched_from_devices():
         describe(Foreign(torch.zeros(3), (2, 0)), "x", writable=False)
 
 
+class Copied(Foreign):
+    """An array that hands out a copy of what it has, unless it is told not to."""
+
+    def __dlpack__(self, *, copy=None, **options):
+        if copy is False:
+            raise BufferError("this array has to be copied")
+        return self.inner.copy().__dlpack__(**options)
+
+
+def test_nothing_is_written_into_what_dlpack_has_copied():
+    inner = np.arange(3, dtype=np.float32)
+    assert describe(Copied(inner), "x", writable=False).count == 3
+    with pytest.raises(UsageError, match="x, a Copied, could not be written to through DLPack: .*has to be copied"):
+        describe(Copied(inner), "x", writable=True)
+
+
+def test_blocks_keep_what_dlpack_has_copied():
+    with Communicator() as comm:
+        x = [Copied(np.arange(300_000, dtype=np.float32))]
+        assert comm.reduce_scatter(x).tolist() == list(range(300_000))
+        out = np.empty(300_000, np.float32)
+        assert comm.scatter(x, out).sum() == x[0].inner.sum()
+
+
 def test_new_arrays_are_of_the_same_library():
     array = new_like(describe(np.zeros(3, np.int16), "x", writable=False), (2, 3))
     assert isinstance(array, np.ndarray) and (array.shape, array.dtype) == ((2, 3), np.int16)

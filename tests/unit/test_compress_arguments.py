@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from accdp_comm import BcastResult, Communicator, UsageError, WeightSync, bcast_compressed, relative
+from accdp_comm import (
+    BcastResult,
+    Communicator,
+    UsageError,
+    WeightSync,
+    allreduce_compressed,
+    bcast_compressed,
+    relative,
+)
 
 X = np.ones(12, np.float32)
 READ_ONLY = np.ones(12, np.float32)
@@ -151,6 +159,13 @@ def test_a_world_of_one(world, codec):
         assert result.logical_bytes == 40_000 + 48 + 56
         assert (tensors["a"] == np.arange(5000.0)).all() and (tensors["c"] == torch.arange(7)).all()
         assert result.ratio > 0 and str(result)
+
+
+def test_no_part_at_all_has_the_datatype_of_the_tensor(world):
+    x = np.empty(0, np.int32)
+    assert allreduce_compressed(x, "band", parts=[], group=world).wire_bytes == 0
+    with pytest.raises(UsageError, match=r"parts: expected counts that add up to 2, got"):
+        allreduce_compressed(np.ones(2, np.int32), "band", parts=[], group=world)
 
 
 def test_without_a_group():

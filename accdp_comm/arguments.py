@@ -18,7 +18,7 @@ Block = tuple[int, int]  # address, count
 
 _OPS = dict(ReduceOp.__members__)
 _THREADS_OWN_STREAM = 2  # cudaStreamPerThread: one handle, of which each thread has a stream
-_ENDLESS_SECONDS = 1e9  # 30 years; infinity, and what overflows in clocks, is above
+ENDLESS_SECONDS = 1e9  # 30 years; infinity, and what overflows in clocks, is above
 _BITWISE = ("band", "bor", "bxor")
 _COMPLEX = ("c64", "c128")
 _FLOATS = ("f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", *_COMPLEX)
@@ -52,7 +52,7 @@ def wait_limit(name: str, value: Any) -> float | None:
         return None
     if not (seconds := real_number(value)) >= 0:
         raise UsageError(f"{name}: expected seconds >= 0 or None, got {shown(value)}")
-    return None if seconds > _ENDLESS_SECONDS else seconds
+    return None if seconds > ENDLESS_SECONDS else seconds
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _core, _torch, autoload, mpi_world, steps, uncaught
-from .arguments import real_number
+from .arguments import ENDLESS_SECONDS, real_number
 from .bootstrap import form_group
 from .eager import eager
 from .exchange import StoreExchange
@@ -225,7 +225,8 @@ def monitored_barrier(
     limit = timedelta(milliseconds=-1)  # torch's way to say "the group's"
     if timeout is not None:
         try:
-            limit = timeout if isinstance(timeout, timedelta) else timedelta(seconds=real_number(timeout))
+            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else real_number(timeout)
+            limit = timedelta(seconds=min(seconds, ENDLESS_SECONDS))  # torch hands longer ones on as negative ones
         except (TypeError, ValueError, OverflowError):
             limit = timedelta(0)
         if limit <= timedelta(0):

@@ -229,11 +229,7 @@ def _need_cuda(name: str) -> None:
 def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     kind = int(x.__dlpack_device__()[0])
     if device and kind == _DLPACK_CUDA and "torch" in sys.modules:
-        try:
-            tensor = sys.modules["torch"].from_dlpack(x, copy=False if writable else None)
-        except (RuntimeError, BufferError, TypeError, ValueError) as error:
-            raise UsageError(f"{name}, a {type(x).__name__}, could not be used through DLPack: {error}") from error
-        return _tensor(tensor, name, device)
+        return _tensor(_to_torch(x, name, writable), name, device)
     if kind not in _DLPACK_HOST:
         raise UsageError(f"{name} is on a device (DLPack device type {kind}): expected host memory")
     try:
@@ -244,8 +240,15 @@ def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
         if torch is None or writable:
             use = "written to" if writable else "read"
             raise UsageError(f"{name}, a {type(x).__name__}, could not be {use} through DLPack: {error}") from error
-        return _tensor(torch.from_dlpack(x), name)
+        return _tensor(_to_torch(x, name, writable), name)
     return _array(array, array, name, writable)
+
+
+def _to_torch(x: Any, name: str, writable: bool) -> Any:
+    try:
+        return sys.modules["torch"].from_dlpack(x, copy=False if writable else None)
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        raise UsageError(f"{name}, a {type(x).__name__}, could not be used through DLPack: {error}") from error
 
 
 def _from_dlpack(x: Any, writable: bool) -> np.ndarray[Any, Any]:

@@ -66,7 +66,8 @@ def find_launcher() -> Launcher | None:
 
 def seat() -> str:
     """Return which of the launcher's ranks this process is, or is a child of; empty where no variable says it."""
-    return os.environ.get("PMIX_RANK") or os.environ.get("PMI_RANK", "")
+    # Both: a launcher within a step of another hands on what that said.
+    return "/".join(os.environ[name] for name in ("PMIX_RANK", "PMI_RANK") if name in os.environ)
 
 
 def refuse_srun_without_mpi() -> None:

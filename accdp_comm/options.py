@@ -11,6 +11,9 @@ from . import nvcomp
 from .arguments import check_switch
 from .bcast import Relative, bound_of, check_codec, chunk_of, codec_by_setting
 
+# What torch's own options have, as far as this torch has them.
+_TORCHS = ("_timeout", "group_name", "global_ranks_in_group", "use_pg_for_symm_mem_rendezvous")
+
 
 class Options(Backend.Options):
     """Options of one process group, for ``pg_options`` of init_process_group and new_group; equal on all its ranks.
@@ -53,7 +56,8 @@ class Options(Backend.Options):
         self.deterministic = deterministic
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _renewed, (type(self), vars(self), self._timeout)
+        torchs = {name: getattr(self, name) for name in _TORCHS if hasattr(self, name)}
+        return _renewed, (type(self), vars(self), torchs)
 
     def apply(self, backend: Any) -> None:
         """Make a backend behave so."""
@@ -62,10 +66,12 @@ class Options(Backend.Options):
             backend.set_deterministic(bool(self.deterministic))
 
 
-def _renewed(kind: type[Options], values: dict[str, Any], timeout: timedelta) -> Options:
+def _renewed(kind: type[Options], values: dict[str, Any], torchs: dict[str, Any]) -> Options:
     """Return a copy, in this or another process."""
     nvcomp.find()
     made = kind.__new__(kind)
-    Backend.Options.__init__(made, "accdp", timeout)
+    Backend.Options.__init__(made, "accdp")
+    for name, value in torchs.items():
+        setattr(made, name, value)
     vars(made).update(values)
     return made

@@ -245,7 +245,8 @@ class Pmi1Service:
                 self._barriers += 1
                 self._changed.notify_all()
             met = self._changed.wait_for(
-                lambda: self._barriers != mine or self._broken or self._closed, deadline - time.monotonic()
+                lambda: self._barriers != mine or self._broken or self._closed,
+                min(deadline - time.monotonic(), threading.TIMEOUT_MAX),
             )
             if self._barriers != mine:
                 return ["cmd=barrier_out rc=0"]

@@ -293,10 +293,11 @@ def test_wrong_options(options, said):
 @pytest.mark.parametrize("renew", [copy.copy, copy.deepcopy, lambda options: pickle.loads(pickle.dumps(options))])
 def test_options_are_copied_with_all_they_hold(renew):
     options = Options(codec="qpk", error_bound=relative(1e-3), chunk_bytes=1 << 16, deterministic=False)
-    options._timeout = datetime.timedelta(seconds=7)
+    options._timeout, options.group_name, options.global_ranks_in_group = datetime.timedelta(seconds=7), "g", [0, 2]
     made = renew(options)
     assert made is not options and type(made) is Options and vars(made) == vars(options)
-    assert (made._timeout, made.backend) == (options._timeout, "accdp")
+    assert (made._timeout, made.group_name, made.global_ranks_in_group) == (options._timeout, "g", [0, 2])
+    assert made.backend == "accdp"
 
 
 def test_what_options_leave_to_the_settings():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accdp_comm import _core, bootstrap, cards, exchange, nvcomp, settings
+from accdp_comm import _core, bootstrap, cards, exchange, launcher, nvcomp, settings
 
 
 class Memory:
@@ -74,6 +74,16 @@ def card(node="a", world_rank=0, world_size=1, **other):
 def test_children_of_one_rank_are_not_the_launchers_ranks():
     assert cards.have_seats([card(seat="0"), card(seat="1")]) and cards.have_seats([card(), card()])
     assert not cards.have_seats([card(seat="1"), card(seat="1")])
+
+
+def test_a_launcher_within_a_step_of_another_has_seats_of_its_own(monkeypatch):
+    for name in ("PMIX_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert launcher.seat() == ""
+    monkeypatch.setenv("PMI_RANK", "3")
+    assert launcher.seat() == "3"
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert launcher.seat() == "0/3"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

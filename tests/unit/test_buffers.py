@@ -223,12 +223,21 @@ def test_nothing_is_written_into_what_dlpack_has_copied():
         describe(Copied(inner), "x", writable=True)
 
 
+def test_what_nobody_can_read_through_dlpack_is_refused():
+    class Unreadable(Foreign):
+        def __dlpack__(self, **_):
+            raise BufferError("not today")
+
+    with pytest.raises(UsageError, match="x, a Unreadable, could not be used through DLPack: not today"):
+        describe(Unreadable(np.ones(1)), "x", writable=False)
+
+
 def test_blocks_keep_what_dlpack_has_copied():
     with Communicator() as comm:
         x = [Copied(np.arange(300_000, dtype=np.float32))]
         assert comm.reduce_scatter(x).tolist() == list(range(300_000))
         out = np.empty(300_000, np.float32)
-        assert comm.scatter(x, out).sum() == x[0].inner.sum()
+        assert comm.scatter(x, out).tolist() == list(range(300_000))
 
 
 def test_new_arrays_are_of_the_same_library():

@@ -95,8 +95,9 @@ def test_keys_put_by_one_rank_are_got_by_another(serve):
     assert "rc=-1" in second.ask(f"cmd=put kvsname=x key=card value={'v' * 2000}")
 
 
-def test_barrier_waits_for_all_and_can_be_used_again(serve):
-    _, join = serve([0, 0])
+@pytest.mark.parametrize("timeout_s", [10.0, float("inf")])
+def test_barrier_waits_for_all_and_can_be_used_again(serve, timeout_s):
+    _, join = serve([0, 0], timeout_s)
     first, second = join(0), join(1)
     for _ in range(3):
         first.say("cmd=barrier_in")

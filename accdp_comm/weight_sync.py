@@ -91,10 +91,10 @@ class WeightSync:
     def _remember(self) -> None:
         _, tensors = flatten("tensor", self._tensors)
         if self._previous is None:
-            self._previous = rebuild(self._tensors, [copy_of(tensor) for tensor in tensors])
-            return
-        for old, new in zip(flatten("tensor", self._previous)[1], tensors, strict=True):
-            _copy_into(old, new)
+            copies = [copy_of(tensor) for tensor in tensors]
+        else:
+            copies = list(map(_copied_into, flatten("tensor", self._previous)[1], tensors))
+        self._previous = rebuild(self._tensors, copies)
 
     def _checksum(self, held: Any) -> int:
         check = 0
@@ -119,8 +119,12 @@ def _has_room(old: Any, new: Any) -> bool:
     return all(getattr(old, name, None) == getattr(new, name, None) for name in ("shape", "dtype", "device"))
 
 
-def _copy_into(old: Any, new: Any) -> None:
+def _copied_into(old: Any, new: Any) -> Any:
+    """Return a copy of ``new``, in the memory of ``old`` where that can be written to."""
     if hasattr(old, "copy_"):
-        old.copy_(new.detach())
-    else:
+        return old.copy_(new.detach())
+    try:
         old[...] = new
+    except TypeError:  # it has no such assignment, as arrays of JAX
+        return copy_of(new)
+    return old

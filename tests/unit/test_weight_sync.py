@@ -27,6 +27,16 @@ class OnDevice:
         return self._values.copy()
 
 
+class Frozen(OnDevice):
+    """As JAX's arrays."""
+
+    def __setitem__(self, at, other):
+        raise TypeError("does not support item assignment")
+
+    def copy(self):
+        return Frozen(self._values)
+
+
 class Unlooked(weight_sync.Arguments):
     """Does not ask CUDA."""
 
@@ -47,6 +57,16 @@ def references(monkeypatch):
     monkeypatch.setattr(weight_sync, "Arguments", Unlooked)
     with Communicator() as alone:
         yield alone, seen
+
+
+def test_arrays_that_cannot_be_written_to_are_kept_as_well(references):
+    alone, seen = references
+    tensors = [Frozen([1, 2, 3])]
+    sync = WeightSync(tensors, group=alone)
+    for first in (1, 7, 9):
+        tensors[0] = Frozen([first, 2, 3])
+        sync.sync()
+    assert seen[0] is None and [held[0]._values[0] for held in seen[1:]] == [1, 7]
 
 
 def test_the_second_round_is_a_difference(references):

@@ -18,6 +18,8 @@ MORE_RANKS ?= $(if $(filter file,$(origin RANKS)),5 6 7 8)
 # make takes a space for the end of a name.
 $(if $(word 2,$(CURDIR)),$(error accdp: this folder's path has a space in it, which make cannot take: $(CURDIR)))
 
+# nproc believes OMP_NUM_THREADS, which is for the ranks; and make 4.4 would hand it our own.
+CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 BIN := $(abspath $(VENV))/bin
 STAMPS := $(VENV)/stamps
 export PATH := $(BIN):$(PATH)
@@ -71,7 +73,7 @@ demo: build
 
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q --durations=10 --durations-min=2
 LIMIT = timeout -k 10
-CTEST = $(LIMIT) 600 ctest --parallel $(shell nproc) --output-on-failure --no-tests=error
+CTEST = $(LIMIT) 600 ctest --parallel $(CORES) --output-on-failure --no-tests=error
 # The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and
 # more ranks than cores, are meant.
 MPIEXEC ?= $(firstword $(wildcard $(BIN)/mpiexec) mpiexec)
@@ -96,7 +98,7 @@ test-unit test-torch test-failure test-hosts test-launch test-bench test-tune te
 SANITIZED ?=
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
 test-cudasim: build $(STAMPS)/test
-	cmake --build $(CMAKE_BUILD) --parallel $(shell nproc) --target $(if $(SANITIZED),cudasim_pytest,cudasim_tests)
+	cmake --build $(CMAKE_BUILD) --parallel $(CORES) --target $(if $(SANITIZED),cudasim_pytest,cudasim_tests)
 	$(if $(SANITIZED),,$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/')
 	$(LIMIT) 300 $(PYTEST) -n $(TESTS_AT_ONCE) tests/cudasim
@@ -140,7 +142,7 @@ NVCOMP_DIR = $(shell $(BIN)/python -c 'from accdp_comm import nvcomp; print(nvco
 
 sanitize: build
 	cmake -G Ninja -S . -B build/sanitize -DACCDP_SANITIZE=ON --log-level=WARNING
-	cmake --build build/sanitize --parallel $(shell nproc)
+	cmake --build build/sanitize --parallel $(CORES)
 	$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 	  $(CTEST) --test-dir build/sanitize
 
@@ -152,7 +154,7 @@ RACES = ahead_between_nodes allreduce_stream bcast_stream cost lost_messages nod
 races: build
 	cmake -G Ninja -S . -B build/thread -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=thread -DCMAKE_UNITY_BUILD=OFF \
 	  --log-level=WARNING
-	cmake --build build/thread --parallel $(shell nproc) --target $(RACES:%=test_%)
+	cmake --build build/thread --parallel $(CORES) --target $(RACES:%=test_%)
 	$(LIMIT) 3600 ctest --test-dir build/thread --output-on-failure --no-tests=error \
 	  -R "^cpp/test_($$(echo $(RACES) | tr ' ' '|'))$$"
 
@@ -162,7 +164,7 @@ emulate: build
 	cmake -G Ninja -S . -B build/aarch64 -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=undefined --log-level=WARNING \
 	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
 	  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu"
-	cmake --build build/aarch64 --parallel $(shell nproc)
+	cmake --build build/aarch64 --parallel $(CORES)
 	$(LIMIT) 1800 ctest --test-dir build/aarch64 --output-on-failure --no-tests=error -R '^cpp/'
 
 # For as long as you like: libFuzzer where there is clang, else the mutations of the test above.

@@ -102,8 +102,8 @@ class Communicator(Messages):
         return _core.DeviceCollectives(self._path(), data.device, data.stream)
 
     def _path(self) -> _core.DevicePath:
-        """Return what the calls on device memory share."""
-        self._device_path = self._device_path or _core.DevicePath(self._core)
+        """Return what the calls on device memory share: one, whichever threads come first (setdefault is one step)."""
+        self._device_path = self._device_path or vars(self).setdefault("_first_path", _core.DevicePath(self._core))
         return self._device_path
 
     @property

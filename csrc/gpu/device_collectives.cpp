@@ -163,7 +163,8 @@ DeviceRoute::Asker DevicePath::asker() const noexcept {
 bool DevicePath::settle(bool has_failed) noexcept {
   if (state_->device < 0) return true;
   const std::optional<DeviceGuard> guard = guard_if_possible(state_->device);
-  if (has_failed) state_->has_failed = true;
+  // A call may also have been refused, or have failed on this rank alone: others still read what is in the pool.
+  if (has_failed && group_->may_miss_ranks()) state_->has_failed = true;
   const auto is_done = [&] { return accdp::is_done(state_->own_stream.get()); };
   if (state_->own_stream && !outlast(wait_for_ranks(*group_), is_done)) return false;
   return !state_->pool || state_->pool->settle(state_->has_failed);

@@ -64,17 +64,25 @@ class GpuSegments {
   /// For every segment in order: fetch(i), start(i) one segment later, finish(i) kAhead segments later.
   template <class Fetch, class Start, class Finish>
   void run(std::size_t segments, Fetch fetch, Start start, Finish finish) {
-    try {
+    abandoning([&] {
       for (std::size_t i = 0; i < segments + kAhead; ++i) {
         if (i < segments) fetch(i);
         if (i > 0 && i <= segments) start(i - 1);
         if (i >= kAhead) finish(i - kAhead);
       }
+    });
+    rooms_.release_scratch();
+  }
+
+  /// Where a rank is missing, MPI may go on with the rooms.
+  template <class Work>
+  void abandoning(Work work) {
+    try {
+      work();
     } catch (...) {
       rooms_.abandon();
       throw;
     }
-    rooms_.release_scratch();
   }
 
   bool is_apart() const { return groups_.count() > 1; }  ///< whether the node has several GPU groups

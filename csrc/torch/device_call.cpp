@@ -95,8 +95,12 @@ std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   std::lock_guard lock(mutex_);
   // Of those with priority: from the others come the streams that torch captures graphs on.
   if (!own_) own_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
-  const auto rest =
-      std::partition(under_way_.begin(), under_way_.end(), [](const auto& call) { return !call->is_finished(); });
+  const auto rest = std::partition(under_way_.begin(), under_way_.end(), [](const auto& call) {
+    if (call->is_finished()) return false;
+    if (call.use_count() > 1) return true;
+    std::atomic_thread_fence(std::memory_order_acquire);  // with whoever gave it up: it had been handed over before
+    return call->was_handed_over();                       // else, as of a receive that timed out, it never will be
+  });
   ended.assign(rest, under_way_.end());
   under_way_.erase(rest, under_way_.end());
   under_way_.push_back(std::make_shared<DeviceCall>(*route_, device, own_));

@@ -32,6 +32,7 @@ class DeviceCall {
   /// What the current stream gets from now on begins after the operation. Does not block the host. After run().
   void join_current_stream();
   bool is_finished() const;  ///< the device has done it
+  bool was_handed_over() const { return ran_; }
   void synchronize() const;  ///< blocks the host until then, if it was handed over
 
   c10::Device device() const { return stream_.device(); }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Any
 
@@ -76,6 +77,14 @@ class Arguments:
     def wrong(self, name: str, expected: str, got: object) -> UsageError:
         """Return the error to raise for an argument."""
         return UsageError(f"rank {self.rank} of {self.size}: {name}: expected {expected}, got {got}")
+
+    @contextlib.contextmanager
+    def naming_rank(self) -> Iterator[None]:
+        """In this context UsageErrors of what knows no rank begin with it."""
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
 
     def buffer(self, name: str, x: Any, *, writable: bool) -> Buffer:
         """Return what and where ``x`` is."""

@@ -132,7 +132,7 @@ def _shut_down() -> None:
     for backend in _torch.open_groups():
         # On this node the others see that this rank left; on other nodes they only hear of an abort.
         if uncaught.last() is not None and mpi_world.place()[2] > 0:
-            backend.abort()
+            backend.abort_because(uncaught.reason(backend.rank()))
         else:
             backend.shutdown_briefly()  # nobody is there any more to wait for
 

@@ -6,7 +6,7 @@ import math
 import operator
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _core, nvcomp, settings
 from .arguments import Arguments, real_number, shown, wait_limit
-from .buffers import Buffer
+from .buffers import Buffer, describe
 from .channels import Pending, channel_of
 from .eager import eager
 
@@ -33,9 +33,10 @@ class Relative:
 def relative(value: float) -> Relative:
     """Return an error bound of ``value`` times the standard deviation of each tensor's finite values.
 
-    What takes a bound raises UsageError where ``value`` is not a finite number above 0.
+    Raises:
+        UsageError: Not a finite number above 0.
     """
-    return Relative(value)
+    return Relative(_bound_number(value, "value", "a finite number > 0"))
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,8 @@ def bcast_compressed(
     channel = channel_of(group)
     args = Arguments(channel.rank, channel.size, device=True)
     args.rank_of("root", root)
-    names, tensors = flatten("tensor", tensor)
-    stream = [args.buffer(name, x, writable=channel.rank != root) for name, x in zip(names, tensors, strict=True)]
+    with args.naming_rank():
+        names, stream = buffers_in("tensor", tensor, writable=channel.rank != root)
     if error_bound is not None and not any(x.datatype.name in BOUNDED for x in stream):
         # In a state_dict the counters stay exact; asking for an error in nothing but integers is a mistake.
         raise args.wrong("error_bound", "None, because there are no floats in tensor", repr(error_bound))
@@ -149,11 +150,9 @@ def bcast_compressed(
     if async_op:
         for name, x in zip(names, stream, strict=True):
             args.any_threads(name, x)
-    try:
+    with args.naming_rank():
         bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
         check_codec(codec, bound, chunk)
-    except _core.UsageError as error:
-        raise _core.UsageError(f"rank {channel.rank} of {channel.size}: {error}") from None
     pending = channel.bcast(
         stream,
         old,
@@ -176,6 +175,18 @@ def flatten(name: str, value: Any) -> tuple[list[str], list[Any]]:
     return [name], [value]
 
 
+def buffers_in(name: str, value: Any, *, writable: bool) -> tuple[list[str], list[Buffer]]:
+    """Return what to call the tensors in a tensor, list or mapping, and where they are; raises UsageError."""
+    names, tensors = flatten(name, value)
+    for which, x in zip(names, tensors, strict=True):
+        if isinstance(x, (Mapping, Iterator, list, tuple)) or callable(getattr(x, "state_dict", None)):
+            raise _core.UsageError(
+                f"{which} is a {type(x).__name__}: expected a tensor, or one flat list or mapping of tensors"
+            )
+    found = [describe(x, which, writable=writable, device=True) for which, x in zip(names, tensors, strict=True)]
+    return names, found
+
+
 def rebuild(like: Any, tensors: list[Any]) -> Any:
     """Return tensors in the structure that flatten() took apart."""
     if isinstance(like, Mapping):
@@ -187,13 +198,16 @@ def bound_of(error_bound: Any) -> tuple[float, bool]:
     """Return an error bound as a number, 0 for lossless, and whether it is relative; raises UsageError."""
     if error_bound is None:
         return 0.0, False
-    value = error_bound.value if isinstance(error_bound, Relative) else error_bound
+    if isinstance(error_bound, Relative):
+        return error_bound.value, True
+    return _bound_number(error_bound, "error_bound", "a finite number > 0 or relative(number)"), False
+
+
+def _bound_number(value: Any, name: str, expected: str) -> float:
     number = real_number(value)
     if not math.isfinite(number) or number <= 0:
-        raise _core.UsageError(
-            f"error_bound: expected a finite number > 0 or relative(number), got {shown(error_bound)}"
-        )
-    return number, isinstance(error_bound, Relative)
+        raise _core.UsageError(f"{name}: expected {expected}, got {shown(value)}")
+    return number
 
 
 def chunk_of(chunk_bytes: Any) -> int:

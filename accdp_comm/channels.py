@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -161,15 +161,12 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
-    def _path(self, buffers: Iterable[Buffer]) -> _core.DevicePath | None:
-        return self._communicator._path() if any(x.device is not None for x in buffers) else None
-
     def _mark(self, buffers: list[Buffer]) -> _core.StreamMark | None:
-        path = self._path(buffers)
+        path = self._communicator._path_of(*buffers)
         return None if path is None else mark_of(path, buffers)
 
     def _view(self, buffers: list[tuple[Buffer, bool, bool]], mark: _core.StreamMark | None) -> HostView:
-        return HostView(self._path(x for x, _, _ in buffers), buffers, later=True, mark=mark)
+        return HostView(self._communicator._path_of(*(x for x, _, _ in buffers)), buffers, later=True, mark=mark)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return buffers.tell(self._communicator.allgather, [row])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from . import _core, mpi_world, worlds
 from .arguments import Arguments, check_switch, time_out
 from .bootstrap import form_group
-from .buffers import Buffer, new_like, tell
+from .buffers import new_like, tell
 from .exchange import Exchange
 from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
@@ -67,7 +67,6 @@ class Communicator(Messages):
         self._worker: Worker | None = None
         self._last: Future[Any] | None = None  # the last operation given to the worker
         self._args = Arguments(self._core.rank, self._core.size, device=True)
-        self._device_path: _core.DevicePath | None = None
         settle_at_exit(self._core)
         mpi_world.keep_until_exit(self._core)
 
@@ -95,17 +94,6 @@ class Communicator(Messages):
         done.set_result(operation(self._group))
         return done
 
-    def _via(self, data: Buffer) -> _core.Collectives | None:
-        """Return how an operation on that memory is carried out: None for host memory."""
-        if data.device is None:
-            return None
-        return _core.DeviceCollectives(self._path(), data.device, data.stream)
-
-    def _path(self) -> _core.DevicePath:
-        """Return what the calls on device memory share: one, whichever threads come first (setdefault is one step)."""
-        self._device_path = self._device_path or vars(self).setdefault("_first_path", _core.DevicePath(self._core))
-        return self._device_path
-
     @property
     def rank(self) -> int:
         """Rank of this process, 0..size-1."""
@@ -120,11 +108,6 @@ class Communicator(Messages):
     def nodes(self) -> tuple[int, ...]:
         """Node of each rank, numbered from 0 in the order in which nodes first appear."""
         return tuple(self._core.nodes)
-
-    @property
-    def device_path(self) -> str:
-        """How arrays on a CUDA device go between the ranks: empty before the first, else as docs/gpu.md tells."""
-        return self._device_path.describe() if self._device_path else ""
 
     @property
     def why_no_single_copy(self) -> str:
@@ -170,7 +153,12 @@ class Communicator(Messages):
             return x if out is None else out
         data, result = self._args.in_and_out(x, out)
         self._group.allreduce(
-            data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), via=self._via(data)
+            data.pointer,
+            result.pointer,
+            data.count,
+            data.datatype,
+            self._args.op(op, data),
+            via=self._via(data, result),
         )
         return x if out is None else out
 
@@ -197,7 +185,13 @@ class Communicator(Messages):
             return None
         data, result = self._args.in_and_out(x, out)
         self._group.reduce(
-            data.pointer, result.pointer, data.count, data.datatype, self._args.op(op, data), root, via=self._via(data)
+            data.pointer,
+            result.pointer,
+            data.count,
+            data.datatype,
+            self._args.op(op, data),
+            root,
+            via=self._via(data, result),
         )
         return x if out is None else out
 
@@ -222,7 +216,7 @@ class Communicator(Messages):
         own = blocks[self.rank][1]
         if own != data.count:
             raise self._args.wrong(f"out[{self.rank}]", f"{data.count} elements, as many as x", own)
-        self._group.allgather(data.pointer, data.count, blocks, data.datatype, via=self._via(data))
+        self._group.allgather(data.pointer, data.count, blocks, data.datatype, via=self._via(data, kept))
         return out
 
     def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
@@ -247,7 +241,7 @@ class Communicator(Messages):
         out = self._args.room(out, data)
         blocks, kept = self._args.blocks("out", out, data, writable=True)
         self._args.even("out", blocks, data.count)
-        self._group.gather(data.pointer, data.count, blocks, data.datatype, root, via=self._via(data))
+        self._group.gather(data.pointer, data.count, blocks, data.datatype, root, via=self._via(data, kept))
         return out
 
     def scatter(self, x: Any, out: Any, root: int = 0) -> Any:
@@ -270,7 +264,7 @@ class Communicator(Messages):
         if self.rank == root:
             blocks, kept = self._args.blocks("x", x, result, writable=False)
             self._args.even("x", blocks, result.count)
-        self._group.scatter(blocks, result.pointer, result.count, result.datatype, root, via=self._via(result))
+        self._group.scatter(blocks, result.pointer, result.count, result.datatype, root, via=self._via(result, kept))
         return out
 
     def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None) -> Any:
@@ -301,7 +295,7 @@ class Communicator(Messages):
             raise self._args.wrong("out", f"{part} elements, this rank's part of x", result.count)
         blocks, kept = self._args.blocks("x", x, result, writable=False)
         self._group.reduce_scatter(
-            blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine), via=self._via(mine)
+            blocks, result.pointer, result.count, result.datatype, self._args.op(op, mine), via=self._via(result, kept)
         )
         return result.owner if out is None else out
 
@@ -347,7 +341,7 @@ class Communicator(Messages):
             raise self._args.wrong("out", f"{sum(got) * width} elements ({sum(got)} rows)", result.count)
         starts = [sum(got[:rank]) * width for rank in range(self.size)]
         blocks = [result.block(start, count * width) for start, count in zip(starts, got, strict=True)]
-        self._group.alltoall(data.rows(sent), blocks, data.datatype, via=self._via(data))
+        self._group.alltoall(data.rows(sent), blocks, data.datatype, via=self._via(data, result))
         return result.owner if out is None else out
 
     def barrier(self) -> None:
@@ -391,7 +385,8 @@ class Communicator(Messages):
         Raises:
             UsageError: No such operation, or not such an ``x``.
         """
-        return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
+        with self._args.naming_rank():
+            return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator of all ranks that give the same color.

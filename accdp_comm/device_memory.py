@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from .buffers import Buffer
+
+if TYPE_CHECKING:
+    from ._core import Collectives, DevicePath, Group
+
+
+class OnDevices:
+    """Base class of Communicator: how its calls on device memory are made."""
+
+    _core: Group
+    _device_path: DevicePath | None = None
+
+    @property
+    def device_path(self) -> str:
+        """How arrays on a CUDA device go between the ranks: empty before the first, else as docs/gpu.md tells."""
+        return self._device_path.describe() if self._device_path else ""
+
+    def _path(self) -> DevicePath:
+        """Return what the calls on device memory share: one, whichever threads come first (setdefault is one step)."""
+        self._device_path = self._device_path or vars(self).setdefault("_first_path", _core.DevicePath(self._core))
+        return self._device_path
+
+    def _path_of(self, *data: Buffer) -> DevicePath | None:
+        return self._path() if any(one.device is not None for one in data) else None
+
+    def _via(self, data: Buffer, *owners: Any) -> Collectives | None:
+        """Return how an operation on ``data`` is carried out: None for host memory.
+
+        Args:
+            owners: Of all other memory that the operation uses: kept if the device may go on with it after a failure.
+        """
+        if data.device is None:
+            return None
+        return _core.DeviceCollectives(self._path(), data.device, data.stream, (data, owners))
 
 
 def mark_of(path: _core.DevicePath, buffers: Sequence[Buffer]) -> _core.StreamMark | None:
@@ -66,7 +100,10 @@ class HostView:
         for i in far:
             buffer, is_read, is_written = buffers[i]
             blocks.append((buffer.pointer, buffer.count * buffer.itemsize, is_read, is_written, later))
-        self._copies = path.fetch(device, stream, blocks) if mark is None else path.fetch_behind(mark, blocks)
+        owners = [buffer.owner for buffer, _, _ in buffers]
+        self._copies = (
+            path.fetch(device, stream, blocks, owners) if mark is None else path.fetch_behind(mark, blocks, owners)
+        )
         for i, pointer in zip(far, self._copies.pointers, strict=True):
             self.pointers[i] = pointer
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _core, mpi_world, uncaught
 from ._core import Group, MessageWork
 from .arguments import Arguments
 from .buffers import Buffer
-from .device_memory import HostView
-
-if TYPE_CHECKING:
-    from ._core import DevicePath  # not in builds without CUDA
+from .device_memory import HostView, OnDevices
 
 _SETTLE_SECONDS = 5.0  # that a process which ends without close() waits for its sends
 
@@ -54,18 +51,10 @@ def _settle() -> None:
         raise _core.Error("; ".join(problems))
 
 
-class Messages:
+class Messages(OnDevices):
     """Base class of Communicator."""
 
-    _core: Group
     _args: Arguments
-
-    if TYPE_CHECKING:
-
-        def _path(self) -> DevicePath: ...
-
-    def _path_of(self, data: Buffer) -> DevicePath | None:
-        return None if data.device is None else self._path()
 
     def _goes_as_it_is(self, data: Buffer, peer: int) -> bool:
         """Whether MPI gets a message's device memory itself; after what the device's stream holds, if so."""

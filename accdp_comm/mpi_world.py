@@ -373,7 +373,7 @@ def _close_groups_and_mpi() -> None:
         _attempt(closer)
     for group in list(_groups):
         if error is not None:
-            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended by {error!r}"))
+            _attempt(lambda group=group: group.abort(uncaught.reason(group.rank, error)))
         elif group.is_busy:  # a daemon thread is there, and would be still when MPI is finalised
             _attempt(lambda group=group: group.abort(f"rank {group.rank} ended in the middle of an operation"))
         _attempt(group.close)

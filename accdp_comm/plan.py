@@ -145,6 +145,8 @@ def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
             raise TypeError
         count = operator.index(x)
     except TypeError:
+        if isinstance(x, str):
+            raise _core.UsageError(f"x: expected an array or a number from 0 to 2^48, got {x!r}") from None
         data = describe(x, "x", writable=False, device=True)
         if data.device is not None:
             raise _core.UsageError("x: expected host memory; there are no plans of device memory") from None

@@ -6,6 +6,8 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any
 
+_LONGEST = 500  # characters of an exception that are told
+
 
 class _Watch:
     """What sys.excepthook was told of since watch()."""
@@ -54,6 +56,16 @@ def last() -> BaseException | None:
     was_replaced = sys.excepthook is not _watch.hook  # by a hook that may, as torch's, or may not have called ours
     is_last = error is _watch.error or (was_replaced and error is not None and _left_the_script(error))
     return error if is_last else None
+
+
+def reason(rank: int, error: BaseException | None = None) -> str:
+    """Return what other ranks are told of an exception, the last() one if None: which may be as long as it likes."""
+    error = error or last()
+    try:
+        said = repr(error)
+    except Exception:
+        said = type(error).__name__
+    return f"rank {rank} ended by {said if len(said) <= _LONGEST else said[:_LONGEST] + '...'}"
 
 
 def _left_the_script(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core, buffers, nvcomp
 from .arguments import Arguments
-from .bcast import BcastResult, bcast_compressed, check_codec, chunk_of, copy_of, flatten, rebuild
+from .bcast import BcastResult, bcast_compressed, buffers_in, check_codec, chunk_of, copy_of, flatten, rebuild
 from .channels import channel_of
 from .eager import eager
 
@@ -24,7 +24,7 @@ class WeightSync:
         root: Rank in the group whose tensors count.
         group, codec, chunk_bytes: As in bcast_compressed().
     Raises:
-        UsageError: No such codec, one that needs an error bound, or not such a size of chunks.
+        UsageError: Not such tensors, no such codec, one that needs an error bound, or not such a size of chunks.
 
     Root keeps a copy of the last version, so it needs the memory of the tensors twice; receivers compare a checksum of
     what they hold, and need none. From the second sync() on each rank reads all tensors once for that checksum, on one
@@ -35,6 +35,7 @@ class WeightSync:
         self, tensors: Any, root: int = 0, *, group: Any = None, codec: str = "auto", chunk_bytes: int | None = None
     ):
         nvcomp.find()
+        buffers_in("tensors", tensors, writable=False)  # what a group says to them comes with the first sync()
         check_codec(codec, (0.0, False), chunk_of(chunk_bytes))
         self._tensors, self._root, self._group = tensors, root, group
         self._codec, self._chunk_bytes = codec, chunk_bytes
@@ -55,10 +56,8 @@ class WeightSync:
         Arguments(channel.rank, channel.size).rank_of("root", self._root)
         is_root = channel.rank == self._root
         args = Arguments(channel.rank, channel.size, device=True)
-        for name, tensor in zip(*flatten("tensor", self._tensors), strict=True):
-            args.buffer(
-                name, tensor, writable=not is_root
-            )  # what is refused is so before others are asked for anything
+        with args.naming_rank():  # what is refused is so before others are asked for anything
+            buffers_in("tensors", self._tensors, writable=not is_root)
         if is_root and not self._is_laid_out_as_before():
             self._previous = None
         held = self._previous if is_root else self._tensors

@@ -38,6 +38,7 @@ _LAUNCHER_FDS = ("PMI_FD",)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
+_AFTER_INTERRUPT_S = 1.0  # which a rank that does not heed Ctrl-C has at most after SIGTERM
 _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
 # A launcher ends the job the moment that a rank leaves MPI in disorder, when that one has yet to end, and others to say
 # whom they miss: what they end with then is their own.
@@ -96,7 +97,8 @@ class Guard:
         self._helper = 0  # pid of the command that calls terminate_client, while it runs
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
-        # "abandoned" by the launcher, or not; then "terminate", "terminate_client", or "orphans"; "kill"; "give up"
+        # "abandoned" by the launcher, or not; then "interrupt", or not; "terminate", "terminate_client", or "orphans";
+        # "kill"; "give up"
         self._step = "run"
         self._deadline = math.inf
 
@@ -118,9 +120,9 @@ class Guard:
 
         Args:
             orders: ``argv``; ``env``: variables to set, or to remove where None; ``cpus``: to bind to, all if empty;
-                ``grace_s``: seconds between SIGTERM and what follows; ``stdin``: where it is to be had, empty for what
-                the launcher gives; ``terminate_client``: command that takes pids
-                and ends their work on the GPU, empty without MPS.
+                ``grace_s``: seconds between the first signal and what follows; ``stdin``: where it is to be had, empty
+                for what the launcher gives; ``terminate_client``: command that takes pids and ends their work on the
+                GPU, empty without MPS.
         """
         self._orders = orders
         ends = {kind: os.pipe() for kind in (b"o", b"e")}
@@ -209,7 +211,7 @@ class Guard:
         for order in orders:
             if order["order"] == "stop":
                 self._orders["grace_s"] = order["grace_s"]
-                self.stop(again=True)
+                self.stop(order["number"], again=True)
             elif order["order"] == "signal" and self._pid and self._status is None:
                 send_signal(self._pid, order["number"])
 
@@ -239,9 +241,9 @@ class Guard:
         if pid == self._pid:
             self._status = status
             number = os.WTERMSIG(status) if killed(status) else 0
-            # Told to terminate, it ends by SIGTERM or by itself; any other signal was somebody else's.
-            was_told = self._step not in ("run", "abandoned", "terminate") or (
-                self._step == "terminate" and number in (0, signal.SIGTERM)
+            # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.
+            was_told = self._step not in ("run", "abandoned", "interrupt", "terminate") or (
+                self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM)
             )
             self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
             self._end_orphans()
@@ -264,21 +266,35 @@ class Guard:
             self._step = "abandoned"
             self._deadline = time.monotonic() + _AFTER_LAUNCHER_S
 
-    def stop(self, again: bool = False) -> None:
-        """Begin to end the rank; ``again`` takes a shorter grace into account that came in the meantime."""
+    def stop(self, number: int = signal.SIGTERM, again: bool = False) -> None:
+        """Begin to end the rank by a signal; ``again`` takes a shorter grace into account that came in the meantime.
+
+        A rank that Ctrl-C is to end hears of it as it would without a launcher, with all that it runs in its session:
+        scripts save what they have where KeyboardInterrupt comes.
+        """
         while self._reap():
             pass  # it may have ended just now, which is why we are called
         if self._status is None and self._step in ("run", "abandoned"):
-            self._step = "terminate"
-            send_signal(self._pid, signal.SIGTERM)
+            if number == signal.SIGINT:
+                self._step = "interrupt"
+                send_signal(-self._pid, signal.SIGINT)
+            else:
+                self._terminate()
             self._deadline = time.monotonic() + self._orders["grace_s"]
-        elif again and self._step == "terminate":
+        elif again and self._step in ("interrupt", "terminate"):
             self._deadline = min(self._deadline, time.monotonic() + self._orders["grace_s"])
+
+    def _terminate(self) -> None:
+        self._step = "terminate"
+        send_signal(self._pid, signal.SIGTERM)
 
     def _next_step(self) -> None:
         """The deadline of the present step has passed: take the next one."""
         if self._step == "abandoned":
             self.stop()
+        elif self._step == "interrupt":
+            self._terminate()
+            self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
         elif self._step == "terminate" and self._orders["terminate_client"]:
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
             self._helper = self._start_helper([str(pid) for pid in [self._pid, *descendants(self._pid)]])

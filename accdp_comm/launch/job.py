@@ -20,7 +20,7 @@ from .interruption import STOPPING, stopping
 from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
-from .ranks import Rank, explain, first_failure, name_of_signal, some_of
+from .ranks import Rank, exit_code, explain, first_failure, in_words, some_of
 from .standard_input import is_for_others, make_lender
 
 # The others notice a failed rank within a second and say so; then they are told to end.
@@ -36,6 +36,7 @@ _AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0
 _WATCH_S = 0.5
 _PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_TERM = signal.SIGTERM
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
 
 
@@ -58,7 +59,7 @@ class Job:
         addresses: Where guards on other hosts reach us; empty if there are none.
         orders: Called once when all ranks have called, with them in order; returns each one's order to start.
         labels: Whether lines carry the rank, by OUT and ERR.
-        grace_s: Seconds that ranks have between SIGTERM and what follows.
+        grace_s: Seconds that ranks have between the first signal and what follows.
         watch: Called every half second with the ranks that run; a text it returns ends the job with that reason.
         terminate_clients: Ends what processes of this node do on their GPUs, by pid, before they get SIGKILL.
         ask_gpus: Command that lists the GPUs of a node; what it prints comes with each rank's hello.
@@ -168,7 +169,7 @@ class Job:
         self._ranks[number] = Rank(number, connection, message)
         self._first_call = self._first_call or time.monotonic()
         if self._stop is not None:
-            connection.order(order="stop", grace_s=0.0)
+            connection.order(order="stop", grace_s=0.0, number=_TERM)
         elif len(self._ranks) == self._size:
             if self._prepare:
                 self._prepare(self._members())
@@ -267,7 +268,9 @@ class Job:
                 grace = self._grace_s if self._stop is None else 0.0
                 self.output.hurry()
                 self._is_interrupted = True
-                self.end(f"ended by {signal.Signals(number).name}", 128 + number, grace)
+                # As without a launcher Ctrl-C is KeyboardInterrupt in a script; the others, mostly, just end it.
+                said = f"ended by {signal.Signals(number).name}"
+                self.end(said, 128 + number, grace, number=number if number == signal.SIGINT else _TERM)
             elif number in _PASSED_ON:
                 for rank in self._ranks.values():
                     rank.connection.order(order="signal", number=number)
@@ -343,8 +346,10 @@ class Job:
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
-    def end(self, reason: str, code: int, grace_s: float | None = None, is_launchers: bool = False) -> None:
-        """End the job in the safe order; called again, only with a shorter grace period."""
+    def end(
+        self, reason: str, code: int, grace_s: float | None = None, is_launchers: bool = False, number: int = _TERM
+    ) -> None:
+        """End the job in the safe order, ``number`` being ranks' first signal; called again, only hurry."""
         grace = self._grace_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace + _GUARD_S
         if self._stop is None:
@@ -352,7 +357,7 @@ class Job:
             self._reason = reason
         self._stop.deadline = min(self._stop.deadline, deadline)
         for rank in self._ranks.values():
-            rank.connection.order(order="stop", grace_s=grace)
+            rank.connection.order(order="stop", grace_s=grace, number=number)
         if not self._is_started and self._owners:
             self._owners.release()
         if not self._is_started and self._launcher is not None:
@@ -367,7 +372,7 @@ class Job:
             self._alone_since = self._silent_since = time.monotonic()
         if self._is_abandoned() and time.monotonic() >= self._abandoned_until():
             status = self._launcher.returncode
-            self.end(f"{self._program.launcher} ended {_in_words(status)}", _exit_code(status) or 1, is_launchers=True)
+            self.end(f"{self._program.launcher} ended {in_words(status)}", exit_code(status) or 1, is_launchers=True)
         return not living
 
     def _is_abandoned(self) -> bool:
@@ -430,17 +435,8 @@ class Job:
         status = self._launcher.returncode
         if status != 0:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
-            self.output.say(f"accdp run: {self._program.launcher} ended the job {_in_words(status)}{why}")
-        return _exit_code(status)
-
-
-def _in_words(status: int) -> str:
-    """Return how a process of ours ended."""
-    return f"with status {status}" if status >= 0 else f"when it was killed by {name_of_signal(-status)}"
-
-
-def _exit_code(status: int) -> int:
-    return status if status >= 0 else 128 - status
+            self.output.say(f"accdp run: {self._program.launcher} ended the job {in_words(status)}{why}")
+        return exit_code(status)
 
 
 def _only_wake(number: int, frame: object) -> None:

@@ -108,5 +108,15 @@ def name_of_signal(number: int) -> str:
         return f"signal {number}"
 
 
+def in_words(status: int) -> str:
+    """Return how a process of ours ended, by its code as subprocess gives it."""
+    return f"with status {status}" if status >= 0 else f"when it was killed by {name_of_signal(-status)}"
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would make of that code."""
+    return status if status >= 0 else 128 - status
+
+
 def _has_traceback(said: Sequence[Said]) -> bool:
     return bool(said) and is_traceback(said[0])

@@ -33,6 +33,29 @@ std::vector<DeviceBlock> blocks_of(const std::vector<BlockOfDevice>& given) {
   return blocks;
 }
 
+DeviceRoute::Owners owners_of(py::object held) {
+  return {held.release().ptr(), [](void* object) {
+            const py::gil_scoped_acquire gil;
+            Py_DECREF(static_cast<PyObject*>(object));
+          }};
+}
+
+/// What Python lets go of may wait for other ranks.
+struct CallOfPython final : DeviceCollectives {
+  using DeviceCollectives::DeviceCollectives;
+  ~CallOfPython() override {
+    const NoGil nogil;
+    end();
+  }
+};
+struct WithoutGil {
+  void operator()(HostCopies* copies) const {
+    const NoGil nogil;
+    delete copies;
+  }
+};
+using CopiesOfPython = std::unique_ptr<HostCopies, WithoutGil>;
+
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
 std::vector<std::string> codecs_there() { return LoneCodec::names(); }
@@ -85,18 +108,25 @@ void bind_device(py::module_& m) {
           "Wait until what the stream holds is done, before MPI gets memory of the device in a message of the group.")
       .def(
           "fetch",
-          [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<BlockOfDevice>& blocks) {
+          [](DevicePath& path, int device, std::uintptr_t stream, const std::vector<BlockOfDevice>& blocks,
+             py::object owners) {
+            DeviceRoute::Owners held = owners_of(std::move(owners));
+            const NoGil nogil;
             path.admit(device, stream);
-            return path.fetch(device, stream, blocks_of(blocks));
+            return CopiesOfPython(path.fetch(device, stream, blocks_of(blocks), std::move(held)).release());
           },
-          "device"_a, "stream"_a, "blocks"_a, py::call_guard<NoGil>(),
-          "Host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) each.")
+          "device"_a, "stream"_a, "blocks"_a, "owners"_a,
+          "Host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) each. "
+          "owners: "
+          "of that memory, kept if the device may go on with it after a failure.")
       .def(
           "fetch_behind",
-          [](DevicePath& path, const StreamMark& mark, const std::vector<BlockOfDevice>& blocks) {
-            return path.fetch_behind(mark, blocks_of(blocks));
+          [](DevicePath& path, const StreamMark& mark, const std::vector<BlockOfDevice>& blocks, py::object owners) {
+            DeviceRoute::Owners held = owners_of(std::move(owners));
+            const NoGil nogil;
+            return CopiesOfPython(path.fetch_behind(mark, blocks_of(blocks), std::move(held)).release());
           },
-          "mark"_a, "blocks"_a, py::call_guard<NoGil>(),
+          "mark"_a, "blocks"_a, "owners"_a,
           "As fetch(), on any thread, after what was marked; deliver() returns when it is done.")
       .def(
           "mark",
@@ -108,7 +138,7 @@ void bind_device(py::module_& m) {
       .def("capsule", [](std::shared_ptr<DevicePath> path) {
         return make_capsule<DeviceRoute>(std::move(path), kDeviceRouteCapsule);
       });
-  py::class_<HostCopies>(m, "HostCopies", "Host copies of device memory.")
+  py::class_<HostCopies, CopiesOfPython>(m, "HostCopies", "Host copies of device memory.")
       .def_property_readonly("pointers",
                              [](const HostCopies& copies) {
                                std::vector<std::uintptr_t> pointers;
@@ -116,12 +146,18 @@ void bind_device(py::module_& m) {
                                  pointers.push_back(reinterpret_cast<std::uintptr_t>(block.data()));
                                return pointers;
                              })
-      .def_property_readonly("far", &HostCopies::far, py::return_value_policy::reference_internal,
+      .def_property_readonly("far", py::cpp_function(&HostCopies::far, py::call_guard<NoGil>()),
+                             py::return_value_policy::reference_internal,
                              "For the argument `far` of Group.bcast_stream and allreduce_stream: what is to be "
                              "fetched later, and encoded and decoded on the device.")
       .def("deliver", &HostCopies::deliver, py::call_guard<NoGil>(), "Copy what was written back to the device.");
-  py::class_<DeviceCollectives, Collectives>(m, "DeviceCollectives", "One call on memory of a CUDA device.")
-      .def(py::init<std::shared_ptr<DevicePath>, int, std::uintptr_t>(), "path"_a, "device"_a, "stream"_a);
+  py::class_<CallOfPython, Collectives>(m, "DeviceCollectives",
+                                        "One call on memory of a CUDA device. owners: of that memory, kept if the "
+                                        "device may go on with it after a failure.")
+      .def(py::init([](std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream, py::object owners) {
+             return std::make_unique<CallOfPython>(std::move(path), device, stream, owners_of(std::move(owners)));
+           }),
+           "path"_a, "device"_a, "stream"_a, "owners"_a);
   using nogil = py::call_guard<NoGil>;
   m.def(
       "send_from_device",

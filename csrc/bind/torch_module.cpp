@@ -109,6 +109,7 @@ PYBIND11_MODULE(_torch, m) {
       // Ranks outside of a new group take no part in it, where torch asks those of NCCL to.
       .def(
           "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
+      .def("abort_because", &ProcessGroupAccdp::abort_because, py::arg("reason"), py::call_guard<NoGil>())
       .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<NoGil>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def("measure",

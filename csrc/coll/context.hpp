@@ -114,6 +114,7 @@ class Context final : public Lookout {
     return wire().irecv(parcel.data, parcel.from, Wire::kCollective, form);
   }
   Wire& wire() { return *fabric_.wire(); }
+  bool has_wire() const { return fabric_.wire() != nullptr; }
   /// To other nodes, by this rank in all collectives so far.
   std::uint64_t sent_bytes() const { return fabric_.wire() ? fabric_.wire()->collective_bytes() : 0; }
   bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }

@@ -31,15 +31,20 @@ class HostCopies {
 /// The way of one group's calls to the memory of a device, for those who know no CUDA (gpu/device_collectives.hpp).
 class DeviceRoute {
  public:
+  /// Of memory that a call is given: let go when the call has ended and, where it failed, no device works on it any
+  /// more; never, where that cannot be expected.
+  using Owners = std::shared_ptr<void>;
+
   virtual ~DeviceRoute() = default;
   /// Throws UsageError where the group takes no call from that stream: it is being captured into a graph, or the
   /// group's first call was on another device.
   virtual void admit(int device, std::uintptr_t stream) = 0;
   /// For one call. Its work begins after what `stream` holds when it runs, and what follows there begins after it.
   virtual std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) = 0;
-  /// Waits until the blocks that are read have come. The device memory is used until deliver()'s work is done.
-  virtual std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream,
-                                            const std::vector<DeviceBlock>& blocks) = 0;
+  /// Waits until the blocks that are read have come. The device memory is used until deliver()'s work is done. Where it
+  /// fails, the group has: the others are about to wait for this rank.
+  virtual std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks,
+                                            Owners owners = {}) = 0;
   /// Before the wire gets memory of the device (PostOffice::takes_device_memory): waits until what `stream` holds is
   /// done. Throws as admit() does.
   virtual void await(int device, std::uintptr_t stream) = 0;

@@ -114,6 +114,7 @@ class Group {
   void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }
   /// Whether a thread is in a collective.
   bool is_busy() const { return !std::unique_lock(collective_mutex_, std::try_to_lock).owns_lock(); }
+  bool has_wire() { return fabric_.wire() != nullptr; }         ///< whether some of its messages are MPI's
   bool is_inherited() const { return fabric_.is_inherited(); }  ///< by a process that is no rank of it
   void check_process() const { fabric_.check_process(); }       ///< throws where it is
   /// Throws where this thread cannot wait for an operation: there, or in a signal handler in the middle of one.

@@ -25,7 +25,9 @@ namespace {
 struct Sources {
   const void* at[kMostSources];
   int count;
+  std::uint32_t narrow;  // bit s: at[s] is not at a multiple of 16 bytes
 };
+static_assert(kMostSources <= 32);
 
 // How elements lie in memory (T) and are accumulated (Acc), as in reduce_kernels.hpp.
 template <class Element>
@@ -140,29 +142,56 @@ __device__ T divided(T sum, int by) {
 __device__ Complex<float>::T divided(Complex<float>::T sum, int by) { return {sum.re / by, sum.im / by}; }
 __device__ Complex<double>::T divided(Complex<double>::T sum, int by) { return {sum.re / by, sum.im / by}; }
 
-/// `packs` runs of 16 bytes each, then single elements up to `count`.
+/// Elements that are worked on together: 16 bytes, which one access moves where they lie at a multiple of that. Else,
+/// as in a block of a tensor that begins anywhere, each element has one; those of a warp are in the same lines.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kLanes = 16 / sizeof(T);
+  T lane[kLanes];
+};
+template <class T>
+__device__ Pack<T> load_pack(const void* from, std::size_t i, bool is_narrow) {
+  if (!is_narrow) return static_cast<const Pack<T>*>(from)[i];
+  Pack<T> pack;
+#pragma unroll
+  for (int l = 0; l < Pack<T>::kLanes; ++l) pack.lane[l] = static_cast<const T*>(from)[i * Pack<T>::kLanes + l];
+  return pack;
+}
+template <class T>
+__device__ void store_pack(void* to, std::size_t i, const Pack<T>& pack, bool is_narrow) {
+  if (!is_narrow) {
+    static_cast<Pack<T>*>(to)[i] = pack;
+  } else {
+#pragma unroll
+    for (int l = 0; l < Pack<T>::kLanes; ++l) static_cast<T*>(to)[i * Pack<T>::kLanes + l] = pack.lane[l];
+  }
+}
+
+struct Target {
+  void *dst, *also;
+  bool is_dst_narrow, is_also_narrow;
+};
+
+/// In packs, then single elements up to `count`.
 template <class Element>
-__global__ void reduce_kernel(void* dst, void* also, Sources srcs, std::size_t count, std::size_t packs, ReduceOp op,
-                              int divisor) {
+__global__ void reduce_kernel(Target to, Sources srcs, std::size_t count, ReduceOp op, int divisor) {
   using T = typename Element::T;
   using Acc = typename Element::Acc;
-  constexpr int kLanes = 16 / sizeof(T);
-  struct alignas(16) Pack {
-    T lane[kLanes];
-  };
+  constexpr int kLanes = Pack<T>::kLanes;
+  const std::size_t packs = count / kLanes;
   const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = first; i < packs; i += stride) {
-    Pack pack = static_cast<const Pack*>(srcs.at[0])[i];
+    Pack<T> pack = load_pack<T>(srcs.at[0], i, srcs.narrow & 1);
     Acc acc[kLanes];
 #pragma unroll
     for (int l = 0; l < kLanes; ++l) acc[l] = Element::load(pack.lane[l]);
     constexpr int kInFlight = 4;  // loads begun before the first is used
     for (int s = 1; s < srcs.count; s += kInFlight) {
-      Pack more[kInFlight];
+      Pack<T> more[kInFlight];
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j)
-        if (s + j < srcs.count) more[j] = static_cast<const Pack*>(srcs.at[s + j])[i];
+        if (s + j < srcs.count) more[j] = load_pack<T>(srcs.at[s + j], i, srcs.narrow >> (s + j) & 1);
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j) {
         if (s + j >= srcs.count) break;
@@ -172,19 +201,19 @@ __global__ void reduce_kernel(void* dst, void* also, Sources srcs, std::size_t c
     }
 #pragma unroll
     for (int l = 0; l < kLanes; ++l) pack.lane[l] = Element::store(divisor > 1 ? divided(acc[l], divisor) : acc[l]);
-    static_cast<Pack*>(dst)[i] = pack;
-    if (also) static_cast<Pack*>(also)[i] = pack;
+    store_pack(to.dst, i, pack, to.is_dst_narrow);
+    if (to.also) store_pack(to.also, i, pack, to.is_also_narrow);
   }
   for (std::size_t i = packs * kLanes + first; i < count; i += stride) {
     Acc acc = Element::load(static_cast<const T*>(srcs.at[0])[i]);
     for (int s = 1; s < srcs.count; ++s) acc = combine(op, acc, Element::load(static_cast<const T*>(srcs.at[s])[i]));
     const T value = Element::store(divisor > 1 ? divided(acc, divisor) : acc);
-    static_cast<T*>(dst)[i] = value;
-    if (also) static_cast<T*>(also)[i] = value;
+    static_cast<T*>(to.dst)[i] = value;
+    if (to.also) static_cast<T*>(to.also)[i] = value;
   }
 }
 
-using Kernel = void (*)(void*, void*, Sources, std::size_t, std::size_t, ReduceOp, int);
+using Kernel = void (*)(Target, Sources, std::size_t, ReduceOp, int);
 
 Kernel kernel_of(Datatype type) {
   switch (type) {
@@ -210,7 +239,7 @@ Kernel kernel_of(Datatype type) {
   throw UsageError(std::string("a reduction of ") + name_of(type) + ": expected a numeric datatype");
 }
 
-bool is_wide(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+bool is_narrow(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0; }
 
 }  // namespace
 
@@ -223,22 +252,20 @@ void reduce_async(void* dst, void* also, std::span<const void* const> srcs, std:
   if (count == 0) return;
   Sources sources{};
   sources.count = static_cast<int>(srcs.size());
-  bool wide = is_wide(dst) && is_wide(also);
   for (std::size_t s = 0; s < srcs.size(); ++s) {
     sources.at[s] = srcs[s];
-    wide = wide && is_wide(srcs[s]);
+    sources.narrow |= std::uint32_t{is_narrow(srcs[s])} << s;
   }
-  const std::size_t packs = wide ? count * element_bytes(how.type) / 16 : 0;
   constexpr unsigned kThreads = 256;
   // Enough blocks to fill any GPU of today several times; the loop in the kernel does the rest.
   constexpr std::size_t kMostBlocks = 2048;
-  const std::size_t items = packs ? packs : count;
+  const std::size_t items = (count * element_bytes(how.type) + 15) / 16;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, kMostBlocks)));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  ACCDP_CUDA(cudaLaunchKernelEx(&config, kernel_of(how.type), dst, also, sources, count, packs, how.op,
-                                how.op == ReduceOp::kAvg ? how.divisor : 0));
+  ACCDP_CUDA(cudaLaunchKernelEx(&config, kernel_of(how.type), Target{dst, also, is_narrow(dst), is_narrow(also)},
+                                sources, count, how.op, how.op == ReduceOp::kAvg ? how.divisor : 0));
 }
 
 void load_reductions() noexcept {

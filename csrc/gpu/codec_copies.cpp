@@ -25,10 +25,11 @@ FarCopies::FarCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePoo
       copies_(copies),
       room_(room) {}
 
+bool FarCopies::is_idle() const noexcept { return !workshop_ || workshop_->is_idle(); }
+
 FarCopies::~FarCopies() {
   if (!workshop_) return;
-  // Tensors and host copies go next.
-  if (outlast(wait_for_ranks(group_), [&] { return workshop_->is_idle(); }))
+  if (is_idle())
     spare_->put(std::move(workshop_));
   else
     keep_for_ever(std::move(workshop_));

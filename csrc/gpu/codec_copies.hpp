@@ -25,7 +25,9 @@ class FarCopies final : public FarMemory {
   FarCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
             const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room);
   FarCopies(const FarCopies&) = delete;
+  /// Once it is idle, or will never be.
   ~FarCopies() override;
+  bool is_idle() const noexcept;  ///< but for what is in the order of the stream, or of the pool's
 
   bool holds(ConstBytes host) const override { return host.empty() || far(host); }
   bool has(const CodecRow& codec, Datatype type) const override;

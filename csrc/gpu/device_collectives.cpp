@@ -19,7 +19,7 @@
 namespace accdp {
 
 struct DevicePath::State {
-  int device = -1;
+  std::atomic<int> device{-1};
   std::string why_not = "not used yet";  // why the pool is not used
   Stream own_stream;                     // of the staged path, where there is no pool
   Event before, after;
@@ -186,13 +186,16 @@ std::string DevicePath::describe() const {
 }
 
 void DevicePath::admit(int device, std::uintptr_t stream) {
-  int& first = state_->device;
-  if (first < 0) first = device;
-  if (first != device)
-    throw UsageError("a buffer on device " + std::to_string(device) + ": expected device " + std::to_string(first) +
-                     ", which this group's first call used");
+  const auto expect = [&](int first) {
+    if (first != device)
+      throw UsageError("a buffer on device " + std::to_string(device) + ": expected device " + std::to_string(first) +
+                       ", which this group's first call used");
+  };
+  int first = state_->device;
+  if (first >= 0) expect(first);
   const DeviceGuard guard(device);  // a stream may be the current device's default
   refuse_capture(reinterpret_cast<cudaStream_t>(stream));
+  if (first < 0 && !state_->device.compare_exchange_strong(first, device)) expect(first);  // of another thread's call
 }
 
 std::unique_ptr<Collectives> DevicePath::collectives(int device, std::uintptr_t stream) {
@@ -220,23 +223,31 @@ struct DevicePath::Order {
   Stream own;
 };
 
-std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream,
-                                              const std::vector<DeviceBlock>& blocks) {
-  return copies_of(device, {reinterpret_cast<cudaStream_t>(stream), {}}, blocks);
+std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks,
+                                              Owners owners) {
+  return copies_of(device, {reinterpret_cast<cudaStream_t>(stream), {}}, blocks, std::move(owners));
 }
 
-std::unique_ptr<HostCopies> DevicePath::fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks) {
+std::unique_ptr<HostCopies> DevicePath::fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks,
+                                                     Owners owners) {
   const DeviceGuard guard(mark.device_);
   Stream own = make_stream();
   wait_for(own.get(), mark.passed_->event);
   const cudaStream_t stream = own.get();
-  return copies_of(mark.device_, {stream, std::move(own)}, blocks);
+  return copies_of(mark.device_, {stream, std::move(own)}, blocks, std::move(owners));
 }
 
-std::unique_ptr<HostCopies> DevicePath::copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks) {
-  const auto node_pool = [self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); };
-  return std::make_unique<RoomCopies>(group_, state_->workshop, node_pool, device, order.stream, std::move(order.own),
-                                      blocks);
+std::unique_ptr<HostCopies> DevicePath::copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks,
+                                                  Owners owners) {
+  const RoomCopies::Path path{[self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); },
+                              [self = shared_from_this()] { return self->settle(true); }};
+  try {
+    return std::make_unique<RoomCopies>(group_, state_->workshop, path, device, order.stream, std::move(order.own),
+                                        blocks, std::move(owners));
+  } catch (const std::exception& error) {
+    group_->abort(std::string("memory of its device cannot be fetched: ") + error.what());
+    throw;
+  }
 }
 
 void DevicePath::await(int device, std::uintptr_t stream) {
@@ -244,9 +255,14 @@ void DevicePath::await(int device, std::uintptr_t stream) {
   await_for_wire(*group_, device, stream);
 }
 
-DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream)
-    : path_(std::move(path)), device_(device), stream_(stream) {
+DeviceCollectives::DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream,
+                                     DeviceRoute::Owners owners)
+    : path_(std::move(path)), device_(device), stream_(stream), owners_(std::move(owners)) {
   path_->admit(device, stream);
+}
+
+void DeviceCollectives::end() noexcept {
+  if (std::exchange(has_failed_, false) && owners_ && !path_->settle(true)) keep_for_ever(std::move(owners_));
 }
 
 MemoryKind DeviceCollectives::memory(const Asked& asked) const {
@@ -276,7 +292,8 @@ void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
     wait_for(callers, state.after);
     if (state.pool) state.pool->hand_over_reads();  // behind what the caller waits for
   } catch (...) {
-    state.has_failed = true;
+    state.has_failed = has_failed_ = true;
+    if (c.has_wire()) state.staging.leave_to_wire();
     throw;
   }
 }

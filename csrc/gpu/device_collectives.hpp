@@ -34,10 +34,12 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
 
   void admit(int device, std::uintptr_t stream) override;
   std::unique_ptr<Collectives> collectives(int device, std::uintptr_t stream) override;
-  std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks) override;
+  std::unique_ptr<HostCopies> fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks,
+                                    Owners owners = {}) override;
   /// For a call on another thread, later: on a stream of its own, after what was marked. deliver() returns when the
   /// device has done it.
-  std::unique_ptr<HostCopies> fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks);
+  std::unique_ptr<HostCopies> fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks,
+                                           Owners owners = {});
   void await(int device, std::uintptr_t stream) override;
   bool settle(bool has_failed = false) noexcept override;
   Asker asker() const noexcept override;
@@ -49,7 +51,7 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   friend class DeviceCollectives;
   struct State;
   struct Order;
-  std::unique_ptr<HostCopies> copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks);
+  std::unique_ptr<HostCopies> copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks, Owners owners);
   std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
 };
@@ -57,10 +59,16 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
 /// The collectives on memory of one CUDA device, for one call (Group's argument `via`). The work begins after what
 /// `stream` holds now and later work of `stream` begins after it; the call returns when it has been handed over, and
 /// may block the host until the other ranks have come.
-class DeviceCollectives final : public Collectives {
+class DeviceCollectives : public Collectives {
  public:
-  /// `stream`: a cudaStream_t. Throws as admit() does.
-  DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream);
+  /// `stream`: a cudaStream_t. owners: kept where the caller does not settle() after a failure itself. Throws as
+  /// admit() does.
+  DeviceCollectives(std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream,
+                    DeviceRoute::Owners owners = {});
+  DeviceCollectives(const DeviceCollectives&) = delete;
+  ~DeviceCollectives() override { end(); }
+  /// The same, for who waits in a way of its own.
+  void end() noexcept;
 
   MemoryKind memory(const Asked& asked) const override;
   void bcast(Context& context, Bytes data, int root) override;
@@ -84,7 +92,8 @@ class DeviceCollectives final : public Collectives {
   std::shared_ptr<DevicePath> path_;
   int device_;
   std::uintptr_t stream_;
-  bool in_rank_order_ = false;
+  DeviceRoute::Owners owners_;
+  bool in_rank_order_ = false, has_failed_ = false;
 };
 
 }  // namespace accdp

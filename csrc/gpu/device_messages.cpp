@@ -10,6 +10,17 @@ namespace {
 /// would take the pool's memory from all others.
 HostRoom room_for(ConstBytes data) { return HostRoom(data.size(), most_window_bytes()); }
 
+/// A message that waits in a room. Where it fails MPI may go on with that.
+template <class Work>
+auto in_room(Group& group, HostRoom& room, Work work) {
+  try {
+    return work();
+  } catch (...) {
+    if (group.has_wire() && group.may_miss_ranks()) std::move(room).leave_to_wire();
+    throw;
+  }
+}
+
 }  // namespace
 
 /// Callers have a device of their own that is current; the background thread, which may have to go on, has none.
@@ -32,7 +43,7 @@ void send_from_device(Group& group, int device, std::uintptr_t stream, ConstByte
   HostRoom host = room_for(data);
   const Transfer down{host.data(), data.data(), data.size()};
   host.fetch({&down, 1}, callers);
-  office.wait(group.send(host.span(), to, tag, timeout_s));
+  in_room(group, host, [&] { office.wait(group.send(host.span(), to, tag, timeout_s)); });
 }
 
 int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes data, int from, std::int64_t tag,
@@ -47,8 +58,11 @@ int receive_to_device(Group& group, int device, std::uintptr_t stream, Bytes dat
     return from;
   }
   HostRoom host = room_for(data);
-  const MessageHandle message = group.receive(host.span(), from, tag, timeout_s);
-  office.wait(message);
+  const MessageHandle message = in_room(group, host, [&] {
+    MessageHandle begun = group.receive(host.span(), from, tag, timeout_s);
+    office.wait(begun);
+    return begun;
+  });
   const Transfer up{data.data(), host.data(), data.size()};
   host.deliver({&up, 1}, callers);
   return message->peer;

@@ -1,8 +1,8 @@
 #include "gpu/gpu_pipeline.hpp"
 
-#include <mutex>
 #include <utility>
 
+#include "base/keep.hpp"
 #include "base/rounding.hpp"
 #include "device/cuda_reduce.hpp"
 #include "node/copies.hpp"
@@ -11,16 +11,6 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kLeastFrame = 4 << 10;
-
-/// What a failed call left to MPI. Never destroyed.
-void leave_to_mpi(PinnedBuffer pinned, std::vector<DeviceBuffer> device) {
-  static std::mutex mutex;
-  static auto* const left_pinned = new std::vector<PinnedBuffer>;
-  static auto* const left_device = new std::vector<DeviceBuffer>;
-  std::lock_guard lock(mutex);
-  left_pinned->push_back(std::move(pinned));
-  for (DeviceBuffer& buffer : device) left_device->push_back(std::move(buffer));
-}
 
 }  // namespace
 
@@ -31,12 +21,18 @@ void SegmentRooms::reserve(std::size_t segment_bytes, std::size_t count, bool on
   synchronize(stream);
   data_ = nullptr;
   pinned_ = {};
+  pageable_ = {};
   device_ = {};
-  if (on_device)
-    device_ = DeviceBuffer(segment_bytes * count);
-  else
-    pinned_ = PinnedBuffer(segment_bytes * count);
-  data_ = on_device ? device_.data() : pinned_.data();
+  const std::size_t bytes = segment_bytes * count;
+  if (on_device) {
+    device_ = DeviceBuffer(bytes);
+    data_ = device_.data();
+  } else if (pinned_ = PinnedBuffer::if_any(bytes); pinned_.data()) {
+    data_ = pinned_.data();
+  } else {
+    pageable_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    data_ = pageable_.get();
+  }
   on_device_ = on_device;
   segment_bytes_ = segment_bytes;
   count_ = count;
@@ -50,8 +46,10 @@ Bytes SegmentRooms::scratch(std::size_t bytes) {
 }
 
 void SegmentRooms::abandon() {
-  scratch_.push_back(std::move(device_));
-  leave_to_mpi(std::move(pinned_), std::exchange(scratch_, {}));
+  keep_for_ever(std::move(pinned_));
+  keep_for_ever(std::move(pageable_));
+  keep_for_ever(std::move(device_));
+  keep_for_ever(std::exchange(scratch_, {}));
   data_ = nullptr;
 }
 

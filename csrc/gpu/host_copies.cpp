@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/keep.hpp"
 #include "base/rounding.hpp"
 #include "gpu/device_scope.hpp"
 
@@ -14,11 +15,12 @@ std::size_t room_for(std::size_t bytes) { return device_aligned(bytes + 1); }
 
 }  // namespace
 
-RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop,
-                       FarCopies::NodePool node_pool, int device, cudaStream_t stream, Stream own,
-                       std::vector<DeviceBlock> blocks)
+RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, Path path, int device,
+                       cudaStream_t stream, Stream own, std::vector<DeviceBlock> blocks, DeviceRoute::Owners owners)
     : group_(std::move(group)),
       workshop_(std::move(workshop)),
+      path_(std::move(path)),
+      owners_(std::move(owners)),
       device_(device),
       own_(std::move(own)),
       stream_(stream),
@@ -35,13 +37,16 @@ RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorksh
     if (block.is_read) transfers.push_back({copies_.back().data(), block.data.data(), block.data.size()});
   }
   room_.fetch(transfers, stream_);
-  far_ =
-      std::make_unique<FarCopies>(*group_, workshop_, std::move(node_pool), device_, stream_, blocks_, copies_, room_);
+  far_ = std::make_unique<FarCopies>(*group_, workshop_, path_.node_pool, device_, stream_, blocks_, copies_, room_);
 }
 
 RoomCopies::~RoomCopies() {
   const std::optional<DeviceGuard> guard = guard_if_possible(device_);  // the thread may be one that has used none
+  const auto is_idle = [&] { return (!own_ || is_done(own_.get())) && far_->is_idle(); };
+  const bool is_settled = outlast(wait_for_ranks(*group_), is_idle);
+  if (!is_delivered_ && owners_ && !(path_.settle() && is_settled)) keep_for_ever(std::move(owners_));
   far_.reset();
+  if (group_->has_wire() && group_->may_miss_ranks()) std::move(room_).leave_to_wire();
   room_ = {};
   workshop_.reset();  // may be the last owner of what CUDA made
   own_ = {};
@@ -55,9 +60,11 @@ FarMemory& RoomCopies::far() {
 
 void RoomCopies::deliver() {
   far_->deliver();
-  if (!own_) return;
-  const DeviceScope scope(*group_, device_);
-  synchronize(stream_);
+  if (own_) {
+    const DeviceScope scope(*group_, device_);
+    synchronize(stream_);
+  }
+  is_delivered_ = true;
 }
 
 }  // namespace accdp

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "coll/device_route.hpp"
@@ -12,8 +13,13 @@ namespace accdp {
 /// if it is nobody else's; then deliver() waits for it.
 class RoomCopies final : public HostCopies {
  public:
-  RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, FarCopies::NodePool node_pool,
-             int device, cudaStream_t stream, Stream own, std::vector<DeviceBlock> blocks);
+  /// What is asked of the group's path.
+  struct Path {
+    FarCopies::NodePool node_pool;
+    std::function<bool()> settle;  ///< DeviceRoute::settle(), after a failure
+  };
+  RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, Path path, int device,
+             cudaStream_t stream, Stream own, std::vector<DeviceBlock> blocks, DeviceRoute::Owners owners);
   RoomCopies(const RoomCopies&) = delete;
   ~RoomCopies() override;
 
@@ -24,6 +30,9 @@ class RoomCopies final : public HostCopies {
  private:
   std::shared_ptr<Group> group_;
   std::shared_ptr<SpareWorkshop> workshop_;
+  Path path_;
+  DeviceRoute::Owners owners_;
+  bool is_delivered_ = false;
   int device_;
   Stream own_;
   cudaStream_t stream_;

@@ -116,6 +116,11 @@ void HostRoom::deliver(std::span<const Transfer> transfers, cudaStream_t stream)
   copy_and_wait(transfers, stream);  // the room may go now
 }
 
+void HostRoom::leave_to_wire() && {
+  if (pinned_) keep_for_ever(std::move(pinned_));
+  if (pageable_) keep_for_ever(std::move(pageable_));
+}
+
 void HostRoom::copy_and_wait(std::span<const Transfer> transfers, cudaStream_t stream) {
   try {
     // Or the copies would wait, and who waits within CUDA sees neither a signal nor that a rank has died.

@@ -35,6 +35,9 @@ class HostRoom {
   /// when the stream has come to here.
   void deliver(std::span<const Transfer> transfers, cudaStream_t stream);
 
+  /// After a failure: of what MPI was given it may still read and write, so nobody gets this memory any more.
+  void leave_to_wire() &&;
+
  private:
   void copy_and_wait(std::span<const Transfer> transfers, cudaStream_t stream);  ///< of pageable memory
 

@@ -33,10 +33,15 @@ void Staging::in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaS
   const std::size_t total = std::max(in.size(), out.size()), each = device_aligned(std::min(chunk_bytes, total));
   if (total == 0) return algorithm({}, {});
   const std::size_t chunks = ceil_div(total, each);
-  HostRoom room(std::min<std::size_t>(chunks, 2) * each);
-  if (!room.is_pinned()) return one_by_one(in, out, each, room, stream, algorithm);
-  PinnedLease& lease = room.lease();
-  auto half = [&](std::size_t i) { return room.span().subspan(i % 2 * each, std::min(each, total - i * each)); };
+  room_ = {};  // what a call that failed has left
+  room_ = HostRoom(std::min<std::size_t>(chunks, 2) * each);
+  if (!room_.is_pinned()) {
+    one_by_one(in, out, each, room_, stream, algorithm);
+    room_ = {};
+    return;
+  }
+  PinnedLease& lease = room_.lease();
+  auto half = [&](std::size_t i) { return room_.span().subspan(i % 2 * each, std::min(each, total - i * each)); };
   // A half's next chunk follows, on the stream, the way back of the chunk that was in it: its event tells of both.
   auto fetch = [&](std::size_t i) {
     if (i >= chunks) return;
@@ -53,6 +58,7 @@ void Staging::in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaS
     const Bytes to = chunk_of(out, i, each);
     copy_async(to.data(), half(i).data(), to.size(), stream);
   }
+  room_ = {};
 }
 
 void Staging::fetch(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, cudaStream_t stream) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "device/cuda.hpp"
@@ -16,13 +17,16 @@ class Staging {
   /// is where the chunk of `out` comes from. Where two chunks can be pinned, the next is on its way to the host and the
   /// one before on its way back while one is in the algorithm. Either may be empty; where neither is, both have the
   /// same size, and a chunk of both is the same memory.
-  static void in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaStream_t stream, const Step& algorithm);
+  void in_chunks(ConstBytes in, Bytes out, std::size_t chunk_bytes, cudaStream_t stream, const Step& algorithm);
 
   /// Host copies of `ins`, and host memory for `outs`, whose contents go to the device in deliver().
   void fetch(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, cudaStream_t stream);
   const std::vector<ConstBytes>& ins() const { return ins_; }
   const std::vector<Bytes>& outs() const { return outs_; }
   void deliver(const std::vector<Bytes>& outs, cudaStream_t stream);
+
+  /// After a failure of either.
+  void leave_to_wire() { std::exchange(room_, {}).leave_to_wire(); }
 
  private:
   HostRoom room_;

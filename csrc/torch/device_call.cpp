@@ -89,6 +89,10 @@ Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : rou
 
 std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   const c10::Stream current = current_stream(device);
+  {
+    std::lock_guard lock(mutex_);
+    device_ = device;
+  }
   route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
   if (!is_async) return std::make_shared<DeviceCall>(*route_, device, std::nullopt);
   std::vector<std::shared_ptr<DeviceCall>> ended;  // dropped without the lock, too
@@ -105,6 +109,14 @@ std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   under_way_.erase(rest, under_way_.end());
   under_way_.push_back(std::make_shared<DeviceCall>(*route_, device, own_));
   return under_way_.back();
+}
+
+void Devices::check_current_stream() {
+  std::unique_lock lock(mutex_);
+  if (!device_) return;
+  const c10::Device device = *device_;
+  lock.unlock();
+  route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current_stream(device).native_handle()));
 }
 
 void Devices::finish() noexcept {

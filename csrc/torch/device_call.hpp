@@ -65,12 +65,15 @@ class Devices {
   DeviceRoute& route() const { return *route_; }
   /// Throws UsageError where the route refuses the current stream.
   std::shared_ptr<DeviceCall> begin(c10::Device device, bool is_async);
+  /// The same for a call without tensors, once there was one with: of that device's current stream.
+  void check_current_stream();
   void finish() noexcept;  ///< waits for all that began
 
  private:
   std::shared_ptr<DeviceRoute> route_;
   c10::DeviceType type_;
   std::mutex mutex_;
+  std::optional<c10::Device> device_;  // of the last call
   std::optional<c10::Stream> own_;
   std::vector<std::shared_ptr<DeviceCall>> under_way_;
 };

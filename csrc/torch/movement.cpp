@@ -52,25 +52,27 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   const bool is_rounded = bcast_.bound.value > 0 && tensors[first].is_floating_point();
   const bool writes = !is_root || tensors.size() > 1 || is_rounded;
   auto memory = operands(tensors, writes ? Operand::kReadWrite : Operand::kRead);
-  return launch({OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
-                [memory = std::move(memory), root, first, is_root, call = bcast_](Group& group, double timeout_s,
-                                                                                  const Way& way) {
-                  // On one node "auto" never compresses, and device memory has a way of its own.
-                  const bool stays = way.route && call.codec == "auto" && group.topology().nodes() == 1;
-                  if (call.codec == "none" || stays) {
-                    group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s, way.via);
-                  } else {
-                    StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
-                    how.root_takes_decoded = true;
-                    how.bound = call.bound;
-                    HostView view(way, {&memory[first], 1}, is_root ? Operand::kReadWrite : Operand::kWrite, true);
-                    how.far = view.far();
-                    group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
-                    view.deliver();
-                  }
-                  for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
-                  give_back(memory);
-                });
+  return launch(
+      {OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
+      [memory = std::move(memory), root, first, is_root, is_rounded, call = bcast_](Group& group, double timeout_s,
+                                                                                    const Way& way) {
+        // On one node "auto" never compresses, and device memory has a way of its own.
+        const bool stays = way.route && call.codec == "auto" && group.topology().nodes() == 1;
+        if (call.codec == "none" || stays) {
+          group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s, way.via);
+        } else {
+          StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
+          how.root_takes_decoded = true;
+          how.bound = call.bound;
+          const Operand::Use use = !is_root ? Operand::kWrite : is_rounded ? Operand::kReadWrite : Operand::kRead;
+          HostView view(way, {&memory[first], 1}, use, true);
+          how.far = view.far();
+          group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
+          view.deliver();
+        }
+        for (const Operand& other : memory) copy(other.bytes(), memory[first].bytes());
+        give_back(memory);
+      });
 }
 
 void ProcessGroupAccdp::set_bcast(StreamCall call) {
@@ -296,9 +298,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   checks.dense({output, input});
   checks.reachable({output, input}, devices_.type());
   checks.same_type({output}, input);
-  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ProcessGroupAccdp::alltoall_base: rank ", rank_,
-                    " of ", size_, ": Tensors must be contiguous, got ",
-                    input.is_contiguous() ? "an output" : "an input", " that is not");
+  for (const at::Tensor& tensor : {output, input})
+    TORCH_CHECK_VALUE(tensor.is_contiguous(), "ProcessGroupAccdp::alltoall_base: rank ", rank_, " of ", size_,
+                      ": Tensors must be contiguous: the ", tensor.is_same(input) ? "input" : "output", " has shape ",
+                      tensor.sizes(), " and strides ", tensor.strides(), ": expected .contiguous() of it");
   const std::int64_t sent = own_elements(checks, "input", input, input_splits);
   const std::int64_t kept = own_elements(checks, "output", output, output_splits);
   if (sent != kept) checks.fail(c10::str("the block to itself has ", sent, " elements in, ", kept, " out"));

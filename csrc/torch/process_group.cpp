@@ -120,9 +120,9 @@ c10d::ErrorType ProcessGroupAccdp::getError() {
   return c10d::ErrorType::SUCCESS;
 }
 
-void ProcessGroupAccdp::abort() {
+void ProcessGroupAccdp::abort_because(const std::string& reason) {
   if (group_->is_inherited()) return;
-  group_->abort("abort() was called");
+  group_->abort(reason);
   queue_->stop(failure());
   callbacks_->stop();
 }
@@ -266,6 +266,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions& options) {
+  devices_.check_current_stream();  // a graph would not wait again
   return launch({c10d::OpType::BARRIER, "accdp:barrier", {}, {}, options.timeout, options.asyncOp},
                 [](Group& group, double timeout_s, const Way&) { group.barrier(timeout_s); });
 }

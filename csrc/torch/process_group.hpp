@@ -97,7 +97,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  void abort() override;
+  void abort() override { abort_because("abort() was called"); }
+  void abort_because(const std::string& reason);
   /// Operations that nobody waited for may take their time, but not when the caller is on its way out with an
   /// exception.
   void shutdown() override;

@@ -19,12 +19,67 @@ void failing_call(const char* call, int nth, const char* text) {
   }));
 }
 
+/// A call that fails while the device is still to do what it was given ends, for who gave it memory, after that.
+void settles(bool fails) {
+  CHECK(run_ranks(2, [&](Group& group) {
+    Gpu gpu(group);
+    Array data(gpu, input(group.rank(), kCount));
+    allreduce(gpu, data);
+    auto owner = std::make_shared<int>();
+    const std::weak_ptr<int> kept = owner;
+    static std::atomic<bool> is_done;
+    is_done = false;
+    const auto is_late = [](void*) {
+      usleep(300'000);
+      is_done = true;
+    };
+    call_in_stream(gpu.stream(), is_late, nullptr);
+    {
+      DeviceCollectives via(gpu.path, kDevice, reinterpret_cast<std::uintptr_t>(gpu.stream()), std::move(owner));
+      if (fails) cudasim::fail("cudaMemcpyAsync", cudaErrorLaunchFailure, 2);
+      const auto call = [&] { group.allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via); };
+      if (fails)
+        CHECK_THROWS(call(), Error, "cudaErrorLaunchFailure");
+      else
+        call();
+      CHECK(!is_done);
+    }
+    CHECK(is_done == fails);  // else the stream keeps the order
+    CHECK(kept.expired());
+    gpu.synchronize();
+  }));
+}
+
+/// Rank 1 cannot fetch what it is to broadcast, and the others wait for it.
+void cannot_fetch() {
+  CHECK(run_ranks(2, [](Group& group) {
+    Gpu gpu(group);
+    const Array data(gpu, input(1, kCount));
+    gpu.synchronize();
+    const auto call = [&] {
+      const std::unique_ptr<HostCopies> copies =
+          gpu.path->fetch(kDevice, reinterpret_cast<std::uintptr_t>(gpu.stream()), {{data.bytes(), true, false}});
+      group.bcast_stream({{copies->blocks()[0], kType}}, 1, stream_options("none", 8192, ""));
+    };
+    const auto inject = [] { cudasim::fail_always("cudaMemcpyAsync", cudaErrorLaunchFailure); };
+    if (group.rank() == 1) inject();
+    if (group.rank() == 1)
+      CHECK_THROWS(call(), CudaError, "cudaErrorLaunchFailure");
+    else
+      CHECK_THROWS(call(), Error, "memory of its device cannot be fetched");
+  }));
+}
+
 int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "128k");
   failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
   failing_call("cudaMemcpyAsync", 5, "cudaMemcpyAsync(to, from, bytes");
   failing_call("cudaEventRecord", 3, "cudaEventRecord(event.get(), stream)");
   failing_call("cudaStreamWaitEvent", 4, "cudaStreamWaitEvent(later");
+
+  settles(true);
+  settles(false);
+  cannot_fetch();
 
   // One rank hands in host memory.
   CHECK(run_ranks(2, [](Group& group) {
@@ -48,9 +103,9 @@ int main() {
     CHECK_THROWS(send_from_device(group, 0, 0, data.bytes(), 0, 1, -1), UsageError, "captured into a CUDA graph");
     CHECK_THROWS(receive_to_device(group, 0, 0, data.bytes(), 0, 1, -1), UsageError, "captured into a CUDA graph");
     cudasim::set_capturing(false);
+    DeviceCollectives via = gpu.via();
     cudasim::set_devices(2);
     CHECK_THROWS(DeviceCollectives(gpu.path, 1, 0), UsageError, "a buffer on device 1: expected device 0");
-    DeviceCollectives via = gpu.via();
     CHECK_THROWS(group.allreduce(data.bytes(), small.bytes(), kType, ReduceOp::kSum, -1, via), UsageError,
                  "out has 12");
     allreduce(gpu, data);

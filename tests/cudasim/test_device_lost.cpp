@@ -65,6 +65,33 @@ void after_a_call(const std::function<void(const Gpu&, const Array&)>& call) {
   });
 }
 
+/// What the memory of calls that fail belongs to is never let go where the device may go on with it: of a collective,
+/// and of host copies that are made on another thread, later.
+void owners_are_kept() {
+  with_a_death(kOneNode, [](Group& group, const auto& leave) {
+    auto gpu = std::make_unique<Gpu>(group);
+    const Array data(*gpu, Ints(kCount));
+    bcast(*gpu, data, 0);
+    gpu->synchronize();
+    stall(*gpu);
+    auto owner = std::make_shared<int>(), other = std::make_shared<int>();
+    const std::weak_ptr<int> kept = owner, other_kept = other;
+    const StreamMark mark(kDevice, reinterpret_cast<std::uintptr_t>(gpu->stream()));
+    std::unique_ptr<HostCopies> copies = gpu->path->fetch_behind(mark, {{data.bytes(), false, true}}, std::move(other));
+    bcast(*gpu, data, kDead);
+    die(*gpu);
+    {
+      DeviceCollectives via(gpu->path, kDevice, reinterpret_cast<std::uintptr_t>(gpu->stream()), std::move(owner));
+      CHECK_THROWS(gpu->group.bcast(data.bytes(), kType, 0, -1, via), PeerDied, "rank 1 (pid");
+    }
+    CHECK(!kept.expired());
+    copies.reset();
+    CHECK(!other_kept.expired());
+    gpu->path.reset();
+    leave();
+  });
+}
+
 /// Where waits for other processes' events have no end, all ranks are told so.
 void endless_events() {
   Shared<std::atomic<int>> told;
@@ -156,6 +183,7 @@ int main() {
         send_from_device(gpu.group, kDevice, stream(gpu), data.bytes(), kDead, 3, -1);
       }),
       after([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); }),
+      owners_are_kept,
       endless_events,
       in_the_probe,
       [] { in_segments(false); },

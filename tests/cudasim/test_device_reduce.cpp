@@ -69,29 +69,33 @@ bool same(Datatype type, const std::byte* a, const std::byte* b, std::size_t cou
   return true;
 }
 
-void check(Datatype type, ReduceOp op, std::size_t count, int ranks, std::size_t shift, cudaStream_t stream) {
+constexpr int kResult = 30, kAlso = 31;
+
+/// odd: bit r says that source r does not lie at a multiple of 16 bytes, kResult and kAlso that these do not.
+void check(Datatype type, ReduceOp op, std::size_t count, int ranks, std::uint32_t odd, cudaStream_t stream) {
   std::mt19937 random(static_cast<unsigned>(count + ranks));
-  const std::size_t bytes = count * element_bytes(type), room = bytes + shift + cudasim::kGuard;
+  const std::size_t width = element_bytes(type), bytes = count * width, room = bytes + width + cudasim::kGuard;
+  const auto place = [&](const DeviceBuffer& buffer, int bit) { return buffer.data() + (odd >> bit & 1) * width; };
   std::vector<DeviceBuffer> buffers;
   std::vector<const void*> sources;
   for (int rank = 0; rank < ranks; ++rank) {
     buffers.emplace_back(room);
-    fill(buffers.back().data() + shift, bytes, type, random);
-    sources.push_back(buffers.back().data() + shift);
+    sources.push_back(place(buffers.back(), rank));
+    fill(place(buffers.back(), rank), bytes, type, random);
   }
   const Reduction how{type, op, ranks};
   std::vector<std::byte> wanted(bytes + 1);
   portable::kernel(type, op)(wanted.data(), sources, count, op == ReduceOp::kAvg ? ranks : 0);
-  const DeviceBuffer result(room), also(room);
-  const std::vector<std::byte> behind(result.data() + shift + bytes, result.data() + room);
-  reduce_async(result.data() + shift, also.data() + shift, sources, count, how, stream);
+  const DeviceBuffer result_room(room), also_room(room);
+  std::byte *const result = place(result_room, kResult), *const also = place(also_room, kAlso);
+  const std::vector<std::byte> behind(result + bytes, result_room.data() + room);
+  reduce_async(result, also, sources, count, how, stream);
   ACCDP_CUDA(cudaStreamSynchronize(stream));
-  CHECK(same(type, result.data() + shift, wanted.data(), count) &&
-        same(type, also.data() + shift, wanted.data(), count));
-  CHECK(std::equal(behind.begin(), behind.end(), result.data() + shift + bytes));  // nothing beyond the end
-  reduce_async(buffers[0].data() + shift, nullptr, sources, count, how, stream);   // in place
+  CHECK(same(type, result, wanted.data(), count) && same(type, also, wanted.data(), count));
+  CHECK(std::equal(behind.begin(), behind.end(), result + bytes));           // nothing beyond the end
+  reduce_async(place(buffers[0], 0), nullptr, sources, count, how, stream);  // in place
   ACCDP_CUDA(cudaStreamSynchronize(stream));
-  CHECK(same(type, buffers[0].data() + shift, wanted.data(), count));
+  CHECK(same(type, place(buffers[0], 0), wanted.data(), count));
 }
 
 int main() {
@@ -101,8 +105,8 @@ int main() {
       if (!is_defined(type, op)) continue;
       for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{1033}})
         for (int ranks : {1, 2, 5, 16}) {
-          check(type, op, count, ranks, 0, stream.get());
-          check(type, op, count, ranks, element_bytes(type), stream.get());  // no multiple of 16
+          for (std::uint32_t odd : {0u, ~0u, 0x12u | 1u << kAlso, 1u << kResult})
+            check(type, op, count, ranks, odd, stream.get());
         }
     }
   const DeviceBuffer buffer(64);

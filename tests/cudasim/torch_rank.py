@@ -273,6 +273,7 @@ def captured_streams(group, rank, size):
     sim_torch.set_capturing(True)
     for is_async in (True, False):
         refuses(group, "captured into a CUDA graph", lambda is_async=is_async: summing(group, x, is_async))
+    refuses(group, "captured into a CUDA graph", group.barrier)
     refuses(group, "captured into a CUDA graph", lambda: group.send([x], 0, 1))
     refuses(group, "captured into a CUDA graph", lambda: group.recv([x], 0, 1))
     sim_torch.set_capturing(False)

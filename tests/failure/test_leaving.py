@@ -8,6 +8,18 @@ import jobs
 import pytest
 from jobs import SOON_S
 
+RAISES = """
+import torch, torch.distributed as dist
+dist.init_process_group("accdp")
+dist.barrier()
+if dist.get_rank() == 1:
+    raise ValueError("bad data")
+try:
+    dist.all_reduce(torch.ones(2))
+except dist.DistBackendError as error:
+    print(error, flush=True)
+"""
+
 
 def signal_rank_0(play, number, scene, **given):
     """Play a scene of two ranks in which rank 0 gets a signal while it waits."""
@@ -17,6 +29,12 @@ def signal_rank_0(play, number, scene, **given):
     play.cause_at = time.monotonic()
     play.cast[0].kill(number)
     play.end()
+
+
+def test_others_hear_of_the_exception_that_ended_a_script():
+    """Of the one behind an abort() that nobody called, under a launcher that has MPI."""
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", RAISES], timeout=60)
+    assert "aborted the group: rank 1 ended by ValueError('bad data')" in result.stdout, str(result)
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_reduce, not synchronous", "recv", "irecv"])

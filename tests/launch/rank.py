@@ -16,6 +16,9 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             signal.signal(number, signal.SIG_IGN)
     if behaviour == "usr1":
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(40 + rank))
+    if behaviour == "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(print(json.dumps({"told": number}))))
     child = subprocess.Popen(["sleep", "1000"]).pid if behaviour in ("parent", "leaving") else 0
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
     said = {name: os.environ.get(name) for name in (*names, "ACCDP_TUNED_BATCH_SIZE", "ACCDP_CODEC")}
@@ -56,6 +59,13 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             os.write(1, f"{rank} {number} ".encode())
             os.write(1, b"x" * 50 + b"\n")
             os.write(2, f"{rank} {number}\n".encode())
+    if behaviour == "saves":
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            time.sleep(0.5)
+            Path(argument, f"saved.{rank}").touch()
+            raise
     if behaviour not in ("once", "stdin", "leaving", "lines"):
         signal.pause()
 

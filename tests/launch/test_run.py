@@ -201,6 +201,23 @@ def test_signals_end_everything_quickly(number):
     assert f"ended by {signal.Signals(number).name}" in result.stderr and result.seconds < 10, str(result)
 
 
+def test_ctrl_c_comes_to_scripts_as_without_a_launcher(tmp_path):
+    """They save what they have, in the grace period; so does one run by a shell, which does not end by SIGINT."""
+    by_shell = ["--", "sh", "-c", f"{sys.executable} {RANK} saves {tmp_path}; exit 0"]
+    for words in ([RANK, "saves", str(tmp_path)], by_shell):
+        result = act(["run", "-n", "2", *words], 2, lambda process, _: process.send_signal(signal.SIGINT), {})
+        assert result.returncode == 128 + signal.SIGINT and "ended by SIGINT" in result.stderr, str(result)
+        assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"], str(result)
+        for path in tmp_path.glob("saved.*"):
+            path.unlink()
+
+
+def test_who_does_not_heed_ctrl_c_is_told_to_terminate():
+    result = act(["run", "--grace", "0.5", "-n", "2", RANK, "deaf"], 2, lambda p, _: p.send_signal(signal.SIGINT), {})
+    assert result.returncode == 128 + signal.SIGINT and result.seconds < 10, str(result)
+    assert [report["told"] for report in result.reports if "told" in report] == [signal.SIGTERM] * 2, str(result)
+
+
 def test_nohup(tmp_path):
     ranks = ["nohup", *ACCDP, "run", "-n", "2", "--", "sh", "-c", f"'touch {tmp_path}/$RANK; sleep 3'", "&"]
     until_they_run = f"until [ -e {tmp_path}/0 -a -e {tmp_path}/1 ]; do sleep 0.1; done"

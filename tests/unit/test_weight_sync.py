@@ -37,13 +37,6 @@ class Frozen(OnDevice):
         return Frozen(self._values)
 
 
-class Unlooked(weight_sync.Arguments):
-    """Does not ask CUDA."""
-
-    def buffer(self, name, x, *, writable):
-        return None
-
-
 @pytest.fixture
 def references(monkeypatch):
     """Of the broadcasts."""
@@ -54,7 +47,7 @@ def references(monkeypatch):
         return object.__new__(BcastResult)
 
     monkeypatch.setattr(weight_sync, "bcast_compressed", bcast)
-    monkeypatch.setattr(weight_sync, "Arguments", Unlooked)
+    monkeypatch.setattr(weight_sync, "buffers_in", lambda *_, **__: None)  # asks CUDA where they are
     with Communicator() as alone:
         yield alone, seen
 
@@ -95,9 +88,10 @@ def test_a_device_has_the_checksum_of_the_host(references):
         ({"codec": "zip"}, "zip"),
         ({"codec": "qpk"}, "codec=qpk: expected an error_bound, because it is lossy"),
         ({"chunk_bytes": 0}, "chunk_bytes=0: expected 4096 to 16777216"),
+        ({"tensors": None}, "tensors is a NoneType: expected"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(wrong, said):
     """Not by a rank's first sync(), in which the others would wait for it."""
     with pytest.raises(UsageError, match=said):
-        WeightSync(np.zeros(3), **wrong)
+        WeightSync(**{"tensors": np.zeros(3)} | wrong)

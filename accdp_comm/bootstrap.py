@@ -28,15 +28,12 @@ from .exchange import Alone, Exchange, agree
 from .settings import value_of
 
 
-def form_group(
-    exchange: Exchange, name: str, timeout_s: float | None = None, *, world: tuple[int, int] | None = None
-) -> _core.Group:
+def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None = None) -> _core.Group:
     """Form a group of the ranks behind an exchange.
 
     Args:
-        exchange: Reaches all members; its rank and size are the group's.
+        exchange: Reaches all members; its rank, size and time-out are the group's.
         name: Appears in error messages; equal on all members.
-        timeout_s: Time-out of the group's operations in seconds; None takes the exchange's.
         world: Rank and size of the world this group is part of, for ACCDP_TOPOLOGY; None where it is the world.
     Returns:
         The group; all ranks of this node have mapped its segment.
@@ -47,7 +44,7 @@ def form_group(
     Collective among the members, and nobody else takes part.
     """
     uncaught.watch()  # who ends by an exception leaves the group so
-    limit = exchange.timeout_s if timeout_s is None else timeout_s
+    limit = exchange.timeout_s
     mine = world or (exchange.rank, exchange.size)
     if exchange.size == 1:
         declared_nodes(value_of("ACCDP_TOPOLOGY"))  # of others, which this rank has not; but it must be one

@@ -1,7 +1,6 @@
 """Communication hooks for DistributedDataParallel: how it averages gradients."""
 
 # No postponed annotations here: DistributedDataParallel looks at those of a hook, and wants types.
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,8 +12,6 @@ from .allreduce import AllreduceResult
 from .arguments import Arguments
 from .bcast import Relative, bound_of, check_codec
 from .channels import TorchChannel, channel_of, torch_channel_of
-
-Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def compressed_allreduce(

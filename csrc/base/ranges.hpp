@@ -52,11 +52,6 @@ class Ranges {
     if (it != ends_.end() && it->second <= range.data()) ++it;
     return it != ends_.end() && it->first < end && !range.empty();
   }
-  bool has_all(ConstBytes range) const {
-    bool all = true;
-    gaps(range, [&](ConstBytes) { all = false; });
-    return all;
-  }
 
  private:
   using Ends = std::map<const std::byte*, const std::byte*>;  // by begin; no two touch

@@ -48,7 +48,7 @@ struct Setting {
 
 std::span<const Setting> setting_rows() noexcept;
 
-/// The values in force: defaults, then the environment (read at first use), then set_setting().
+/// The values in force: defaults, then the environment (read at first use), then set_settings().
 /// Throws UsageError naming variable, value and accepted form.
 const Settings& settings();
 void set_setting(const std::string& name, const std::string& text);

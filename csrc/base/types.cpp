@@ -24,7 +24,6 @@ const Row& row(Datatype type) noexcept { return kTypes[static_cast<int>(type)]; 
 std::size_t element_bytes(Datatype type) noexcept { return row(type).bytes; }
 const char* name_of(Datatype type) noexcept { return row(type).name; }
 const char* name_of(ReduceOp op) noexcept { return kOps[static_cast<int>(op)]; }
-bool is_integer(Datatype type) noexcept { return row(type).kind == 'i'; }
 bool is_short_float(Datatype type) noexcept { return row(type).kind == 'f' && row(type).bytes < sizeof(float); }
 bool is_real_float(Datatype type) noexcept { return row(type).kind == 'f' && row(type).bytes > 1; }
 

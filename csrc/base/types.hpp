@@ -34,7 +34,6 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProd, kMin, kMax, kBand, kBor,
 std::size_t element_bytes(Datatype type) noexcept;
 const char* name_of(Datatype type) noexcept;
 const char* name_of(ReduceOp op) noexcept;
-bool is_integer(Datatype type) noexcept;  ///< bool counts as an integer
 bool is_complex(Datatype type) noexcept;
 bool is_real_float(Datatype type) noexcept;  ///< of 16 bits or more: those that may have an error bound
 /// Whether sums of the type are made in float32: floats of 8 and 16 bits.

@@ -184,7 +184,7 @@ class MpiWire : public Wire {
   void check_received(Request& request, const MPI_Status& status) {
     if (!request.is_receive) return;
     int count = 0;
-    MPI_Get_count(&status, MPI_BYTE, &count);
+    ACCDP_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
     const auto bytes = static_cast<std::size_t>(count);
     if (request.form == Form::kUpTo) {
       request.bytes += bytes;

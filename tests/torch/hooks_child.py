@@ -57,10 +57,10 @@ def with_feedback_a_coarse_bound_learns_as_well(rank, size):
         assert hook.last.ratio > 4, hook.last
 
 
-def short_gradients_lose_nothing_for_good(rank, size):
-    """What steps of bfloat16 gradients leave out comes later: after many the mean is near the exact one."""
+def mean_is_off(rank: int, size: int, error_feedback: bool) -> float:
+    """Take many steps of the same bfloat16 gradients; return how far their mean is from the exact one at most."""
     torch.manual_seed(rank)
-    hook = compressed_allreduce(relative(1.0), codec="qpk")
+    hook = compressed_allreduce(relative(1.0), error_feedback, codec="qpk")
     model = nn.Linear(64, 64, bias=False).to(torch.bfloat16)
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, hook)
@@ -71,8 +71,16 @@ def short_gradients_lose_nothing_for_good(rank, size):
         model.weight.grad = None
         (ddp(torch.eye(64, dtype=torch.bfloat16)).t() * every[rank]).sum().backward()
         total += model.weight.grad.double()
-    off = (total / 40 - exact).abs().max().item()
+    assert bool(hook.state_dict(model)) == error_feedback
+    return (total / 40 - exact).abs().max().item()
+
+
+def short_gradients_lose_nothing_for_good(rank, size):
+    """What steps leave out comes later, unless that is not wanted."""
+    off = mean_is_off(rank, size, True)
     assert off < 0.1, f"off by {off} standard deviations, after one step by about 1"
+    lost = mean_is_off(rank, size, False)
+    assert lost > 0.3, f"off by {lost} only"
 
 
 def assert_same_on_all_ranks(model: nn.Module, size: int) -> None:

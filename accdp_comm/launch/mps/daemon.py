@@ -95,12 +95,11 @@ def _read_pid(folder: Path) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
+def stop(daemon: Daemon) -> list[str]:
     """Stop a daemon after its clients, and remove its folder. Never kills a process that has work on the GPU.
 
     Args:
         daemon: May be dead, or never have started.
-        client_s: How long clients that are still there have after SIGTERM.
     Returns:
         What did not go as it should; empty where all went well.
     """
@@ -117,7 +116,7 @@ def stop(daemon: Daemon, client_s: float = _CLIENT_S) -> list[str]:
     if daemons:
         try:
             control = daemon.control()
-            trouble += end_clients(control, list(control.clients()), client_s)
+            trouble += end_clients(control, list(control.clients()), _CLIENT_S)
             control.quit()
             patience = _QUIT_S
         except MpsError as error:

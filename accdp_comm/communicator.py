@@ -386,7 +386,8 @@ class Communicator(Messages):
             UsageError: No such operation, or not such an ``x``.
         """
         with self._args.naming_rank():
-            return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
+            message = message_of(x, dtype)
+        return plan_in(self._core, op, *message, "measured" if self._is_measured else "usual")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator of all ranks that give the same color.

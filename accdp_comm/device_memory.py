@@ -100,7 +100,8 @@ class HostView:
         for i in far:
             buffer, is_read, is_written = buffers[i]
             blocks.append((buffer.pointer, buffer.count * buffer.itemsize, is_read, is_written, later))
-        owners = [buffer.owner for buffer, _, _ in buffers]
+        # What is fetched now has come when this returns, and what is delivered keeps the order of the stream.
+        owners = [buffer.owner for buffer, _, _ in buffers] if later else None
         self._copies = (
             path.fetch(device, stream, blocks, owners) if mark is None else path.fetch_behind(mark, blocks, owners)
         )

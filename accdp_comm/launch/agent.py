@@ -97,8 +97,8 @@ class Guard:
         self._helper = 0  # pid of the command that calls terminate_client, while it runs
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
-        # "abandoned" by the launcher, or not; then "interrupt", or not; "terminate", "terminate_client", or "orphans";
-        # "kill"; "give up"
+        # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
+        # alone, "terminate", "terminate_client", or "orphans"; "kill"; "give up"
         self._step = "run"
         self._deadline = math.inf
 
@@ -177,7 +177,7 @@ class Guard:
             ready, _, _ = select.select(self._sources(), [], [], limit)
             for source in ready:
                 if source is self._link:
-                    self._obey(self._link.receive())
+                    self.obey(self._link.receive())
                 elif source == self._stub_life:
                     self._stub_life = None
                     self._leave_alone()
@@ -207,7 +207,7 @@ class Guard:
             sources.append(self._stub_life)
         return sources
 
-    def _obey(self, orders: Sequence[dict[str, Any]]) -> None:
+    def obey(self, orders: Sequence[dict[str, Any]]) -> None:
         for order in orders:
             if order["order"] == "stop":
                 self._orders["grace_s"] = order["grace_s"]
@@ -246,7 +246,10 @@ class Guard:
                 self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM)
             )
             self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
-            self._end_orphans()
+            if self._step == "interrupt" and self._family():
+                self._step = "family"  # a shell's script may be about to save
+            else:
+                self._end_orphans()
         return pid > 0
 
     def _family(self) -> list[int]:
@@ -269,8 +272,8 @@ class Guard:
     def stop(self, number: int = signal.SIGTERM, again: bool = False) -> None:
         """Begin to end the rank by a signal; ``again`` takes a shorter grace into account that came in the meantime.
 
-        A rank that Ctrl-C is to end hears of it as it would without a launcher, with all that it runs in its session:
-        scripts save what they have where KeyboardInterrupt comes.
+        A rank that Ctrl-C is to end hears of it as it would without a launcher, with its process group: scripts save
+        what they have where KeyboardInterrupt comes.
         """
         while self._reap():
             pass  # it may have ended just now, which is why we are called
@@ -281,7 +284,7 @@ class Guard:
             else:
                 self._terminate()
             self._deadline = time.monotonic() + self._orders["grace_s"]
-        elif again and self._step in ("interrupt", "terminate"):
+        elif again and self._step in ("interrupt", "family", "terminate"):
             self._deadline = min(self._deadline, time.monotonic() + self._orders["grace_s"])
 
     def _terminate(self) -> None:
@@ -292,6 +295,8 @@ class Guard:
         """The deadline of the present step has passed: take the next one."""
         if self._step == "abandoned":
             self.stop()
+        elif self._step == "family":
+            self._end_orphans()
         elif self._step == "interrupt":
             self._terminate()
             self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
@@ -399,13 +404,15 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
     ranks_guard = Guard(link, stub_life, rank)
     try:
         while not link.lost:
-            for orders in link.receive():
-                if orders["order"] == "own":
-                    ranks_guard.start_owner(orders, json.dumps(control))
+            orders = link.receive()
+            for number, order in enumerate(orders):
+                if order["order"] == "own":
+                    ranks_guard.start_owner(order, json.dumps(control))
                     continue
-                if orders["order"] != "start":
+                if order["order"] != "start":
                     return 1  # the job was given up before it began
-                ranks_guard.start(orders)
+                ranks_guard.start(order)
+                ranks_guard.obey(orders[number + 1 :])
                 code = exit_code(ranks_guard.run())
                 link.tell(event="bye")
                 return code

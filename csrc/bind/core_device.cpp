@@ -34,8 +34,9 @@ std::vector<DeviceBlock> blocks_of(const std::vector<BlockOfDevice>& given) {
 }
 
 DeviceRoute::Owners owners_of(py::object held) {
+  if (held.is_none()) return {};
   return {held.release().ptr(), [](void* object) {
-            const py::gil_scoped_acquire gil;
+            const WithGil gil;
             Py_DECREF(static_cast<PyObject*>(object));
           }};
 }
@@ -44,6 +45,7 @@ DeviceRoute::Owners owners_of(py::object held) {
 struct CallOfPython final : DeviceCollectives {
   using DeviceCollectives::DeviceCollectives;
   ~CallOfPython() override {
+    if (!has_failed()) return;
     const NoGil nogil;
     end();
   }

@@ -185,6 +185,19 @@ std::string DevicePath::describe() const {
   return text;
 }
 
+/// The others are about to wait for this rank.
+template <class Work>
+auto DevicePath::telling_others(const char* what, Work work) {
+  try {
+    return work();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    group_->abort(std::string(what) + ": " + error.what());
+    throw;
+  }
+}
+
 void DevicePath::admit(int device, std::uintptr_t stream) {
   const auto expect = [&](int first) {
     if (first != device)
@@ -193,8 +206,10 @@ void DevicePath::admit(int device, std::uintptr_t stream) {
   };
   int first = state_->device;
   if (first >= 0) expect(first);
-  const DeviceGuard guard(device);  // a stream may be the current device's default
-  refuse_capture(reinterpret_cast<cudaStream_t>(stream));
+  telling_others("its device cannot be used", [&] {
+    const DeviceGuard guard(device);  // a stream may be the current device's default
+    refuse_capture(reinterpret_cast<cudaStream_t>(stream));
+  });
   if (first < 0 && !state_->device.compare_exchange_strong(first, device)) expect(first);  // of another thread's call
 }
 
@@ -225,29 +240,28 @@ struct DevicePath::Order {
 
 std::unique_ptr<HostCopies> DevicePath::fetch(int device, std::uintptr_t stream, const std::vector<DeviceBlock>& blocks,
                                               Owners owners) {
-  return copies_of(device, {reinterpret_cast<cudaStream_t>(stream), {}}, blocks, std::move(owners));
+  return telling_others("memory of its device cannot be fetched", [&] {
+    return copies_of(device, {reinterpret_cast<cudaStream_t>(stream), {}}, blocks, std::move(owners));
+  });
 }
 
 std::unique_ptr<HostCopies> DevicePath::fetch_behind(const StreamMark& mark, const std::vector<DeviceBlock>& blocks,
                                                      Owners owners) {
-  const DeviceGuard guard(mark.device_);
-  Stream own = make_stream();
-  wait_for(own.get(), mark.passed_->event);
-  const cudaStream_t stream = own.get();
-  return copies_of(mark.device_, {stream, std::move(own)}, blocks, std::move(owners));
+  return telling_others("memory of its device cannot be fetched", [&] {
+    const DeviceGuard guard(mark.device_);
+    Stream own = make_stream();
+    wait_for(own.get(), mark.passed_->event);
+    const cudaStream_t stream = own.get();
+    return copies_of(mark.device_, {stream, std::move(own)}, blocks, std::move(owners));
+  });
 }
 
 std::unique_ptr<HostCopies> DevicePath::copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks,
                                                   Owners owners) {
   const RoomCopies::Path path{[self = shared_from_this()](Context& c) { return self->state_->shared_pool(c); },
                               [self = shared_from_this()] { return self->settle(true); }};
-  try {
-    return std::make_unique<RoomCopies>(group_, state_->workshop, path, device, order.stream, std::move(order.own),
-                                        blocks, std::move(owners));
-  } catch (const std::exception& error) {
-    group_->abort(std::string("memory of its device cannot be fetched: ") + error.what());
-    throw;
-  }
+  return std::make_unique<RoomCopies>(group_, state_->workshop, path, device, order.stream, std::move(order.own),
+                                      blocks, std::move(owners));
 }
 
 void DevicePath::await(int device, std::uintptr_t stream) {

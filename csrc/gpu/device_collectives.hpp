@@ -52,6 +52,8 @@ class DevicePath final : public DeviceRoute, public std::enable_shared_from_this
   struct State;
   struct Order;
   std::unique_ptr<HostCopies> copies_of(int device, Order order, const std::vector<DeviceBlock>& blocks, Owners owners);
+  template <class Work>
+  auto telling_others(const char* what, Work work);
   std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
 };
@@ -69,6 +71,7 @@ class DeviceCollectives : public Collectives {
   ~DeviceCollectives() override { end(); }
   /// The same, for who waits in a way of its own.
   void end() noexcept;
+  bool has_failed() const { return has_failed_; }
 
   MemoryKind memory(const Asked& asked) const override;
   void bcast(Context& context, Bytes data, int root) override;

@@ -21,18 +21,12 @@ void SegmentRooms::reserve(std::size_t segment_bytes, std::size_t count, bool on
   synchronize(stream);
   data_ = nullptr;
   pinned_ = {};
-  pageable_ = {};
   device_ = {};
-  const std::size_t bytes = segment_bytes * count;
-  if (on_device) {
-    device_ = DeviceBuffer(bytes);
-    data_ = device_.data();
-  } else if (pinned_ = PinnedBuffer::if_any(bytes); pinned_.data()) {
-    data_ = pinned_.data();
-  } else {
-    pageable_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    data_ = pageable_.get();
-  }
+  if (on_device)
+    device_ = DeviceBuffer(segment_bytes * count);
+  else
+    pinned_ = PinnedBuffer(segment_bytes * count);
+  data_ = on_device ? device_.data() : pinned_.data();
   on_device_ = on_device;
   segment_bytes_ = segment_bytes;
   count_ = count;
@@ -47,7 +41,6 @@ Bytes SegmentRooms::scratch(std::size_t bytes) {
 
 void SegmentRooms::abandon() {
   keep_for_ever(std::move(pinned_));
-  keep_for_ever(std::move(pageable_));
   keep_for_ever(std::move(device_));
   keep_for_ever(std::exchange(scratch_, {}));
   data_ = nullptr;

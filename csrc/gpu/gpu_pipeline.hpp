@@ -1,5 +1,4 @@
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "coll/wire_reduction.hpp"
@@ -8,8 +7,7 @@
 namespace accdp {
 
 /// Memory for the segments that are under way between GPU groups: pinned host memory, or device memory where MPI takes
-/// that. Kept from one call to the next. Where the system has no more memory that can be pinned, others do, and the
-/// driver, which then copies before it returns, does not overlap them.
+/// that. Kept from one call to the next.
 class SegmentRooms {
  public:
   /// Room for `count` segments. Contents are lost where more is needed than before, which waits for the stream.
@@ -28,7 +26,6 @@ class SegmentRooms {
   std::size_t segment_bytes_ = 0, count_ = 1;
   bool on_device_ = false;
   PinnedBuffer pinned_;
-  std::unique_ptr<std::byte[]> pageable_;
   DeviceBuffer device_;
   std::vector<Event> settled_;
   std::vector<DeviceBuffer> scratch_;

@@ -39,7 +39,7 @@ class RoomCopies final : public HostCopies {
   std::vector<DeviceBlock> blocks_;
   std::vector<Bytes> copies_;
   HostRoom room_;
-  std::unique_ptr<FarCopies> far_;  // last: its end waits for work on the memory above
+  std::unique_ptr<FarCopies> far_;  // last: it works on the memory above
 };
 
 }  // namespace accdp

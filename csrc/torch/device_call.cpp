@@ -89,11 +89,11 @@ Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : rou
 
 std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   const c10::Stream current = current_stream(device);
+  route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
   {
     std::lock_guard lock(mutex_);
     device_ = device;
   }
-  route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
   if (!is_async) return std::make_shared<DeviceCall>(*route_, device, std::nullopt);
   std::vector<std::shared_ptr<DeviceCall>> ended;  // dropped without the lock, too
   std::lock_guard lock(mutex_);

@@ -73,7 +73,7 @@ class Devices {
   std::shared_ptr<DeviceRoute> route_;
   c10::DeviceType type_;
   std::mutex mutex_;
-  std::optional<c10::Device> device_;  // of the last call
+  std::optional<c10::Device> device_;  // of the calls until now
   std::optional<c10::Stream> own_;
   std::vector<std::shared_ptr<DeviceCall>> under_way_;
 };

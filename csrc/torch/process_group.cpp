@@ -266,7 +266,10 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions& options) {
-  devices_.check_current_stream();  // a graph would not wait again
+  in_torchs_terms([&] {
+    group_->check_process();
+    devices_.check_current_stream();  // a graph would not wait again
+  });
   return launch({c10d::OpType::BARRIER, "accdp:barrier", {}, {}, options.timeout, options.asyncOp},
                 [](Group& group, double timeout_s, const Way&) { group.barrier(timeout_s); });
 }

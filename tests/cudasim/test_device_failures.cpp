@@ -1,4 +1,6 @@
 // What goes wrong on the device or between callers: every rank hears of it, by name, and nobody hangs.
+#include <thread>
+
 #include "device_checks.hpp"
 
 constexpr std::size_t kCount = 300'000;  // several pieces
@@ -27,13 +29,14 @@ void settles(bool fails) {
     allreduce(gpu, data);
     auto owner = std::make_shared<int>();
     const std::weak_ptr<int> kept = owner;
-    static std::atomic<bool> is_done;
-    is_done = false;
+    static std::atomic<bool> may_go_on, is_done;
+    may_go_on = is_done = false;
     const auto is_late = [](void*) {
-      usleep(300'000);
+      while (!may_go_on) usleep(1000);
       is_done = true;
     };
     call_in_stream(gpu.stream(), is_late, nullptr);
+    std::thread later;
     {
       DeviceCollectives via(gpu.path, kDevice, reinterpret_cast<std::uintptr_t>(gpu.stream()), std::move(owner));
       if (fails) cudasim::fail("cudaMemcpyAsync", cudaErrorLaunchFailure, 2);
@@ -43,9 +46,16 @@ void settles(bool fails) {
       else
         call();
       CHECK(!is_done);
+      if (fails)
+        later = std::thread([] {
+          usleep(100'000);
+          may_go_on = true;
+        });
     }
     CHECK(is_done == fails);  // else the stream keeps the order
     CHECK(kept.expired());
+    may_go_on = true;
+    if (later.joinable()) later.join();
     gpu.synchronize();
   }));
 }

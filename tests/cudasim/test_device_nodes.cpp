@@ -49,16 +49,6 @@ void failing_call(const char* call, int nth, const char* text, const std::vector
   }));
 }
 
-/// The system has no memory that can be pinned, on one rank or on all.
-void nothing_to_pin(bool on_all) {
-  CHECK(run_processes_on_nodes({0, 0, 1, 1}, [&](Group& group) {
-    if (on_all || group.rank() == 1) cudasim::fail_always("cudaHostAlloc", cudaErrorMemoryAllocation);
-    const Gpu gpu(group);
-    one_block_on_device(gpu, 300'001);
-    many_blocks_on_device(gpu, 20'000);
-  }));
-}
-
 /// Long messages between nodes need no memory of the host where MPI takes the device's; all others do.
 void messages_by_mpi(const Gpu& gpu) {
   Group& group = gpu.group;
@@ -118,7 +108,6 @@ void messages_of_other_sizes() {
 int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   unequal_sizes();
-  for (bool on_all : {false, true}) nothing_to_pin(on_all);
   auto alike = [](int) {};
   run({0, 0, 1, 1}, "shared GPU on each of 2 nodes, ordered by events, joined through host memory", alike);
   run({0, 1, 0, 1, 2, 2}, "shared GPU on each of 3 nodes", alike, both);

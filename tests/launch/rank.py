@@ -24,6 +24,15 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
     said = {name: os.environ.get(name) for name in (*names, "ACCDP_TUNED_BATCH_SIZE", "ACCDP_CODEC")}
     said |= {"pid": os.getpid(), "guard": os.getppid(), "cpus": sorted(os.sched_getaffinity(0)), "child": child}
     said |= {"stdin": sys.stdin.read()} if behaviour == "stdin" else {}
+    if behaviour == "saves":
+        try:
+            print(json.dumps(said), flush=True)
+            while True:
+                time.sleep(0.05)
+        except KeyboardInterrupt:
+            time.sleep(0.5)
+            Path(argument, f"saved.{rank}").touch()
+            raise
     print(json.dumps(said))
     if behaviour == "fail" and rank == int(argument):
         raise ValueError(f"rank {rank} has had enough")
@@ -59,13 +68,6 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             os.write(1, f"{rank} {number} ".encode())
             os.write(1, b"x" * 50 + b"\n")
             os.write(2, f"{rank} {number}\n".encode())
-    if behaviour == "saves":
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            time.sleep(0.5)
-            Path(argument, f"saved.{rank}").touch()
-            raise
     if behaviour not in ("once", "stdin", "leaving", "lines"):
         signal.pause()
 

@@ -294,7 +294,7 @@ def test_weight_sync_of_what_is_no_tensor_leaves_nobody_behind(wide):
     sync.sync()
     sync.sync()
     right, tensors["w"] = tensors["w"], None
-    with pytest.raises(UsageError, match=rf"rank {wide.rank} of {wide.size}: tensor\['w'\] is a NoneType"):
+    with pytest.raises(UsageError, match=rf"rank {wide.rank} of {wide.size}: tensors\['w'\] is a NoneType"):
         sync.sync()
     wide.barrier()
     tensors["w"] = right + 1 if wide.rank == 0 else right

@@ -119,8 +119,7 @@ void bind_device(py::module_& m) {
           },
           "device"_a, "stream"_a, "blocks"_a, "owners"_a,
           "Host copies of blocks of device memory: (address, bytes, is_read, is_written, is_fetched_later) each. "
-          "owners: "
-          "of that memory, kept if the device may go on with it after a failure.")
+          "owners: of that memory, kept if the device may go on with it after a failure.")
       .def(
           "fetch_behind",
           [](DevicePath& path, const StreamMark& mark, const std::vector<BlockOfDevice>& blocks, py::object owners) {

@@ -53,14 +53,11 @@ from accdp_comm import _core
 from accdp_comm.launch.mps.control import find_binary
 from accdp_comm.launch.mps.daemon import LOGS_VARIABLE
 
-MACHINE = Path(__file__).with_name("gpu_machine.py")
-RANK = Path(__file__).with_name("gpu_rank.py")
 ACCDP = [sys.executable, "-m", "accdp_comm"]
-PROBE = Path(__file__).with_name("gpu_probe.py")
-MEMORY = Path(__file__).with_name("gpu_memory.py")
-CODECS = Path(__file__).with_name("gpu_codecs.py")
-HOSTS = Path(__file__).with_name("gpu_hosts.py")
-KILL = Path(__file__).with_name("gpu_kill.py")
+MACHINE, RANK, PROBE, MEMORY, CODECS, HOSTS, KILL = (
+    Path(__file__).with_name(f"gpu_{name}.py")
+    for name in ("machine", "rank", "probe", "memory", "codecs", "hosts", "kill")
+)
 NCCL_SHARES_GPUS = (2, 30, 3)
 CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small model's tensors
 UNCLEAN = 99  # of no other end: a launcher that kills a rank may say 9
@@ -80,6 +77,7 @@ ALLOCATORS = {  # scenes of gpu_memory.py: what torch's allocator is told
     "MemPool,CuPy pool,CuPy stream": "",
 }
 FEW_ELEMENTS = ["--most-elements", "65537"]
+SLOW = ["--peers", "", "--most-bytes", "4096", "--codec-s", "40", *FEW_ELEMENTS]  # codecs' kernels take long to load
 FEW = ["--few", "--most-bytes", "4096", *FEW_ELEMENTS]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
 LATE = 124  # as timeout(1) says it
@@ -355,13 +353,13 @@ def codecs_on_the_gpu() -> dict:
         return kept(out) | ended.trouble()
 
 
-def sanitizer(launcher: Sequence[str] = (), options: Sequence[str] = (), **environment: str) -> dict:
+def sanitizer(*launcher: str, **environment: str) -> dict:
     """Run the checks under compute-sanitizer, on one rank if no launcher starts more."""
     if shutil.which(SANITIZER[0]) is None:
         return {"skipped": f"{SANITIZER[0]} was not found"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        rank = [sys.executable, str(RANK), "--peers", "", "--most-bytes", "4096", "--out", f"{folder}/x.json"]
-        ended = run([*launcher, *SANITIZER, *rank, *options], 100, **environment)
+        rank = [sys.executable, str(RANK), *SLOW, "--out", f"{folder}/x.json"]
+        ended = run([*launcher, *SANITIZER, *rank], 100, **environment)
     if UNSUPPORTED in ended.said:
         return {"skipped": f"{SANITIZER[0]}: {UNSUPPORTED}"}
     if ended.status == LATE and INVALID not in ended.said:
@@ -372,8 +370,8 @@ def sanitizer(launcher: Sequence[str] = (), options: Sequence[str] = (), **envir
 
 
 def sanitizer_over_nodes() -> dict:
-    """The same on the ranks of over_nodes(), and on fewer elements."""
-    return sanitizer([*ACCDP, "run", *place(4, mps=False)], FEW_ELEMENTS, ACCDP_TOPOLOGY="2x2")
+    """The same on the ranks of over_nodes()."""
+    return sanitizer(*ACCDP, "run", *place(4, mps=False), ACCDP_TOPOLOGY="2x2")
 
 
 def main() -> int:
@@ -407,7 +405,7 @@ def main() -> int:
         "apart": lambda: apart(mps()),
         "codecs": codecs_on_the_gpu,
         "memory": lambda: memory(mps()),
-        "sanitizer": lambda: sanitizer(options=FEW_ELEMENTS),
+        "sanitizer": sanitizer,
         "by_host": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="by_host"),
         "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
         "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),

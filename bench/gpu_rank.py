@@ -328,7 +328,7 @@ class Run:
         for codec in CODECS:
             failures = len(self.checks.failures)
             with self.checks.one(f"codec {codec}"):
-                group = dist.new_group(timeout=datetime.timedelta(seconds=CODEC_S))
+                group = dist.new_group(timeout=datetime.timedelta(seconds=self.options.codec_s))
                 for count in self.counts:
                     check_codec(self.comm, self.expect, count, self.device, codec, group)
             if self.holds_on_all(len(self.checks.failures) == failures):
@@ -368,6 +368,7 @@ def main() -> None:
     parser.add_argument("--most-elements", type=int, default=CHECKED[-1], help="of the checks")
     parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
     parser.add_argument("--compressed", action="store_true", help="time compressed allreduces, too")
+    parser.add_argument("--codec-s", type=float, default=CODEC_S, help="time limit of a call with a codec")
     parser.add_argument("--few", action="store_true", help="check allreduce and bcast only, for many ranks")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -2,19 +2,59 @@
 // and before one that says that it is whole.
 #include "codec/speed_table.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <thread>
 
+#include "base/deadline.hpp"
 #include "base/settings.hpp"
 
 namespace accdp {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+/// Processes of one cache folder measure one after another: at once, each would find the others' work in its times.
+class Turn {
+ public:
+  /// Goes on without one after kPatience, behind a process that was stopped, and where files cannot be locked.
+  explicit Turn(const std::string& path) {
+    if (path.empty()) return;
+    file_ = open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    const auto end = Clock::now() + kPatience;
+    while (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && Clock::now() < end)
+      std::this_thread::sleep_for(2ms);
+  }
+  ~Turn() {
+    if (file_ < 0) return;
+    flock(file_, LOCK_UN);  // children forked meanwhile have the file, too
+    close(file_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static constexpr auto kPatience = 2s;
+  int file_ = -1;
+};
+
+}  // namespace
 
 CodecTimes SpeedTable::get(const CodecRow& codec, Datatype type) {
   std::lock_guard lock(mutex_);
-  if (!read_) load();
   const Key key{std::string(codec.name) + "." + std::to_string(codec.format), name_of(type)};
+  if (!read_) load();
+  if (auto found = times_.find(key); found != times_.end()) return found->second;
+  const Turn turn(path_);
+  load();  // what others measured meanwhile
   if (auto found = times_.find(key); found != times_.end()) return found->second;
   const CodecTimes times = measure_(codec, type);
   times_[key] = times;
@@ -29,9 +69,11 @@ constexpr const char* kLastLine = "end";
 
 void SpeedTable::load() {
   read_ = true;
-  path_ = cache_directory();
-  if (path_.empty()) return;
-  path_ += "/" + file_;
+  const std::string folder = cache_directory();
+  if (folder.empty()) return;
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+  path_ = folder + "/" + file_;
   std::ifstream file(path_);
   std::string line;
   if (!std::getline(file, line) || line != first_line()) return;
@@ -48,11 +90,10 @@ void SpeedTable::load() {
   if (file) times_.merge(found);
 }
 
-/// Whole file under another name first: many ranks may do this at once. A cache that cannot be written is none.
+/// Whole file under another name first: others read it at any time. A cache that cannot be written is none.
 void SpeedTable::save() const {
   if (path_.empty()) return;
   std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
   std::ostringstream unique;
   unique << path_ << "." << std::hex << std::random_device{}();
   {
@@ -67,12 +108,12 @@ void SpeedTable::save() const {
     file << kLastLine << "\n";
     file.close();
     if (!file) {  // a full disk: what there is, is better
-      std::filesystem::remove(unique.str(), ignored);
+      fs::remove(unique.str(), ignored);
       return;
     }
   }
-  std::filesystem::rename(unique.str(), path_, ignored);
-  if (ignored) std::filesystem::remove(unique.str(), ignored);
+  fs::rename(unique.str(), path_, ignored);
+  if (ignored) fs::remove(unique.str(), ignored);
 }
 
 std::string host_processor() {

@@ -19,15 +19,15 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kRunChunks = FarMemory::kRunBytes / CodecTimes::kMost;
-constexpr int kMostTimes = 3;
+constexpr int kLeastTimes = 3, kMostTimes = 9;
 constexpr double kEnoughSeconds = 5e-3;  // for one of a table's numbers
 constexpr double kNeverChosen = 1;       // byte per second: nobody chooses that
 
-/// The least of a few, or of fewer where each takes long.
+/// The least of several: other ranks' work on the same GPU, and this rank's own, is in some of them.
 template <class Call>
 double best_seconds(Call call) {
   double best = 1e9, spent = 0;
-  for (int i = 0; i < kMostTimes && spent < kEnoughSeconds; ++i) {
+  for (int i = 0; i < kLeastTimes || (i < kMostTimes && spent < kEnoughSeconds); ++i) {
     const auto began = Clock::now();
     call();
     const double took = std::chrono::duration<double>(Clock::now() - began).count();
@@ -106,13 +106,18 @@ CodecCost device_codec_speed(int device, const CodecRow& codec, Datatype type) {
   static std::set<std::tuple<int, CodecId, Datatype>> failed;
   const std::tuple key{device, codec.id, type};
   std::lock_guard lock(mutex);
+  const auto leave_out = [&](const Error& error) {
+    std::fprintf(stderr, "accdp: codec=auto leaves out %s of %s on this GPU, where it fails: %s\n", codec.name,
+                 name_of(type), error.what());
+    failed.insert(key);
+  };
   if (!failed.contains(key)) {
     try {
       return table_of(device).get(codec, type).cost(kRunChunks);
-    } catch (const Error& error) {
-      std::fprintf(stderr, "accdp: codec=auto leaves out %s of %s on this GPU, where it fails: %s\n", codec.name,
-                   name_of(type), error.what());
-      failed.insert(key);
+    } catch (const CudaError& error) {
+      leave_out(error);
+    } catch (const CodecError& error) {
+      leave_out(error);
     }
   }
   return {1, kNeverChosen, kNeverChosen};

@@ -7,6 +7,8 @@ import json
 import math
 from typing import Any
 
+from .readers import bytes_of, rate_of, real
+
 
 def add_parser(commands: Any) -> None:
     """Add `accdp info` to the commands."""
@@ -25,8 +27,9 @@ def add_parser(commands: Any) -> None:
         help="of reductions in the order of ranks, as Options can ask",
     )
     plan.add_argument("--topology", metavar="NODESxRANKS", help="of a machine to imagine, such as 2x4")
-    plan.add_argument("--link", metavar="RATE", help="of its links, such as 1Gbit")
-    plan.add_argument("--latency", metavar="US", type=_latency, help="of a message on them, in microseconds")
+    plan.add_argument("--link", metavar="RATE", type=rate_of, help="of its links, such as 1Gbit")
+    latency = real("microseconds >= 0", lambda value: 0 <= value < math.inf)
+    plan.add_argument("--latency", metavar="US", type=latency, help="of a message on them, in microseconds")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -51,23 +54,17 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _latency(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected microseconds >= 0, got {text!r}")
-    return value
-
-
 def _show_plan(options: argparse.Namespace) -> int:
     """Print the plan of an operation: for a machine to imagine, or of this job. Collective over the job."""
     from . import plan
     from ._core import Machine, UsageError
     from .communicator import Communicator
 
-    op, nbytes = options.plan[0], plan.size_of(options.plan[1])
+    op = options.plan[0]
+    try:
+        nbytes = bytes_of(options.plan[1])
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"size: {error}") from None
     imagined = (options.topology, options.link, options.latency) != (None, None, None)
     with Communicator(deterministic=options.deterministic) as comm:
         if imagined and comm.size > 1:
@@ -75,7 +72,7 @@ def _show_plan(options: argparse.Namespace) -> int:
         if imagined:
             machine = Machine()
             if options.link is not None:
-                machine.link_bytes_per_s = plan.rate_of(options.link)
+                machine.link_bytes_per_s = options.link
             if options.latency is not None:
                 machine.latency_s = options.latency * 1e-6
             shape = plan.declared_shape(options.topology or "2x1")

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, settings
+from . import _core, readers, settings
 from .buffers import describe
-
-_BYTES = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_BITS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True)
@@ -174,37 +171,13 @@ def declared_shape(text: str) -> _core.Shape:
     nodes, local = map(int, match.groups())
     if nodes * local > _MOST_RANKS:
         raise _core.UsageError(f"topology: expected at most {_MOST_RANKS} ranks, got {text}")
-    sizes = {name: size_of(settings.value_of(name)) for name in ("chunk_bytes", "flat_bytes")}
+    sizes = {name: readers.bytes_of(settings.value_of(name)) for name in ("chunk_bytes", "flat_bytes")}
     return _core.Shape(
         nodes=nodes,
         local_size=local,
         slot_bytes=sizes["chunk_bytes"],
         flat_bytes=sizes["flat_bytes"],
     )
-
-
-def size_of(text: str) -> int:
-    """Read bytes such as 4096, 64k, 64M or 64MiB.
-
-    Raises:
-        UsageError: Not of that form.
-    """
-    match = re.fullmatch(r"([0-9]{1,18})(?:([kKMG]?)|([KMG])iB)", text)
-    if match is None:
-        raise _core.UsageError(f"size: expected bytes, with k, M, G or KiB, MiB, GiB if wanted, got {text!r}")
-    return int(match[1]) * _BYTES[match[2] or match[3] or ""]
-
-
-def rate_of(text: str) -> float:
-    """Read bytes per second from a rate such as 1Gbit, 100Mbit (per second) or 1.2GB (per second); decimal units.
-
-    Raises:
-        UsageError: Not of that form.
-    """
-    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{1,18})([kKMG])(bit|B)(?:/s)?", text)
-    if match is None or float(match[1]) <= 0:
-        raise _core.UsageError(f"link: expected a rate such as 1Gbit, 100Mbit or 1.2GB, got {text!r}")
-    return float(match[1]) * _BITS[match[2]] / (8 if match[3] == "bit" else 1)
 
 
 def _by_time(way: Alternative) -> float:

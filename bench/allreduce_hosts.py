@@ -27,7 +27,7 @@ from bcast_plan import PLACEMENTS
 from rich.console import Console
 from rich.table import Table
 
-from accdp_comm.bench import options
+from accdp_comm import readers
 from accdp_comm.bench.record import replace_json
 
 PARTS = ("allreduce", "training")
@@ -42,12 +42,12 @@ def arguments() -> argparse.Namespace:
     add("--only", choices=PARTS, help="one part")
     add(
         "--placements",
-        type=options.some_of(PLACEMENTS),
+        type=readers.some_of(PLACEMENTS),
         default=DEFAULT_PLACEMENTS,
         help="hosts x ranks, of the part allreduce",
     )
-    add("--dtypes", type=options.some_of(DTYPES), default=DTYPES, help="of the part allreduce")
-    add("--methods", type=options.some_of(METHODS), help="of the part allreduce")
+    add("--dtypes", type=readers.some_of(DTYPES), default=DTYPES, help="of the part allreduce")
+    add("--methods", type=readers.some_of(METHODS), help="of the part allreduce")
     add("--quick", action="store_true", help="small model, 16 MiB, few samples and steps")
     add("--cache", type=Path, default=ROOT / "build" / "bench", help="folder for the real tensors")
     add("--out", type=Path, help="JSON lines; those of other points stay there")

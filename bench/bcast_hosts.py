@@ -42,7 +42,7 @@ import testbed
 from bcast_plan import Job
 from rich.console import Console
 
-from accdp_comm.bench import options
+from accdp_comm import readers
 from accdp_comm.bench.record import replace_json
 
 HERE = Path(__file__).resolve().parent
@@ -57,18 +57,14 @@ GLOO_OVER_LINK = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def size_of(text: str) -> int:
-    """Read a number of bytes: digits with an optional k or M."""
-    units = {"k": 1 << 10, "M": 1 << 20}
-    digits = text.rstrip("kM")
-    if not digits.isdecimal() or text[len(digits) :] not in ("", *units):
-        raise argparse.ArgumentTypeError(f"{text}: expected bytes, k or M suffix")
-    if (nbytes := int(digits) * units.get(text[len(digits) :], 1)) % 8 or not nbytes:
-        raise argparse.ArgumentTypeError(f"{text}: expected a multiple of 8")
+    """Read a number of bytes that is a multiple of 8."""
+    if (nbytes := readers.bytes_of(text)) % 8 or not nbytes:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 8 bytes, got {text!r}")
     return nbytes
 
 
 def links_of(text: str) -> list[int]:
-    return [int(word) for word in options.some_of(list(map(str, bcast_plan.LINKS)))(text)]
+    return [int(word) for word in readers.some_of(list(map(str, bcast_plan.LINKS)))(text)]
 
 
 def need_hosts(prog: str) -> None:
@@ -82,7 +78,7 @@ def need_hosts(prog: str) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     add = parser.add_argument
-    add("--only", type=options.some_of(bcast_plan.PARTS), default=list(bcast_plan.PARTS), help="parts, comma separated")
+    add("--only", type=readers.some_of(bcast_plan.PARTS), default=list(bcast_plan.PARTS), help="parts, comma separated")
     add("--quick", action="store_true", help="few samples, small model, 16 MiB, 4 x 1 hosts, 1 Gbit/s")
     add("--sizes", type=lambda text: [size_of(x) for x in text.split(",")], help=DEFAULT_SIZES)
     add("--links", type=links_of, help="Mbit/s, 1000 and 10000 or one of them")

@@ -29,6 +29,7 @@ import numpy as np
 import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 
+from accdp_comm import readers
 from accdp_comm.bench import options
 from accdp_comm.bench.graph import size_name
 from accdp_comm.bench.operations import OPERATIONS, Refused
@@ -46,12 +47,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="OLD NEW", help="two files of JSON lines")
-    add("--peers", type=options.some_of(PEERS), help="measure against some of these")
+    add("--peers", type=readers.some_of(PEERS), help="measure against some of these")
     add("--quick", action="store_true", help="bcast and allreduce, few sizes, 2 ranks, one round")
-    add("-n", "--ranks", type=options.numbers, help="2,4")
-    add("--ops", type=options.some_of(COLLECTIVES), help="collectives; default: all")
+    add("-n", "--ranks", type=readers.numbers(1), help="2,4")
+    add("--ops", type=readers.some_of(COLLECTIVES), help="collectives; default: all")
     add("--sizes", help=SIZES)
-    add("--rounds", type=options.at_least(1), help="starts of each job, in turn with the other MPI's (3)")
+    add("--rounds", type=readers.at_least(1), help="starts of each job, in turn with the other MPI's (3)")
     add("--seconds", default="2", help="for each size and round (2)")
     for family in ("openmpi", "mpich"):
         known = os.environ.get(f"ACCDP_BENCH_{family.upper()}_ENV")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accdp_comm import mpi_world
-from accdp_comm.bench.options import at_least
 from accdp_comm.launch import programs
+from accdp_comm.readers import at_least
 
 
 def seconds(command: list[str]) -> float:

@@ -165,7 +165,8 @@ def write_growth(rows: list[dict[str, Any]], page: Path) -> None:
 def main() -> None:
     import jobs
 
-    from accdp_comm.bench.options import size_list, some_of
+    from accdp_comm.bench.options import size_list
+    from accdp_comm.readers import some_of
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sizes", help="bytes, comma separated, k, M or G suffix")

@@ -26,7 +26,7 @@ import model_page
 from rich.console import Console
 from rich.table import Table
 
-from accdp_comm import _core, plan
+from accdp_comm import _core, plan, readers
 from accdp_comm.bench.graph import pyplot, size_name
 from accdp_comm.bench.record import replace_json
 
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="compare with hosts (as root)")
     what.add_argument("--report", action="store_true", help="simulate and measure nothing, show what --out has")
-    parser.add_argument("--link", type=plan.rate_of, default="10Gbit", metavar="RATE", help="of each node (10Gbit)")
+    parser.add_argument("--link", type=readers.rate_of, default="10Gbit", metavar="RATE", help="of each node (10Gbit)")
     parser.add_argument("--latency", type=float, default=20.0, metavar="US", help="of a message (20)")
     parser.add_argument("--message", type=float, default=1.0, metavar="US", help="of each further one (1)")
     parser.add_argument("--ranks", type=int, default=8, metavar="K", help="on each node (8)")

@@ -31,6 +31,7 @@ import starts
 from jobs_of_bench import JobFailed, Mpi, Row
 from rich.console import Console
 
+from accdp_comm import readers
 from accdp_comm.bench import options
 from accdp_comm.bench.measure import LEAST_ITERATIONS
 from accdp_comm.bench.operations import OPERATIONS, Refused
@@ -62,13 +63,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--full", action="store_true", help="more sizes and iterations")
-    add("--only", dest="parts", type=options.some_of(PARTS), default=list(PARTS), help="parts, comma separated")
-    add("--ranks", type=options.numbers, help="numbers of ranks, comma separated (2,4)")
-    add("--ops", type=options.some_of(OPERATIONS), help="operations of the grid, comma separated (all)")
+    add("--only", dest="parts", type=readers.some_of(PARTS), default=list(PARTS), help="parts, comma separated")
+    add("--ranks", type=readers.numbers(1), help="numbers of ranks, comma separated (2,4)")
+    add("--ops", type=readers.some_of(OPERATIONS), help="operations of the grid, comma separated (all)")
     add("--sizes", type=_checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
     add("--seconds", type=float, help="for each size, over all starts")
-    add("--starts", type=options.at_least(1), default=STARTS, help=f"of the ranks, for each row ({STARTS})")
-    add("--repeat", type=options.at_least(1), metavar="N", help="compare N pairs of runs, measure nothing else")
+    add("--starts", type=readers.at_least(1), default=STARTS, help=f"of the ranks, for each row ({STARTS})")
+    add("--repeat", type=readers.at_least(1), metavar="N", help="compare N pairs of runs, measure nothing else")
     add("--osu-dir", type=Path, metavar="DIR", help="run the OSU binaries below it, too")
     add("--draw-only", action="store_true", help="measure nothing")
     add("--out", type=Path, default=RESULTS / "osu.jsonl", help="rows")

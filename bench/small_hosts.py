@@ -24,7 +24,7 @@ from bcast_plan import PLACEMENTS
 from rich.console import Console
 from rich.table import Table
 
-from accdp_comm.bench import options
+from accdp_comm import readers
 from accdp_comm.bench.operations import OPERATIONS
 
 COLLECTIVES = [
@@ -42,13 +42,13 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--placements",
-        type=options.some_of(PLACEMENTS),
+        type=readers.some_of(PLACEMENTS),
         default=DEFAULT_PLACEMENTS,
         help=f"hosts x ranks, of {', '.join(PLACEMENTS)}",
     )
-    add("--ops", type=options.some_of(OPERATIONS), default=[*COLLECTIVES, *PAIRS], help="of accdp bench")
+    add("--ops", type=readers.some_of(OPERATIONS), default=[*COLLECTIVES, *PAIRS], help="of accdp bench")
     add("--sizes", default=SIZES, help="bytes, k suffix")
-    add("--mbit", type=options.at_least(1), help="speed of each host's link; none: as fast as the cores move bytes")
+    add("--mbit", type=readers.at_least(1), help="speed of each host's link; none: as fast as the cores move bytes")
     add("--seconds", type=float, default=0.5, help="for a size, both libraries together")
     add("--out", type=Path, help="append JSON lines")
     add("--page", type=Path, help="whose part about short operations is written anew")

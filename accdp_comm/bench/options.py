@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..readers import at_least, bytes_of, is_whole, real, some_of
 from . import torch_backends
 from .measure import LEAST_ITERATIONS
 from .memory import DATATYPES
@@ -100,7 +101,8 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="nccl-tests' columns as well; n in busbw counts ranks (default) or gpus",
     )
     add("--sizes", dest="size_list", type=size_list, metavar="N,...", help="exactly these sizes instead of -m")
-    add("--seconds", type=_seconds, metavar="S", help="fewer calls where a size would take longer")
+    seconds = real("seconds > 0", lambda value: 0 < value < math.inf)
+    add("--seconds", type=seconds, metavar="S", help="fewer calls where a size would take longer")
     add(
         "--at-least",
         type=at_least(1),
@@ -183,23 +185,10 @@ def counts(args: argparse.Namespace, row: Operation, size: int) -> tuple[int, in
     return iterations, row.warm_up[is_large] if args.warm_up is None else args.warm_up
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers that are not smaller."""
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"expected a whole number >= {least}, got {text!r}")
-        return int(text)
-
-    return read
-
-
 def _bytes(text: str) -> int:
-    units = {"k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    digits = text.rstrip("kKMG")
-    if not (digits.isascii() and digits.isdecimal() and text[len(digits) :] in ("", *units) and int(digits) > 0):
-        raise argparse.ArgumentTypeError(f"expected bytes > 0, with k, M or G if wanted, got {text!r}")
-    return int(digits) * units.get(text[len(digits) :], 1)
+    if not (nbytes := bytes_of(text)):
+        raise argparse.ArgumentTypeError(f"expected more than 0 bytes, got {text!r}")
+    return nbytes
 
 
 def _sizes(text: str) -> tuple[int | None, int | None]:
@@ -211,32 +200,13 @@ def _sizes(text: str) -> tuple[int | None, int | None]:
     return _bytes(low) if low else None, _bytes(high) if high else None
 
 
-def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Return a reader of words of a list, with commas between them; each counts once."""
-
-    def read(text: str) -> list[str]:
-        words = text.split(",")
-        if unknown := [word for word in words if word not in known]:
-            raise argparse.ArgumentTypeError(
-                f"expected some of {', '.join(known)}, got {', '.join(map(repr, unknown))}"
-            )
-        return list(dict.fromkeys(words))
-
-    return read
-
-
-def numbers(text: str) -> list[int]:
-    """Read whole numbers >= 1 with commas between them."""
-    return [at_least(1)(word) for word in text.split(",")]
-
-
 def _types(text: str) -> list[str]:
     return list(_ALL_TYPES) if text == "all" else some_of(DATATYPES)(text)
 
 
 def _percentiles(text: str) -> tuple[int, ...]:
     words = text.split(",")
-    if not all(word.isdecimal() and 1 <= int(word) <= 99 for word in words):
+    if not all(is_whole(word, 1, 99) for word in words):
         raise argparse.ArgumentTypeError(f"expected percentiles from 1 to 99, such as 50,99, got {text!r}")
     return tuple(sorted({int(word) for word in words}))
 
@@ -245,7 +215,7 @@ def _root(text: str) -> int | None:
     if text == "rotate":
         return None
     rank = text.removeprefix("fixed:")
-    if not rank.isdecimal():
+    if not is_whole(rank, 0):
         raise argparse.ArgumentTypeError(f"expected fixed:RANK or rotate, got {text!r}")
     return int(rank)
 
@@ -253,16 +223,6 @@ def _root(text: str) -> int | None:
 def size_list(text: str) -> list[int]:
     """Read sizes in bytes, comma separated, with k, M or G if wanted; return them in order."""
     return sorted({_bytes(word) for word in text.split(",")})
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"expected seconds > 0, got {text!r}")
-    return value
 
 
 def _bound(text: str) -> tuple[float, bool]:

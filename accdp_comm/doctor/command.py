@@ -6,6 +6,7 @@ import argparse
 import shutil
 from typing import Any
 
+from ..readers import at_least
 from . import findings
 
 
@@ -13,13 +14,8 @@ def add_parser(commands: Any) -> None:
     """Add `accdp doctor` to the commands."""
     doctor = commands.add_parser("doctor", help="check what usually goes wrong, and say what to do")
     doctor.add_argument("--json", action="store_true", help="as JSON, with how each thing was found out")
-    doctor.add_argument("-n", "--ranks", type=_count, metavar="N", help="ranks that are to run on this node")
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a number of ranks >= 1, got {text!r}")
-    return int(text)
+    count = at_least(1, "a number of ranks")
+    doctor.add_argument("-n", "--ranks", type=count, metavar="N", help="ranks that are to run on this node")
 
 
 def table(ranks: int | None = None) -> list[findings.Check]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .placement import parse_bytes
+from ..readers import at_least, bytes_of, is_whole, real
 from .programs import LAUNCHERS
 
 _USAGE = """accdp run [-n N] [--ranks-per-gpu K] [options] [-m] [--] SCRIPT ...
@@ -36,8 +36,10 @@ def add_parser(commands: Any) -> None:
         "run", help="start a script on several ranks, per GPU or per node", usage=_USAGE, allow_abbrev=False
     )
     add = run.add_argument
-    add("-n", "--ranks", type=_count, metavar="N", help="number of ranks")
-    add("--ranks-per-gpu", type=_count, metavar="K", help="ranks that share each GPU; the job has K per GPU or -n N")
+    ranks = at_least(1, "a number of ranks")
+    seconds = real("seconds from 0 to 3600", lambda value: 0 <= value <= 3600)
+    add("-n", "--ranks", type=ranks, metavar="N", help="number of ranks")
+    add("--ranks-per-gpu", type=ranks, metavar="K", help="ranks that share each GPU; the job has K per GPU or -n N")
     add("--gpus", default="all", metavar="LIST", help="all, none, or indices and UUIDs: 0,1 (default: all)")
     add("--hosts", metavar="FILE", help="host file: HOST, HOST:N or HOST slots=N a line")
     add("--launcher", choices=("auto", *LAUNCHERS), default="auto", help="default: srun inside Slurm, else mpiexec")
@@ -52,7 +54,7 @@ def add_parser(commands: Any) -> None:
     add("--thread-percentage", type=_percentage, default="auto", metavar="auto|P", help="of a GPU for one rank")
     add("--memory-limit", type=_bytes, default="auto", metavar="auto|BYTES", help="of a GPU's memory for one rank")
     add("--label", choices=("auto", "always", "never"), default="auto", help="write [rank] before lines of output")
-    add("--grace", type=_seconds, default=5.0, metavar="S", help="seconds that ranks have after SIGTERM (default: 5)")
+    add("--grace", type=seconds, default=5.0, metavar="S", help="seconds that ranks have after SIGTERM (default: 5)")
     add("--profile", metavar="FILE", help="take ranks, batch size, workers and codec from what accdp tune found")
     add("-m", "--module", action="store_true", help="SCRIPT is a Python module, as for python -m")
     add_script(run, "a Python script (*.py) or any program, and its arguments", is_needed=False)
@@ -126,30 +128,14 @@ def check(options: argparse.Namespace) -> None:
         )
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a number of ranks >= 1, got {text!r}")
-    return int(text)
-
-
 def _percentage(text: str) -> str:
-    if text != "auto" and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100):
+    if text != "auto" and not is_whole(text, 1, 100):
         raise argparse.ArgumentTypeError(f"expected auto or a percentage from 1 to 100, got {text!r}")
     return text
 
 
 def _bytes(text: str) -> str:
     try:
-        return text if text == "auto" else str(parse_bytes(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}".replace("expected ", "expected auto, or ", 1)) from error
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0 to 3600, got {text!r}")
-    return seconds
+        return text if text == "auto" else str(bytes_of(text))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}".replace("expected ", "expected auto, or ", 1)) from None

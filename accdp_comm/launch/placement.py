@@ -130,16 +130,4 @@ def memory_limit(asked: str, ranks_on_gpu: int, memory_bytes: int) -> int:
     """
     if asked == "auto":
         return 0 if ranks_on_gpu < 2 else int(memory_bytes * 0.95) // ranks_on_gpu
-    return parse_bytes(asked)
-
-
-def parse_bytes(text: str) -> int:
-    """Read bytes with a k/M/G suffix (powers of 1024); 0 is allowed.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    number, suffix = (text[:-1], text[-1].lower()) if text[-1:].lower() in ("k", "m", "g") else (text, "")
-    if not (number.isascii() and number.isdecimal()):
-        raise ValueError(f"expected bytes with an optional k/M/G suffix, got {text!r}")
-    return int(number) << {"": 0, "k": 10, "m": 20, "g": 30}[suffix]
+    return int(asked)

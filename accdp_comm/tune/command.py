@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from .._version import __version__
 from ..launch.options import add_script
+from ..readers import numbers, real
 
 _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
@@ -33,20 +34,21 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,  # as for accdp run
     )
     ranks = tune.add_mutually_exclusive_group()
-    ranks.add_argument("--ranks-per-gpu", type=_numbers, metavar="LIST", help="ranks per GPU to try, such as 1,2,4")
-    ranks.add_argument("--ranks", type=_numbers, metavar="LIST", help="ranks to try, on a machine without GPUs")
+    ranks.add_argument("--ranks-per-gpu", type=_sorted(1), metavar="LIST", help="ranks per GPU to try, such as 1,2,4")
+    ranks.add_argument("--ranks", type=_sorted(1), metavar="LIST", help="ranks to try, on a machine without GPUs")
     batch = tune.add_mutually_exclusive_group()
-    batch.add_argument("--global-batch", type=_numbers, metavar="LIST", help="batch sizes of all ranks together")
-    batch.add_argument("--batch-size", type=_numbers, metavar="LIST", help="of each rank: the global batch changes")
+    batch.add_argument("--global-batch", type=_sorted(1), metavar="LIST", help="batch sizes of all ranks together")
+    batch.add_argument("--batch-size", type=_sorted(1), metavar="LIST", help="of each rank: the global batch changes")
     tune.add_argument("--any-global-batch", action="store_true", help="let the script's own global batch change")
-    tune.add_argument("--workers", type=_counts, metavar="LIST", help="loader processes of each rank to try, as 0,1,2")
+    tune.add_argument("--workers", type=_sorted(0), metavar="LIST", help="loader processes of a rank to try, as 0,1,2")
     tune.add_argument("--codec", type=_words, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
     tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run (all)")
     tune.add_argument(
         "--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run, as --run='--mps on'"
     )
-    tune.add_argument("--measure", type=_seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
-    tune.add_argument("--start-limit", type=_seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
+    seconds = real("seconds, more than 0 and up to a day", lambda value: 0 < value < 86400)
+    tune.add_argument("--measure", type=seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
+    tune.add_argument("--start-limit", type=seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
     tune.add_argument("--exhaustive", action="store_true", help="skip no point and stop none early")
     tune.add_argument("--output", type=Path, default=Path("accdp-tune"), metavar="FOLDER", help="for all results")
     tune.add_argument("--fresh", action="store_true", help="forget the results that are in the folder")
@@ -241,19 +243,8 @@ def _interruption() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _numbers(text: str) -> list[int]:
-    return sorted(_list(text, 1))
-
-
-def _counts(text: str) -> list[int]:
-    return sorted(_list(text, 0))
-
-
-def _list(text: str, least: int) -> set[int]:
-    words = text.split(",")
-    if not all(word.isascii() and word.isdecimal() and int(word) >= least for word in words):
-        raise argparse.ArgumentTypeError(f"expected numbers >= {least} with commas between them, got {text!r}")
-    return {int(word) for word in words}
+def _sorted(least: int) -> Callable[[str], list[int]]:
+    return lambda text: sorted(set(numbers(least)(text)))
 
 
 def _words(text: str) -> list[str]:
@@ -261,13 +252,3 @@ def _words(text: str) -> list[str]:
     if not all(words):
         raise argparse.ArgumentTypeError(f"expected names with commas between them, got {text!r}")
     return words
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 86400:
-        raise argparse.ArgumentTypeError(f"expected seconds, more than 0 and up to a day, got {text!r}")
-    return value

@@ -6,8 +6,10 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,65 +18,88 @@
 namespace accdp {
 namespace {
 
+/// least is also the step.
+constexpr bool in_steps(std::int64_t bytes, std::int64_t least, std::int64_t most) {
+  return least <= bytes && bytes <= most && bytes % least == 0;
+}
+
+bool is_among(const std::string& value, std::initializer_list<std::string_view> names) {
+  return std::ranges::count(names, value) != 0;
+}
+
 constexpr Setting kRows[] = {
     {&Settings::chunk_bytes, "ACCDP_CHUNK_BYTES", "bytes from 4k to 64M, a multiple of 4k, k/M/G suffix",
-     "Size of one chunk that a rank hands to its node's other ranks; two per rank are kept in shared memory.", true},
+     "Size of one chunk that a rank hands to its node's other ranks; two per rank are kept in shared memory.", true,
+     [](const Settings& now) { return in_steps(now.chunk_bytes, 4 << 10, 64 << 20); }},
     {&Settings::flat_bytes, "ACCDP_FLAT_BYTES", "bytes up to ACCDP_CHUNK_BYTES, k/M/G suffix",
-     "Reductions up to this size are done whole by every rank, in one step instead of two.", true},
+     "Reductions up to this size are done whole by every rank, in one step instead of two.", true,
+     [](const Settings& now) { return now.flat_bytes <= now.chunk_bytes; }},
     {&Settings::ring_bytes, "ACCDP_RING_BYTES", "bytes from 4k to 1G, a power of two, k/M/G suffix",
      "Size of the shared-memory ring from one rank to another that send and recv use. Less where a rank has more of "
      "them than 16 MiB have room for, down to 256k.",
-     true},
+     true,
+     [](const Settings& now) {
+       return in_steps(now.ring_bytes, 4 << 10, 1 << 30) && (now.ring_bytes & (now.ring_bytes - 1)) == 0;
+     }},
     {&Settings::eager_bytes, "ACCDP_EAGER_BYTES", "bytes up to a quarter of ACCDP_RING_BYTES, k/M/G suffix",
-     "Messages within a node up to this size are sent before the receiver asked for them (docs/algorithms.md).", true},
+     "Messages within a node up to this size are sent before the receiver asked for them (docs/algorithms.md).", true,
+     [](const Settings& now) { return now.eager_bytes <= now.ring_bytes / 4; }},
     {&Settings::cma, "ACCDP_CMA", "auto, on or off",
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "
      "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",
-     true},
+     true, [](const Settings& now) { return is_among(now.cma, {"auto", "on", "off"}); }},
     {&Settings::slot_stores, "ACCDP_SLOT_STORES", "auto, cached or streaming",
      "How a rank writes what others of its node read: cached, by ordinary stores; streaming, past the caches, which is "
      "faster where their cores are far apart; auto, by what the former cost.",
-     false},
+     false, [](const Settings& now) { return is_among(now.slot_stores, {"auto", "cached", "streaming"}); }},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
      "How long a waiting rank spins before it sleeps; where ranks outnumber cores at most 3 us, and only for ranks on "
      "other cores; not at all if it did not help lately.",
-     false},
+     false, [](const Settings& now) { return now.spin_us <= 1e6; }},
     {&Settings::yield_us, "ACCDP_YIELD_US", "microseconds from 0 to 1e6",
      "How long a waiting rank then offers its core to others before it sleeps; a fifth of it where ranks outnumber "
      "cores, none where a quota pays for fewer CPUs than there are ranks; not at all if it did not help lately, or in "
      "a broadcast at the pace of a slow link.",
-     false},
+     false, [](const Settings& now) { return now.yield_us <= 1e6; }},
     {&Settings::timeout_s, "ACCDP_TIMEOUT_S", "seconds, >= 0; 0 = the group's own",
      "How long one operation may wait for other ranks before it fails.", false},
     {&Settings::liveness_s, "ACCDP_LIVENESS_S", "seconds, > 0, up to 3600",
-     "How often a waiting rank looks whether the processes it waits for still live.", false},
+     "How often a waiting rank looks whether the processes it waits for still live.", false,
+     [](const Settings& now) { return 0 < now.liveness_s && now.liveness_s <= 3600; }},
     {&Settings::mpi, "ACCDP_MPI", "auto or on",
-     "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true},
+     "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true,
+     [](const Settings& now) { return is_among(now.mpi, {"auto", "on"}); }},
     {&Settings::topology, "ACCDP_TOPOLOGY",
      "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
      "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
     {&Settings::bcast_algorithm, "ACCDP_BCAST_ALGORITHM",
      "auto, chain, binomial, scatter_allgather, mpi or p2p_compressed",
-     "How a broadcast goes from node to node; the last three are for comparison.", true},
+     "How a broadcast goes from node to node; the last three are for comparison.", true,
+     [](const Settings& now) {
+       return is_among(now.bcast_algorithm,
+                       {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"});
+     }},
     {&Settings::allreduce, "ACCDP_ALLREDUCE", "auto, direct, recursive_doubling, ring, pipeline or mpi",
      "How allreduce goes from node to node; auto takes the cheapest. mpi, for comparison, is the MPI library's own "
-     "over "
-     "all ranks.",
-     true},
+     "over all ranks.",
+     true,
+     [](const Settings& now) {
+       return is_among(now.allreduce, {"auto", "direct", "recursive_doubling", "ring", "pipeline", "mpi"});
+     }},
     {&Settings::baseline, "ACCDP_BASELINE", "off or mpi",
      "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison.",
-     true},
+     true, [](const Settings& now) { return is_among(now.baseline, {"off", "mpi"}); }},
     {&Settings::codec, "ACCDP_CODEC", "none, auto or a codec of `accdp info`",
      "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only. A "
      "name, unlike auto, encodes on one node, too.",
-     true},
+     true, [](const Settings& now) { return !now.codec.empty(); }},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of compressed operations that say no other, and of what a broadcast sends "
      "between nodes without compression.",
-     true},
+     true, [](const Settings& now) { return in_steps(now.codec_chunk_bytes, 4 << 10, 16 << 20); }},
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
-     true},
+     true, [](const Settings& now) { return is_among(now.deterministic, {"off", "on"}); }},
     {&Settings::codecs_off, "ACCDP_CODECS_OFF", "codecs of `accdp info`, comma separated; empty = none",
      "Codecs that this rank does without, as if what they need were missing; no rank of its groups then uses them.",
      false},
@@ -86,11 +111,11 @@ constexpr Setting kRows[] = {
      "auto: ranks on one GPU exchange device memory there; by_host: and no events of CUDA's, for which their hosts "
      "wait instead of their devices; staged: it goes through host memory, and other ranks of the call may give host "
      "memory.",
-     true},
+     true, [](const Settings& now) { return is_among(now.gpu_path, {"auto", "by_host", "staged"}); }},
     {&Settings::gpu_slot_bytes, "ACCDP_GPU_SLOT_BYTES", "bytes from 64k to 256M, a multiple of 64k, k/M/G suffix",
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
      "chunk on its way through host memory.",
-     true},
+     true, [](const Settings& now) { return in_steps(now.gpu_slot_bytes, 64 << 10, 256 << 20); }},
     {&Settings::gpu_pinned_bytes, "ACCDP_GPU_PINNED_BYTES", "bytes, k/M/G suffix; 0 = none",
      "How much pinned host memory a process keeps, and at most uses, for what goes between devices and the host; the "
      "rest goes through pageable memory (docs/gpu.md).",
@@ -98,7 +123,7 @@ constexpr Setting kRows[] = {
     {&Settings::mpi_cuda, "ACCDP_MPI_CUDA", "auto, on or off",
      "Whether device memory is handed to MPI for other nodes, instead of pinned host memory. auto: where the MPI "
      "library says that it takes it (MPIX_Query_cuda_support).",
-     true},
+     true, [](const Settings& now) { return is_among(now.mpi_cuda, {"auto", "on", "off"}); }},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {
@@ -130,47 +155,6 @@ void parse(Settings& values, const Setting& row, const std::string& text) {
   }
 }
 
-/// Relations between values, checked after each change of any of them.
-void check(const Settings& values, const Setting& row) {
-  auto fail = [&] { reject(row, text_of(row, values)); };
-  auto is = [&](auto member) { return row.member == Member(member); };
-  const bool bad_ring = values.ring_bytes < (4 << 10) || values.ring_bytes > (1 << 30) ||
-                        (values.ring_bytes & (values.ring_bytes - 1)) != 0;
-  const bool bad_chunk =
-      values.chunk_bytes < (4 << 10) || values.chunk_bytes > (64 << 20) || values.chunk_bytes % (4 << 10);
-  const bool bad_codec_chunk = values.codec_chunk_bytes < (4 << 10) || values.codec_chunk_bytes > (16 << 20) ||
-                               values.codec_chunk_bytes % (4 << 10);
-  if (is(&Settings::codec_chunk_bytes) && bad_codec_chunk) fail();
-  if (is(&Settings::chunk_bytes) && bad_chunk) fail();
-  if (is(&Settings::flat_bytes) && values.flat_bytes > values.chunk_bytes) fail();
-  if (is(&Settings::ring_bytes) && bad_ring) fail();
-  if (is(&Settings::eager_bytes) && values.eager_bytes > values.ring_bytes / 4) fail();
-  if (is(&Settings::cma) && values.cma != "auto" && values.cma != "on" && values.cma != "off") fail();
-  constexpr const char* kStores[] = {"auto", "cached", "streaming"};
-  if (is(&Settings::slot_stores) && std::count(std::begin(kStores), std::end(kStores), values.slot_stores) == 0) fail();
-  if (is(&Settings::spin_us) && values.spin_us > 1e6) fail();
-  if (is(&Settings::yield_us) && values.yield_us > 1e6) fail();
-  if (is(&Settings::liveness_s) && (values.liveness_s <= 0 || values.liveness_s > 3600)) fail();
-  constexpr const char* kWays[] = {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"};
-  if (is(&Settings::bcast_algorithm) && std::count(std::begin(kWays), std::end(kWays), values.bcast_algorithm) == 0)
-    fail();
-  constexpr const char* kReductions[] = {"auto", "direct", "recursive_doubling", "ring", "pipeline", "mpi"};
-  if (is(&Settings::allreduce) && std::count(std::begin(kReductions), std::end(kReductions), values.allreduce) == 0)
-    fail();
-  if (is(&Settings::baseline) && values.baseline != "off" && values.baseline != "mpi") fail();
-  if (is(&Settings::codec) && values.codec.empty()) fail();
-  if (is(&Settings::deterministic) && values.deterministic != "off" && values.deterministic != "on") fail();
-  const bool bad_slot =
-      values.gpu_slot_bytes < (64 << 10) || values.gpu_slot_bytes > (256 << 20) || values.gpu_slot_bytes % (64 << 10);
-  if (is(&Settings::gpu_slot_bytes) && bad_slot) fail();
-  if (is(&Settings::gpu_path) && values.gpu_path != "auto" && values.gpu_path != "by_host" &&
-      values.gpu_path != "staged")
-    fail();
-  if (is(&Settings::mpi_cuda) && values.mpi_cuda != "auto" && values.mpi_cuda != "on" && values.mpi_cuda != "off")
-    fail();
-  if (is(&Settings::mpi) && values.mpi != "auto" && values.mpi != "on") fail();
-}
-
 constexpr const char* kSources[] = {"default", "environment", "code"};
 
 struct State {
@@ -197,7 +181,8 @@ void settle(State& state) {
   };
   follow(&Settings::flat_bytes, state.values.chunk_bytes);
   follow(&Settings::eager_bytes, state.values.ring_bytes / 4);
-  for (const Setting& row : kRows) check(state.values, row);
+  for (const Setting& row : kRows)
+    if (row.holds && !row.holds(state.values)) reject(row, text_of(row, state.values));
 }
 
 State from_environment() {

@@ -44,6 +44,9 @@ struct Setting {
   const char* accepts;  ///< accepted values, with unit
   const char* meaning;  ///< one sentence
   bool shared;          ///< all ranks of a group must have the same value
+  /// Whether these values are what is accepted, where not every value of the type is. Asked after any change: some
+  /// depend on others.
+  bool (*holds)(const Settings&) = nullptr;
 };
 
 std::span<const Setting> setting_rows() noexcept;

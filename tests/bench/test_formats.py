@@ -241,7 +241,7 @@ def test_ombs_options():
     ("words", "said"),
     [
         (["bogus"], "invalid choice: 'bogus'"),
-        (["bcast", "-m", "4q"], "expected bytes > 0, with k, M or G if wanted, got '4q'"),
+        (["bcast", "-m", "4q"], "expected bytes, with k, M, G or KiB, MiB, GiB if wanted, got '4q'"),
         (["bcast", "-m", "8:4"], "expected MIN <= MAX, got 8:4"),
         (["bcast", "-m", ":"], "expected [MIN:]MAX, MIN: or :MAX"),
         (["bcast", "-i", "0"], "expected a whole number >= 1, got '0'"),

@@ -23,7 +23,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         (["allreduce_hosts.py", "--methods", "gloo,zip"], "--methods: expected some of gloo, accdp"),
         (["bcast_hosts.py", "--links", "10"], "--links: expected some of 1000, 10000, got '10'"),
         (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
-        (["report.py", "--ranks", "2,x"], "--ranks: expected a whole number >= 1, got 'x'"),
+        (["report.py", "--ranks", "2,x"], "--ranks: expected numbers >= 1 with commas between them, got '2,x'"),
         (["launch_overhead.py", "--samples", "0"], "--samples: expected a whole number >= 1, got '0'"),
         (["real_tensors.py", "folder", "--quik"], "real_tensors.py: error: unrecognized arguments: --quik"),
         (["tune_digits.py", "--ranks", "x"], "--ranks: expected numbers >= 1 with commas between them, got 'x'"),

@@ -35,6 +35,12 @@ def test_latency_is_checked(capsys, latency):
     assert f"argument --latency: expected microseconds >= 0, got '{latency}'" in capsys.readouterr().err
 
 
+def test_link_is_checked(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["info", "--plan", "bcast", "1k", "--link", "1"])
+    assert "argument --link: expected a rate such as 1Gbit" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(capsys):
     assert "required: COMMAND" in fails(capsys)
     assert "invalid choice: 'bogus'" in fails(capsys, "bogus")

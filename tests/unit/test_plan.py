@@ -108,33 +108,6 @@ def test_alternatives_say_why_not():
     assert all(way.remark for way in short.others if way.seconds < short.seconds)
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [("0", 0), ("4096", 4096), ("64k", 65536), ("64MiB", 64 << 20), ("64M", 64 << 20), ("1G", 1 << 30)],
-)
-def test_sizes(text, nbytes):
-    assert plan.size_of(text) == nbytes
-
-
-@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "64MB", "64 MiB", "1kiB", "9" * 5000])
-def test_wrong_sizes(text):
-    with pytest.raises(UsageError, match="size: expected bytes, with k, M, G"):
-        plan.size_of(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"), [("1Gbit", 1.25e8), ("100Mbit", 1.25e7), ("1.2GB", 1.2e9), ("2.5Gbit/s", 3.125e8)]
-)
-def test_rates(text, rate):
-    assert plan.rate_of(text) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize("text", ["1", "1Gb", "0Gbit", "-1Gbit", "fast", "9" * 400 + "Gbit"])
-def test_wrong_rates(text):
-    with pytest.raises(UsageError, match="link: expected a rate such as 1Gbit"):
-        plan.rate_of(text)
-
-
 @pytest.mark.parametrize("x", [np.array(1 << 20), np.array([1 << 20]), np.int64(8), 8])
 def test_an_array_of_one_number_is_an_array(x):
     assert plan.message_of(x, None)[0] == 8
@@ -173,7 +146,6 @@ def test_slots_grow_with_the_ranks_of_a_node(capsys, op):
             "topology: expected at most 2147483647 ranks, got 99999x99999",
         ),
         (["--plan", "bcast", "64", "--topology", "2"], "topology: expected NODESxRANKS, such as 2x4, got '2'"),
-        (["--plan", "bcast", "64", "--link", "1"], "link: expected a rate"),
         (["--link", "1Gbit"], "--link: expected --plan too"),
         (["--deterministic"], "--deterministic: expected --plan too"),
         (["--markdown", "--plan", "bcast", "64"], "--markdown: expected no --plan"),

@@ -6,13 +6,12 @@ any order with others, and may be destroyed and made again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, mpi_world, nvcomp, steps, uncaught
+from . import _core, mpi_world, nvcomp, procfs, steps, uncaught
 from .cards import (
     Card,
     card_of_this_process,
@@ -22,7 +21,6 @@ from .cards import (
     inode,
     number_nodes,
     paid_shares,
-    start_time,
 )
 from .exchange import Alone, Exchange, agree
 from .settings import value_of
@@ -110,9 +108,7 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
 
 def _is_here(card: Card) -> bool:
     """Whether the rank's process can be seen from here; one of another container has another start time, or none."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return start_time(card.pid) == card.start_time
-    return False
+    return procfs.start_time(card.pid) == card.start_time
 
 
 def _given_up(rank: int, leader: int, cards: Sequence[Card]) -> Exception:

@@ -11,10 +11,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from . import _core, cpus
+from . import _core, cpus, procfs
 from ._version import __version__
 from .launcher import seat
 
@@ -44,17 +43,6 @@ class Card:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def boot_id() -> str:
-    """Name the running kernel."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def node_key() -> str:
-    """Name what two processes must share to use shared memory: a kernel, a process table and a host name."""
-    spaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
-    return "/".join([socket.gethostname(), boot_id(), *map(str, spaces)])
 
 
 def inode(fd: int) -> int:
@@ -109,13 +97,6 @@ def _together(limits: Sequence[Sequence[tuple[float, int]]]) -> float:
     for (most, group), *others in limits:
         inside.setdefault((most, group), []).append(others)
     return sum(min(most, _together(others)) for (most, _), others in inside.items())
-
-
-def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot: with the pid, it names a process for good."""
-    # The command in parentheses may contain blanks and parentheses itself; field 3 follows the last one.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[19])
 
 
 def check_alike(cards: Sequence[dict[str, Any]]) -> None:
@@ -204,9 +185,9 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         version=__version__,
         settings=_core.settings_text(),
         host=socket.gethostname(),
-        node=node_key(),
+        node=procfs.node_key(),
         pid=os.getpid(),
-        start_time=start_time(os.getpid()),
+        start_time=procfs.start_time(os.getpid()),
         memfd=memfd,
         inode=inode(memfd),
         world_rank=world[0],
@@ -216,7 +197,7 @@ def card_of_this_process(memfd: int, world: tuple[int, int], launched: int, mpi:
         universe=mpi[0],
         mpi_rank=mpi[1],
         mpi_size=mpi[2],
-        machine=boot_id(),
+        machine=procfs.boot_id(),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
         limits=[(limit.cpus, limit.group) for limit in cpus.limits()],
     )

@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, urlparse
 import torch.distributed as dist
 
 from . import _core, addresses, mpi_world
-from .cards import node_key
 from .exchange import MpiExchange, agree
 from .launcher import find_launcher, refuse_srun_without_mpi
+from .procfs import node_key
 
 Place = tuple[dist.Store, int, int]
 

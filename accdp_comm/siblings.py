@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import _core
+from .procfs import processes
 
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _COUNT_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -77,12 +78,12 @@ class Siblings:
 
     def _ranks(self) -> dict[str, list[int]] | None:
         """The living processes of each rank; None where one below the launcher may not be looked at."""
-        parents = _parents()
+        running = processes()
         ranks: dict[str, list[int]] = {}
-        for pid in parents:
+        for pid in running:
             above = pid
-            while above in parents and above != self._launcher:
-                above = parents[above]
+            while above in running and above != self._launcher:
+                above = running[above].parent
             if above != self._launcher or pid == above:
                 continue
             try:
@@ -97,29 +98,15 @@ class Siblings:
         """The nearest process above that is not of this rank; 0 if there is none to be seen."""
         if not self._variable:
             return 0
-        parents, pid = _parents(), os.getpid()
-        while pid in parents:
-            pid = parents[pid]
+        running, pid = processes(), os.getpid()
+        while pid in running:
+            pid = running[pid].parent
             try:
                 if _environment(pid).get(self._variable) != os.environ[self._variable]:
                     return pid
             except PermissionError:
                 return pid
         return 0
-
-
-def _parents() -> dict[int, int]:
-    """The parent of each living process; zombies are not."""
-    parents = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended in the meantime
-        if state not in "ZX":
-            parents[int(name)] = int(parent)
-    return parents
 
 
 def _environment(pid: int) -> Mapping[str, str]:
@@ -133,7 +120,7 @@ def _environment(pid: int) -> Mapping[str, str]:
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:  # there is no launcher to be seen
         return ""
 

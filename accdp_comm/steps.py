@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from . import _core
 from .arguments import real_number, shown
-from .cards import node_key, start_time
 from .launcher import find_launcher
+from .procfs import node_key, start_time
 from .settings import value_of
 
 HEAD_BYTES = 4096  # kEventLogHead in csrc/coll/event_log.hpp: the number of events, then what begin() writes

@@ -26,9 +26,10 @@ if __name__ == "__main__":
     _here = os.path.dirname(os.path.abspath(__file__))
     sys.path += [_here, os.path.dirname(_here)]  # there is no package where a file is run isolated
     import cpus  # type: ignore[import-not-found]
+    import procfs  # type: ignore[import-not-found]
     from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
 else:
-    from .. import cpus
+    from .. import cpus, procfs
     from .guard_link import Link, borrow, connect
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
@@ -51,21 +52,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def descendants(root: int) -> list[int]:
     """Return the living processes below ``root``, itself left out, children before grandchildren."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended in the meantime
-        if fields[0] not in "ZX":
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found[1:]
+    return list(procfs.descendants([root]))[1:]
 
 
 def send_signal(pid: int, number: int) -> None:
@@ -139,7 +126,7 @@ class Guard:
         os.close(failed)
         if trouble:
             self._link.tell(event="not_started", reason=trouble)
-        self._link.tell(event="started", pid=self._pid, start_time=start_time(self._pid))
+        self._link.tell(event="started", pid=self._pid, start_time=procfs.start_time(self._pid))
 
     def _become_rank(self, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
         try:
@@ -331,14 +318,6 @@ class Guard:
             del self._streams[stream]
 
 
-def start_time(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except OSError:  # it is gone already
-        return 0
-
-
 def killed(status: int) -> bool:
     return os.WIFSIGNALED(status)
 
@@ -386,15 +365,12 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
     """Be the guard of one rank; return the exit code for the stub."""
     link = Link(connect(control["addresses"], control["port"]))
     holder = hold_port() if rank == 0 else None
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        kernel = file.read().strip()
-    spaces = [str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "uts")]
     link.tell(
         event="hello",
         token=control["token"],
         rank=rank,
         host=socket.gethostname(),
-        node="/".join([socket.gethostname(), kernel, *spaces]),
+        node=procfs.node_key(),
         cores=cpus.cores(),
         quota=cpus.quota(),
         gpus=ask_gpus(control["ask_gpus"]),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import cards
+from .. import procfs
 from . import processes
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
@@ -408,7 +408,7 @@ class Job:
 
     def _end_unguarded(self) -> None:
         """End ranks of this node whose guard was killed, as it would have done; the kernel told them to terminate."""
-        ours = [rank for rank in self._unguarded if rank.hello["node"] == cards.node_key() and rank.pid]
+        ours = [rank for rank in self._unguarded if rank.hello["node"] == procfs.node_key() and rank.pid]
         living = processes.wait_all([(rank.pid, rank.start_time) for rank in ours], self._grace_s)
         if living and self._terminate_clients:
             self._terminate_clients([pid for pid, _ in living])

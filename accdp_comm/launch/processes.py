@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from .. import cards
+from ..procfs import start_time
 
 _POLL_S = 0.01
-
-
-def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 if there is none, or only its zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-        return 0 if state in "ZX" else cards.start_time(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -42,24 +32,3 @@ def wait_all(wanted: Iterable[tuple[int, int]], seconds: float) -> list[tuple[in
     while (living := [each for each in living if is_alive(*each)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return living
-
-
-def descendants(roots: Sequence[int]) -> dict[int, int]:
-    """Return the processes below each root, the roots themselves included, as pid -> its root."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended in the meantime
-            children.setdefault(parent, []).append(int(name))
-    found: dict[int, int] = {}
-    for root in roots:
-        queue = [root]
-        for pid in queue:
-            if pid not in found:
-                found[pid] = root
-                queue += children.get(pid, [])
-    return found

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core, addresses, cards
+from .. import _core, addresses, procfs
 from ..launcher import is_launcher_variable
 from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
@@ -182,7 +182,7 @@ class Run:
         for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
             members = [rank for rank in ranks if rank.hello["node"] == node]
             own = self._gpus
-            if node != cards.node_key():
+            if node != procfs.node_key():
                 shown = [rank.hello["visible_gpus"] for rank in members] if self._launcher == "srun" else []
                 own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"], shown), self._options.gpus)
             host = members[0].hello
@@ -234,7 +234,7 @@ def _master(ranks: Sequence[Rank]) -> tuple[str, int]:
     elsewhere = [rank for rank in ranks if rank.hello["node"] != first.hello["node"]]
     if not elsewhere:
         return "127.0.0.1", port
-    if first.hello["node"] != cards.node_key():
+    if first.hello["node"] != procfs.node_key():
         return first.connection.peer(), port
     return elsewhere[0].connection.our_address(), port
 

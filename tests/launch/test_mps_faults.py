@@ -8,7 +8,6 @@ import pytest
 from stand_in_machine import UUIDS
 
 from accdp_comm import _core
-from accdp_comm.launch import processes
 from accdp_comm.launch.mps import control, daemon, records, session
 from accdp_comm.launch.mps.control import MpsError
 
@@ -161,15 +160,6 @@ def test_the_daemons_of_another_host_are_left_alone(base, machine, monkeypatch):
     assert there != base and there.parent == base.parent
     assert daemon.clean(records.base_directory()) == [] and folder.exists()
     assert daemon.clean(there) and not folder.exists()
-
-
-def test_zombies_are_not_alive():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert processes.start_time(child) == 0
-    os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("trouble", [_core.UsageError("is somebody else's"), OSError(30, "Read-only file system")])

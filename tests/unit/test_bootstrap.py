@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accdp_comm import _core, bootstrap, cards, exchange, launcher, nvcomp, settings
+from accdp_comm import _core, bootstrap, cards, exchange, launcher, nvcomp, procfs, settings
 
 
 class Memory:
@@ -56,7 +56,7 @@ def test_a_file_that_is_not_the_leader_s_memory_is_left_alone(tmp_path):
 
 
 def test_memory_that_was_closed_was_given_up_by_a_rank_that_is_still_there():
-    leader = card(pid=os.getpid(), memfd=1 << 30, start_time=cards.start_time(os.getpid()))
+    leader = card(pid=os.getpid(), memfd=1 << 30, start_time=procfs.start_time(os.getpid()))
     with pytest.raises(_core.PeerDied, match="rank 1 of 2: rank 0 on host-a has given up the group"):
         bootstrap._open_segment([leader, card()], 0, 1, -1)
     other = card(pid=os.getpid(), memfd=1 << 30, start_time=1)  # of another container, with the same number
@@ -330,7 +330,7 @@ def test_codecs_that_are_switched_off_count_as_missing():
 def test_this_process_has_a_card_that_travels_as_json():
     mine = cards.card_of_this_process(7, (0, 1), 0, ("", -1, 0))
     assert cards.Card(**json.loads(json.dumps(mine.as_dict()))) == mine
-    assert mine.pid == os.getpid() and mine.start_time == cards.start_time(os.getpid()) > 0
+    assert mine.pid == os.getpid() and mine.start_time == procfs.start_time(os.getpid()) > 0
     assert _core.process_lives(mine.pid, mine.start_time)
 
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import gpus, processes
+from ... import procfs
+from .. import gpus
 from .control import MpsError
 from .daemon import Daemon
 
@@ -79,7 +80,7 @@ class Attachment:
         # In this order: what uses the GPU now and is no client afterwards is not about to become one.
         on_gpu = gpus.processes([member.gpu for member in members])
         clients = {uuid: set(daemon.control().clients()) for uuid, daemon in self._daemons.items()}
-        tree = processes.descendants([member.pid for member in members])
+        tree = procfs.descendants([member.pid for member in members])
         below: dict[int, set[int]] = {}
         for pid, root in tree.items():
             below.setdefault(root, set()).add(pid)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ... import procfs
 from .. import processes
 from . import records
 from .control import BINARY, SERVER, Control, MpsError
@@ -81,7 +82,7 @@ def _daemon_pid(folder: Path) -> int:
     while time.monotonic() < deadline:
         # No event tells that another program has written its file.
         pid = _read_pid(folder)
-        if processes.start_time(pid):
+        if procfs.start_time(pid):
             return pid
         time.sleep(_POLL_S)
     raise MpsError(f"the MPS daemon of {folder} did not say its pid within {_PID_S:g} s")
@@ -104,7 +105,7 @@ def stop(daemon: Daemon) -> list[str]:
         What did not go as it should; empty where all went well.
     """
     pid = daemon.record.daemon_pid or _read_pid(daemon.folder)
-    started = daemon.record.daemon_start or processes.start_time(pid)
+    started = daemon.record.daemon_start or procfs.start_time(pid)
     if daemon.record.daemon_pid and not daemon.record.of_this_boot():
         pid = 0  # the number is another process's by now
     trouble: list[str] = []
@@ -163,7 +164,7 @@ def _processes_of(pipe_directory: str) -> tuple[list[tuple[int, int]], list[tupl
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         programs = {os.path.basename(word) for word in words}
-        found = (int(name), processes.start_time(int(name)))
+        found = (int(name), procfs.start_time(int(name)))
         if SERVER.encode() in programs:
             servers.append(found)
         elif BINARY.encode() in programs and b"-d" in words:
@@ -177,7 +178,7 @@ def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[s
     Returns:
         What did not go as it should.
     """
-    wanted = [(pid, processes.start_time(pid)) for pid in pids]
+    wanted = [(pid, procfs.start_time(pid)) for pid in pids]
     for pid, started in wanted:
         processes.send_signal(pid, started, signal.SIGTERM)
     left = processes.wait_all(wanted, seconds)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ... import _core
+from ... import _core, procfs
 from .. import processes
 
 # A socket's path has 108 bytes with its final zero; the daemon's longest is PIPE/control_privileged.
@@ -42,7 +42,7 @@ class Record:
     daemon_start: int = 0
 
     def of_this_boot(self) -> bool:
-        return self.boot_id == boot_id()
+        return self.boot_id == procfs.boot_id()
 
     def daemon_lives(self) -> bool:
         return self.of_this_boot() and processes.is_alive(self.daemon_pid, self.daemon_start)
@@ -54,13 +54,9 @@ class Record:
         return not (self.of_this_boot() and processes.is_alive(self.owner_pid, self.owner_start))
 
 
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def of_this_process(gpu: str, *, is_kept: bool) -> Record:
     """Return the record of a daemon that this process is about to start."""
-    return Record(gpu, os.getpid(), processes.start_time(os.getpid()), boot_id(), is_kept)
+    return Record(gpu, os.getpid(), procfs.start_time(os.getpid()), procfs.boot_id(), is_kept)
 
 
 def base_directory() -> Path:
@@ -141,4 +137,4 @@ def read(folder: Path) -> Record | None:
 
 
 def with_daemon(record: Record, pid: int) -> Record:
-    return replace(record, daemon_pid=pid, daemon_start=processes.start_time(pid))
+    return replace(record, daemon_pid=pid, daemon_start=procfs.start_time(pid))

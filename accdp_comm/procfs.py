@@ -1,0 +1,68 @@
+"""Processes as /proc shows them, and what two of them must share to be on one node.
+
+The one place that asks the system. Standard library alone: agent.py runs by file, without the package.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """A living process."""
+
+    parent: int
+    started: int  # in clock ticks since boot: with the pid, it names a process for good
+
+
+def process(pid: int) -> Process | None:
+    """Return what there is of a process; None of one that cannot be seen, and of a zombie."""
+    try:
+        # In bytes, since the command is any; in parentheses, which it may contain itself: field 3 follows the last one.
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return None if fields[0] in b"ZX" else Process(int(fields[1]), int(fields[19]))
+
+
+def processes() -> dict[int, Process]:
+    """Return all living processes that can be seen, by pid."""
+    found = ((int(name), process(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: it for pid, it in found if it is not None}
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 if there is none, or only its zombie."""
+    found = process(pid)
+    return found.started if found else 0
+
+
+def descendants(roots: Iterable[int]) -> dict[int, int]:
+    """Return the processes below each root as pid -> its root: the root itself first, children before grandchildren."""
+    children: dict[int, list[int]] = {}
+    for pid, it in processes().items():
+        children.setdefault(it.parent, []).append(pid)
+    found: dict[int, int] = {}
+    for root in roots:
+        queue = [root]
+        for pid in queue:
+            if pid not in found:
+                found[pid] = root
+                queue += children.get(pid, [])
+    return found
+
+
+def boot_id() -> str:
+    """Name the running kernel."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def node_key() -> str:
+    """Name what two processes must share to use shared memory: a kernel, a process table and a host name."""
+    spaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
+    return "/".join([socket.gethostname(), boot_id(), *map(str, spaces)])

@@ -24,6 +24,7 @@ Place = tuple[dist.Store, int, int]
 
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _PROBE = timedelta(seconds=5)
+_NAMES = timedelta(seconds=60)  # resolvers give up after 10 s per server, or 30 s
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -127,18 +128,22 @@ def place_ranks(ranks: list[int | None], sizes: list[int | None]) -> list[int]:
 
 
 def _connect(card: dict[str, Any], size: int, timeout: timedelta) -> dist.TCPStore:
+    trouble = []
     for address in card["addresses"]:
-        # A plain connection first: a TCPStore would try again and again for its whole time-out where nobody listens.
         try:
+            # A plain connection first: a TCPStore would try again and again for its whole time-out where nobody
+            # listens. It needs that time elsewhere, since it asks name servers for the address's name on the way.
             socket.create_connection((address, card["port"]), timeout=2).close()
-            store = dist.TCPStore(address, card["port"], size, False, _PROBE, wait_for_workers=False)
-            if store.get("accdp/token").decode() != card["token"]:
-                continue  # another host's private address, and a store of another job behind it
-        except (OSError, RuntimeError):
-            continue  # torch reports what it could not connect to as RuntimeError
-        store.set_timeout(timeout)
-        return store
+            store = dist.TCPStore(address, card["port"], size, False, min(timeout, _NAMES), wait_for_workers=False)
+            store.set_timeout(_PROBE)
+            if store.get("accdp/token").decode() == card["token"]:
+                store.set_timeout(timeout)
+                return store
+            # Another host's private address.
+            trouble.append(f"{address}: the store of another job")
+        except (OSError, RuntimeError) as error:  # torch reports what it could not connect to as RuntimeError
+            trouble.append(f"{address}: {str(error).partition(chr(10))[0]}")
     raise _core.Error(
-        f"no route to the store of rank 0 on {card['host']} at {', '.join(card['addresses'])}, port {card['port']}: "
+        f"no route to the store of rank 0 on {card['host']}, port {card['port']} ({'; '.join(trouble)}): "
         f"set MASTER_ADDR to an address of {card['host']} that all nodes reach"
     )

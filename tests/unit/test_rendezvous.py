@@ -4,13 +4,17 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
+from accdp_comm import _core
 from accdp_comm._core import UsageError
 from accdp_comm.launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, refuse_srun_without_mpi
 
 pytest.importorskip("torch")
+
+import torch.distributed as dist
 
 from accdp_comm import mpi_world, rendezvous
 
@@ -171,6 +175,43 @@ def python(code: str, **variables: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def card_of(store, *addresses: str) -> dict:
+    return {"addresses": list(addresses), "port": store.port, "token": "ours", "host": "first"}
+
+
+@pytest.fixture
+def store():
+    it = dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=30), wait_for_workers=False)
+    it.set("accdp/token", "ours")
+    return it
+
+
+def test_a_slow_name_server_makes_a_slow_start(monkeypatch, store):
+    """torch asks for the name of an address before it connects, within the time-out that it is given."""
+
+    class AsksForNames(dist.TCPStore):
+        def __init__(self, host, port, size, is_master, timeout, **options):
+            if timeout < timedelta(seconds=20):
+                raise dist.DistNetworkError(f"The client socket has timed out after {timeout} while trying to connect")
+            super().__init__(host, port, size, is_master, timeout, **options)
+
+    monkeypatch.setattr(dist, "TCPStore", AsksForNames)
+    found = rendezvous._connect(card_of(store, "127.0.0.1"), 2, timedelta(seconds=1800))
+    assert found.get("accdp/token") == b"ours" and found.timeout == timedelta(seconds=1800)
+    with pytest.raises(_core.Error, match=r"no route .* \(127.0.0.1: The client socket has timed out after 0:00:05"):
+        rendezvous._connect(card_of(store, "127.0.0.1"), 2, timedelta(seconds=5))
+
+
+def test_addresses_that_lead_elsewhere(store):
+    nobody, theirs = socket.create_server(("127.0.0.2", 0)), card_of(store, "127.0.0.1")
+    port = nobody.getsockname()[1]
+    nobody.close()
+    with pytest.raises(_core.Error, match=f"on first, port {port} \\(127.0.0.2: .*refused.*\\): set MASTER_ADDR"):
+        rendezvous._connect(card_of(store, "127.0.0.2") | {"port": port}, 2, timedelta(seconds=5))
+    with pytest.raises(_core.Error, match="127.0.0.1: the store of another job"):
+        rendezvous._connect(theirs | {"token": "another"}, 2, timedelta(seconds=5))
 
 
 def test_registering_loads_nothing_of_ours_and_keeps_torchs_defaults():

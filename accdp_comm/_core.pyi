@@ -337,6 +337,7 @@ class Group:
         error_bound: float = 0,
         relative: bool = False,
         residual: int = 0,
+        label: int = 0,
         far: FarMemory | None = None,
         timeout_s: float = -1,
     ) -> dict[str, Any]: ...

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _core, nvcomp
 from .arguments import Arguments
-from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of
+from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of, label_of
 from .buffers import Buffer
 from .channels import channel_of
 from .eager import eager
@@ -51,7 +51,8 @@ def allreduce_compressed(
     Args:
         tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory or on a CUDA device; bool,
             (u)int8..64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128. Same
-            count and datatype on all ranks. Is replaced.
+            count and datatype on all ranks; a torch tensor may be dense in another memory format (channels_last), if
+            it is on all ranks and there are no ``parts``. Is replaced.
         op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
@@ -84,7 +85,7 @@ def allreduce_compressed(
     nvcomp.find()
     channel = channel_of(group)
     args = Arguments(channel.rank, channel.size, device=True)
-    data = args.buffer("tensor", tensor, writable=True)
+    data = args.buffer("tensor", tensor, writable=True, any_order=parts is None)
     args.op(op, data, "tensor")
     if async_op:
         args.any_threads("tensor", data)
@@ -107,16 +108,19 @@ def allreduce_compressed(
         chunk_bytes=chunk,
         bound=bound,
         residual=None if residual is None else _residual(args, residual, data),
+        label=label_of(["tensor"], [data]) if data.order else 0,
         async_op=async_op,
     )
     return AllreduceWork(pending) if async_op else AllreduceResult(**pending.wait(None))
 
 
 def _residual(args: Arguments, residual: Any, data: Buffer) -> Buffer:
-    buffer = args.buffer("residual", residual, writable=True)
+    buffer = args.buffer("residual", residual, writable=True, any_order=True)
     if buffer.datatype.name != "f32" or buffer.count != data.count:
         got = f"{buffer.count} {buffer.kind}"
         raise args.wrong("residual", f"float32 of {data.count} elements", got)
+    if buffer.order != data.order:
+        raise args.wrong("residual", "the memory format of tensor", "another one")
     if buffer.device != data.device:
         raise args.wrong("residual", "the memory that tensor is in", "other memory")
     if buffer.overlaps(data):

@@ -86,10 +86,10 @@ class Arguments:
         except UsageError as error:
             raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
 
-    def buffer(self, name: str, x: Any, *, writable: bool) -> Buffer:
+    def buffer(self, name: str, x: Any, *, writable: bool, any_order: bool = False) -> Buffer:
         """Return what and where ``x`` is."""
         try:
-            return describe(x, name, writable=writable, device=self._device)
+            return describe(x, name, writable=writable, device=self._device, any_order=any_order)
         except UsageError as error:
             raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
 

@@ -106,7 +106,8 @@ def bcast_compressed(
     Args:
         tensor: A contiguous torch tensor, NumPy array or DLPack object in host memory or on a CUDA device, of any shape
             and datatype; or a list of them, or a mapping of names to them such as a ``state_dict``, which go as one
-            stream. Same counts, datatypes and names on all ranks. Read on root, written elsewhere.
+            stream. Same counts, datatypes, names and, of torch tensors that are dense in another memory format
+            (channels_last), formats on all ranks. Read on root, written elsewhere.
         root: Rank in the group that holds the data.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
@@ -160,7 +161,7 @@ def bcast_compressed(
         codec=codec,
         chunk_bytes=chunk,
         bound=bound,
-        label=zlib.crc32("\n".join(names).encode()),
+        label=label_of(names, stream),
         async_op=async_op,
     )
     return BcastWork(pending) if async_op else BcastResult(**pending.wait(None))
@@ -183,8 +184,16 @@ def buffers_in(name: str, value: Any, *, writable: bool) -> tuple[list[str], lis
             raise _core.UsageError(
                 f"{which} is a {type(x).__name__}: expected a tensor, or one flat list or mapping of tensors"
             )
-    found = [describe(x, which, writable=writable, device=True) for which, x in zip(names, tensors, strict=True)]
+    found = [
+        describe(x, which, writable=writable, device=True, any_order=True)
+        for which, x in zip(names, tensors, strict=True)
+    ]
     return names, found
+
+
+def label_of(names: Sequence[str], stream: Sequence[Buffer]) -> int:
+    """Return a checksum of what all ranks must call the tensors, and of the order of their elements in memory."""
+    return zlib.crc32("\n".join(f"{name}{x.order or ''}" for name, x in zip(names, stream, strict=True)).encode())
 
 
 def rebuild(like: Any, tensors: list[Any]) -> Any:
@@ -259,10 +268,12 @@ def _references(
     found = []
     for name, like in zip(names, stream, strict=True):
         title = "reference" + name.removeprefix("tensor")
-        buffer = args.buffer(title, by_name[name], writable=False)
+        buffer = args.buffer(title, by_name[name], writable=False, any_order=True)
         args.same_kind(title, buffer, like, one_stream=False)  # which the channel sees to
         if buffer.count != like.count:
             raise args.wrong(title, f"{like.count} elements", buffer.count)
+        if buffer.order != like.order:
+            raise args.wrong(title, f"the memory format of {name}", "another one")
         found.append(buffer)
     return _apart(args, found, stream) if writes else found
 

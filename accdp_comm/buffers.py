@@ -55,6 +55,7 @@ class Buffer:
     shape: tuple[int, ...]
     owner: Any  # the array itself: keeps the memory alive, and says which library new arrays come from
     kind: str  # the datatype as its library calls it, for errors: also of what is only moved
+    order: tuple[int, ...] = ()  # of the dimensions in memory, where that is not C's: of a torch tensor's memory format
     device: int | None = None  # CUDA device; None: host memory
     stream: int = 0  # cudaStream_t in whose order the owner uses device memory
 
@@ -82,7 +83,7 @@ class Buffer:
         return blocks
 
 
-def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buffer:
+def describe(x: Any, name: str, *, writable: bool, device: bool = False, any_order: bool = False) -> Buffer:
     """Return where an array's elements are and what they are.
 
     Args:
@@ -91,6 +92,8 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buff
         name: Of the argument, for errors.
         writable: Whether the operation writes to it.
         device: Whether memory of a CUDA device will do.
+        any_order: Whether a torch tensor may have another memory format, such as channels_last. Its elements are then
+            in that order, and ``owner`` is a view of it that has them in C order.
     Raises:
         UsageError: Not an array, not contiguous, not in such memory, read-only though written to, or Python objects.
     """
@@ -100,7 +103,12 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buff
         return Buffer(*plain, tuple(x.shape), x, kind)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _tensor(x, name, device)
+        order = memory_order(x) if any_order else ()
+        if not order:
+            return _tensor(x, name, device)
+        found = _tensor(x.detach().permute(order), name, device)
+        found.order = tuple(dimension for dimension in order if x.shape[dimension] > 1)  # others may be anywhere
+        return found
     if isinstance(x, np.ndarray):
         return _array(x, x, name, writable)
     is_class = isinstance(x, type)  # which has what its instances have
@@ -110,6 +118,17 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False) -> Buff
         return _dlpack(x, name, writable, device)
     what = f"the class {x.__name__}" if is_class else f"a {type(x).__name__}"
     raise UsageError(f"{name} is {what}: expected a NumPy array, a torch tensor or an object with __dlpack__")
+
+
+def memory_order(tensor: Any) -> tuple[int, ...]:
+    """Return the dimensions of a torch tensor, outermost in memory first; () where they are in C order.
+
+    And where there is no such order, because its elements are not one after the other in memory.
+    """
+    if _name_of_torch(tensor.layout) != "strided" or tensor.is_nested or tensor.is_quantized or tensor.is_contiguous():
+        return ()
+    order = tuple(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return order if tensor.detach().permute(order).is_contiguous() else ()
 
 
 def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:

@@ -63,6 +63,7 @@ class Channel(Protocol):
         chunk_bytes: int,
         bound: tuple[float, bool],
         residual: Buffer | None,
+        label: int,
         async_op: bool,
     ) -> Pending: ...
 
@@ -133,7 +134,7 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
-    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
+    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, label, async_op) -> Pending:  # type: ignore[no-untyped-def]
         how = getattr(_core.ReduceOp, op)
         mark = self._mark([x] if residual is None else [x, residual]) if async_op else None
 
@@ -153,6 +154,7 @@ class CommunicatorChannel:
                 value,
                 is_relative,
                 residual=left,
+                label=label,
                 far=view.far,
             )
             view.deliver()
@@ -213,7 +215,7 @@ class TorchChannel:
         )
         return _WorkPending(under_way, self, streams)
 
-    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, async_op) -> Pending:  # type: ignore[no-untyped-def]
+    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, label, async_op) -> Pending:  # type: ignore[no-untyped-def]
         from torch.distributed import ReduceOp
 
         streams = _Streams([x] if residual is None else [x, residual])
@@ -225,6 +227,7 @@ class TorchChannel:
             chunk_bytes,
             *bound,
             None if residual is None else _as_tensor(residual),
+            label,
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )

@@ -127,6 +127,7 @@ class CompressedAllreduce:
             chunk_bytes=0,
             bound=self._bound if gradients.is_floating_point() else (0.0, False),
             residual=None if residual is None else args.buffer("residual", residual, writable=True),
+            label=0,
             async_op=True,
         )
 

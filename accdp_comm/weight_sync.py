@@ -98,7 +98,7 @@ class WeightSync:
     def _checksum(self, held: Any) -> int:
         check = 0
         for name, tensor in zip(*flatten("tensor", held), strict=True):
-            buffer = buffers.describe(_in_host(tensor), name, writable=False)
+            buffer = buffers.describe(_in_host(tensor), name, writable=False, any_order=True)
             check = _core.crc32c(buffer.pointer, buffer.count * buffer.datatype.itemsize, check)
         return check
 
@@ -115,7 +115,9 @@ def _in_host(tensor: Any) -> Any:
 def _has_room(old: Any, new: Any) -> bool:
     # What is no array at all is for bcast_compressed() to refuse.
     # On another device neither can be the other's reference.
-    return all(getattr(old, name, None) == getattr(new, name, None) for name in ("shape", "dtype", "device"))
+    return all(getattr(old, name, None) == getattr(new, name, None) for name in ("shape", "dtype", "device")) and (
+        not hasattr(new, "stride") or buffers.memory_order(old) == buffers.memory_order(new)
+    )
 
 
 def _copied_into(old: Any, new: Any) -> Any:

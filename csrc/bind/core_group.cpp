@@ -68,7 +68,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
 /// Tensors of one datatype, one after the other from `ptr` on; residual: address of float32 of as many elements, or 0.
 py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size_t>& counts, Datatype type, ReduceOp op,
                           const std::string& codec, std::size_t chunk_bytes, double error_bound, bool relative,
-                          Address residual, FarMemory* far, double timeout_s) {
+                          Address residual, std::uint64_t label, FarMemory* far, double timeout_s) {
   StreamReport report;
   {
     NoGil nogil;
@@ -80,6 +80,7 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
     }
     StreamOptions options = stream_options(codec, chunk_bytes, "");
     options.bound = {error_bound, relative};
+    options.label = label;
     options.far = far;
     report = group.allreduce_stream(std::move(pieces), op, options,
                                     {reinterpret_cast<float*>(residual), residual ? elements : 0}, timeout_s);
@@ -237,8 +238,8 @@ void bind_group(py::module_& m) {
            "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0,
            "far"_a = py::none(), timeout)
       .def("allreduce_stream", &allreduce_stream, "ptr"_a, "counts"_a, "dtype"_a, "op"_a, "codec"_a,
-           "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, "far"_a = py::none(),
-           timeout)
+           "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, "label"_a = 0,
+           "far"_a = py::none(), timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close", &Group::close, nogil())

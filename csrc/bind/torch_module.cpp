@@ -155,16 +155,19 @@ PYBIND11_MODULE(_torch, m) {
           "allreduce_stream",
           [](ProcessGroupAccdp& self, at::Tensor tensor, std::vector<std::int64_t> counts, const c10d::ReduceOp& op,
              std::string codec, std::size_t chunk_bytes, double error_bound, bool relative,
-             const std::optional<at::Tensor>& residual, bool is_async, std::chrono::milliseconds timeout) {
+             const std::optional<at::Tensor>& residual, std::uint64_t label, bool is_async,
+             std::chrono::milliseconds timeout) {
             auto report = std::make_shared<accdp::StreamReport>();
             NoGil nogil;
-            auto work = self.allreduce_stream(std::move(tensor), std::move(counts), op,
-                                              stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0),
-                                              residual.value_or(at::Tensor()), is_async, timeout, report);
+            auto work =
+                self.allreduce_stream(std::move(tensor), std::move(counts), op,
+                                      stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, label),
+                                      residual.value_or(at::Tensor()), is_async, timeout, report);
             return StreamUnderWay{std::move(work), std::move(report)};
           },
           py::arg("tensor"), py::arg("counts"), py::arg("op"), py::arg("codec"), py::arg("chunk_bytes"),
-          py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("is_async"), py::arg("timeout"))
+          py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("label"), py::arg("is_async"),
+          py::arg("timeout"))
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
   m.def("open_groups", &ProcessGroupAccdp::open,

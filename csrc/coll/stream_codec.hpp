@@ -20,7 +20,7 @@ struct StreamOptions {
   std::size_t chunk_bytes = 0;              ///< 0: what was asked for when the group was formed; so if the next is none
   std::optional<BcastAlgorithm> algorithm;  ///< of a broadcast
   ErrorBound bound = {};
-  std::uint64_t label = 0;          ///< hash of the tensors' names; equal on all ranks
+  std::uint64_t label = 0;          ///< hash of the tensors' names and memory formats; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
   FarMemory* far = nullptr;         ///< tensors that are on a device; the caller's own matter, ranks may differ in it

@@ -122,6 +122,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
     checks.fail("residual: expected float32 of " + std::to_string(tensor.numel()) + " elements");
   StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
   options.bound = call.bound;
+  options.label = call.label;
   auto memory = operands(tensors, Operand::kReadWrite);
   Operands left;
   if (residual.defined()) left.emplace_back(residual, Operand::kWrite);

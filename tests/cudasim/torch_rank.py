@@ -326,7 +326,7 @@ def compressed(group, rank, size):
 
     def allreduce(x, codec, bound, residual=None):
         under_way = group.allreduce_stream(
-            x, [x.numel()], dist.ReduceOp.SUM, codec, 0, bound, False, residual, is_async=True, timeout=limit
+            x, [x.numel()], dist.ReduceOp.SUM, codec, 0, bound, False, residual, 0, is_async=True, timeout=limit
         )
         report = under_way.wait(None)
         return report["codec"], report["codec_place"]

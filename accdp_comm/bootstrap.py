@@ -108,7 +108,8 @@ def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> 
 
 def _is_here(card: Card) -> bool:
     """Whether the rank's process can be seen from here; one of another container has another start time, or none."""
-    return procfs.start_time(card.pid) == card.start_time
+    found = procfs.process(card.pid)  # if only its zombie
+    return found is not None and found.started == card.start_time
 
 
 def _given_up(rank: int, leader: int, cards: Sequence[Card]) -> Exception:

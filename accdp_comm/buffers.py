@@ -103,12 +103,7 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False, any_ord
         return Buffer(*plain, tuple(x.shape), x, kind)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        order = memory_order(x) if any_order else ()
-        if not order:
-            return _tensor(x, name, device)
-        found = _tensor(x.detach().permute(order), name, device)
-        found.order = tuple(dimension for dimension in order if x.shape[dimension] > 1)  # others may be anywhere
-        return found
+        return _tensor(x, name, device, any_order)
     if isinstance(x, np.ndarray):
         return _array(x, x, name, writable)
     is_class = isinstance(x, type)  # which has what its instances have
@@ -121,14 +116,17 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False, any_ord
 
 
 def memory_order(tensor: Any) -> tuple[int, ...]:
-    """Return the dimensions of a torch tensor, outermost in memory first; () where they are in C order.
+    """Return the dimensions of a strided torch tensor, outermost in memory first; () where they are in C order.
 
     And where there is no such order, because its elements are not one after the other in memory.
     """
-    if _name_of_torch(tensor.layout) != "strided" or tensor.is_nested or tensor.is_quantized or tensor.is_contiguous():
+    if tensor.is_contiguous():
         return ()
     order = tuple(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
-    return order if tensor.detach().permute(order).is_contiguous() else ()
+    try:
+        return order if tensor.detach().permute(order).is_contiguous() else ()
+    except (RuntimeError, TypeError):  # some subclasses of tensors have no views
+        return ()
 
 
 def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:
@@ -173,7 +171,7 @@ def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -
     return _buffer(array.ctypes.data, array.size, kind.itemsize, _name_of_numpy(kind), array.shape, owner)
 
 
-def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
+def _tensor(tensor: Any, name: str, device: bool = False, any_order: bool = False) -> Buffer:
     if _name_of_torch(tensor.layout) != "strided":
         raise UsageError(f"{name} has layout {tensor.layout}: expected a dense tensor")
     if tensor.is_nested or tensor.is_quantized:  # rows of any length; numbers that mean nothing without their scale
@@ -184,6 +182,10 @@ def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
     is_cuda = device and tensor.device.type == "cuda"
     if tensor.device.type != "cpu" and not is_cuda:
         raise UsageError(f"{name} is on {tensor.device}: expected host memory, as of {name}.cpu()")
+    order = memory_order(tensor) if any_order else ()
+    lengths = tensor.shape
+    if order:
+        tensor = tensor.detach().permute(order)
     if not tensor.is_contiguous():
         raise UsageError(
             f"{name} is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}): "
@@ -193,6 +195,7 @@ def _tensor(tensor: Any, name: str, device: bool = False) -> Buffer:
         raise UsageError(f"{name} is a lazy conjugate or negation: expected {name}.resolve_conj().resolve_neg()")
     pointer, kind = _address_of(tensor, name), _name_of_torch(tensor.dtype)
     buffer = _buffer(pointer, tensor.numel(), tensor.element_size(), kind, tuple(tensor.shape), tensor)
+    buffer.order = tuple(dimension for dimension in order if lengths[dimension] > 1)  # others may be anywhere
     if not is_cuda:
         return buffer
     _need_cuda(name)

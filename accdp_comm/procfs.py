@@ -12,33 +12,34 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A living process."""
+    """A process, or what is left of it until its parent has heard of its end."""
 
     parent: int
     started: int  # in clock ticks since boot: with the pid, it names a process for good
+    is_zombie: bool
 
 
 def process(pid: int) -> Process | None:
-    """Return what there is of a process; None of one that cannot be seen, and of a zombie."""
+    """Return what there is of a process; None of one that cannot be seen."""
     try:
         # In bytes, since the command is any; in parentheses, which it may contain itself: field 3 follows the last one.
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return None if fields[0] in b"ZX" else Process(int(fields[1]), int(fields[19]))
+    return Process(int(fields[1]), int(fields[19]), fields[0] in b"ZX")
 
 
 def processes() -> dict[int, Process]:
     """Return all living processes that can be seen, by pid."""
     found = ((int(name), process(int(name))) for name in os.listdir("/proc") if name.isdigit())
-    return {pid: it for pid, it in found if it is not None}
+    return {pid: it for pid, it in found if it is not None and not it.is_zombie}
 
 
 def start_time(pid: int) -> int:
     """Return when a process started, in clock ticks since boot; 0 if there is none, or only its zombie."""
     found = process(pid)
-    return found.started if found else 0
+    return found.started if found and not found.is_zombie else 0
 
 
 def descendants(roots: Iterable[int]) -> dict[int, int]:

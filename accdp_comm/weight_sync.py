@@ -19,8 +19,8 @@ class WeightSync:
     everything again, and so do the others in that round.
 
     Args:
-        tensors: As in bcast_compressed(); every sync() looks anew what is in a list or mapping. Where names, shapes or
-            datatypes are not those of the last version, everything is sent again.
+        tensors: As in bcast_compressed(); every sync() looks anew what is in a list or mapping. Where names, shapes,
+            datatypes or memory formats are not those of the last version, everything is sent again.
         root: Rank in the group whose tensors count.
         group, codec, chunk_bytes: As in bcast_compressed().
     Raises:

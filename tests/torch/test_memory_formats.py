@@ -81,20 +81,22 @@ def test_allreduce(rank, size, kind):
 @BOTH
 def test_weight_sync(rank, size, kind):
     with group_of(kind) as group:
-        model = model_of(rank)
-        sync = WeightSync(model.state_dict(), codec="zstd", group=group)
+        state = dict(model_of(rank).state_dict())
+        sync = WeightSync(state, codec="zstd", group=group)
         full = sync.sync()
-        for _ in range(2):
+
+        def step() -> int:
             if rank == 0:
-                with torch.no_grad():
-                    model[0].weight[::8] *= 1.01
-            small = sync.sync()
-            same_everywhere(*model.state_dict().values())
-            assert small.wire_bytes < 0.5 * full.wire_bytes
-        sync.sync()
-        model.to(memory_format=torch.contiguous_format)  # other tensors, of the same shapes
-        sync = WeightSync(model.state_dict(), codec="zstd", group=group)
-        assert sync.sync().wire_bytes > 0.9 * full.wire_bytes
+                state["0.weight"][::8] *= 1.01
+            result = sync.sync()
+            same_everywhere(*state.values())
+            return result.wire_bytes
+
+        assert step() < 0.5 * full.wire_bytes and step() < 0.5 * full.wire_bytes
+        # Of tensors in another format there is no version before.
+        state.update({name: tensor.contiguous() for name, tensor in state.items()})
+        assert step() > 0.9 * full.wire_bytes
+        assert step() < 0.5 * full.wire_bytes
 
 
 @pytest.mark.on_ranks(2)
@@ -132,4 +134,4 @@ def test_order_in_memory():
     assert memory_order(torch.zeros(2, 3, 4, 5)) == ()
     assert memory_order(torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)) == (0, 2, 3, 1)
     assert memory_order(torch.zeros(2, 3).t()) == (1, 0)
-    assert memory_order(torch.zeros(2, 1, 4).to_sparse()) == () == memory_order(torch.zeros(()))
+    assert memory_order(torch.zeros(())) == ()

@@ -55,6 +55,19 @@ def test_a_file_that_is_not_the_leader_s_memory_is_left_alone(tmp_path):
     assert (tmp_path / "checkpoint").read_bytes() == b"precious"
 
 
+def test_memory_of_a_rank_that_has_just_ended_was_given_up():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    leader = card(pid=child, memfd=5, start_time=procfs.process(child).started)
+    try:
+        with pytest.raises(_core.PeerDied, match="rank 1 of 2: rank 0 on host-a has given up the group"):
+            bootstrap._open_segment([leader, card()], 0, 1, -1)
+    finally:
+        os.waitpid(child, 0)
+
+
 def test_memory_that_was_closed_was_given_up_by_a_rank_that_is_still_there():
     leader = card(pid=os.getpid(), memfd=1 << 30, start_time=procfs.start_time(os.getpid()))
     with pytest.raises(_core.PeerDied, match="rank 1 of 2: rank 0 on host-a has given up the group"):

@@ -147,9 +147,24 @@ def test_freed_memory_is_refused(start):
         describe(freed(), "x", writable=True)
 
 
-def test_lazy_parameters_are_refused():
+@pytest.mark.parametrize("any_order", [False, True])
+def test_lazy_parameters_are_refused(any_order):
     with pytest.raises(UsageError, match="x is a lazy parameter without elements: expected one after"):
-        describe(torch.nn.LazyLinear(3).weight, "x", writable=True)
+        describe(torch.nn.LazyLinear(3).weight, "x", writable=True, any_order=any_order)
+
+
+def test_tensors_in_another_order_that_have_no_views():
+    class WithoutViews(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.permute:
+                raise TypeError("no implementation of permute")
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    across = torch.ones(2, 3).t()
+    assert describe(across, "x", writable=True, any_order=True).order == (1, 0)
+    with pytest.raises(UsageError, match="x is not contiguous"):
+        describe(across.as_subclass(WithoutViews), "x", writable=True, any_order=True)
 
 
 def test_refused_under_a_transformation_of_torch():

@@ -33,10 +33,11 @@ WRONG = {
     "nested": (([X, [X]],), {}, r"tensor\[1\] is a list: expected"),
     "strided": ((X[::2],), {}, r"tensor is not contiguous"),
     "strided tensor": (
-        ({"w": torch.ones(4, 4).t()},),
+        ({"w": torch.ones(4, 8)[:, ::2]},),
         {},
         r"tensor\['w'\] is not contiguous .* expected .*contiguous\(\)",
     ),
+    "lazy": ((torch.nn.LazyLinear(3).state_dict(),), {}, r"tensor\['weight'\] is a lazy parameter without elements"),
     "objects": ((np.array([None]),), {}, "tensor has dtype object: Python objects cannot be sent"),
     "byte order": ((np.ones(3, ">f8"),), {}, "foreign byte order: expected"),
     "on a device": ((ON_META,), {}, "tensor is on meta: expected host memory"),

@@ -42,7 +42,7 @@ def test_zombies_and_processes_that_are_not():
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert procfs.start_time(child) == 0 and child not in procfs.processes()
+    assert procfs.start_time(child) == 0 and child not in procfs.processes() and procfs.process(child).is_zombie
     os.waitpid(child, 0)
     assert procfs.process(child) is None and procfs.process(1 << 22) is None
 

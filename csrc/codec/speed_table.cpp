@@ -31,7 +31,7 @@ class Turn {
     file_ = open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     const auto end = Clock::now() + kPatience;
     while (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && Clock::now() < end)
-      std::this_thread::sleep_for(2ms);
+      std::this_thread::sleep_for(20ms);  // each may be a question to a file server
   }
   ~Turn() {
     if (file_ < 0) return;

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, at_end, last_words, pmi1, pmi_relay, siblings, uncaught
+from . import _core, at_end, last_words, lines, pmi_relay, siblings, uncaught, unlaunched
 from .cards import Card, have_seats
 from .exchange import Exchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
@@ -41,7 +39,7 @@ class _World:
     def __init__(self) -> None:
         self.universe = ""
         self.pid = 0
-        self.service: subprocess.Popen[str] | None = None  # on the rank that started it
+        self.service: unlaunched.Service | None = None  # on the rank that started it
         self.group_pid = 0  # the process that has formed groups
         self.is_ours = False  # this module initialised MPI, and leaves it
         self.is_joining = False  # or has tried to in vain
@@ -164,54 +162,27 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
             )
         if exchange.rank != 0:
             return {}
-        several_hosts = len({card.node for card in cards}) > 1
-        found = addresses.candidate_addresses() if several_hosts else ["127.0.0.1"]
-        return {"addresses": found, **_serve(nodes, "" if several_hosts else "127.0.0.1", exchange.timeout_s)}
+        _world.service = unlaunched.Service(nodes, len(set(hosts)) == 1, exchange.timeout_s)
+        return _world.service.card
 
-    def reach(service: dict[str, Any]) -> str:
-        for address in service["addresses"]:
-            if pmi1.answers_as(address, service["port"], service["token"]):
-                return str(address)
-        raise _core.Error(
-            f"no route to the PMI-1 service of rank 0 on {cards[0].host} at {', '.join(service['addresses'])}, "
-            f"port {service['port']}: set MASTER_ADDR to an address of {cards[0].host} that all nodes reach"
-        )
-
+    hosts = [card.node for card in cards]
     try:
         service = agree(exchange, offer)[0]
-        address = agree(exchange, lambda: reach(service))[exchange.rank]
+        address, own = agree(exchange, lambda: unlaunched.reach(service, cards[0].host))[exchange.rank]
+        fds = lines.open_lines(exchange, nodes, service["token"], (address, own), hosts)
     except BaseException:
-        if _world.service is not None and _world.service.stdin is not None:
-            _world.service.stdin.close()  # tells it to end
+        if _world.service is not None:
+            _world.service.give_up()
             _world.service = None
         raise
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
     with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
         _initialise(load(), exchange.timeout_s)
+    load().watch_lines(fds)
     load().Exchange().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
     _unlink_segments_of_mpich()
     _world.universe, _world.has_launcher, _world.minds_deaths = service["token"], False, False
     return str(service["token"])
-
-
-def _serve(nodes: Sequence[int], bind: str, timeout_s: float) -> dict[str, Any]:
-    """Start the PMI-1 service in a process of its own; return its port and token."""
-    # By file and isolated, so that it starts in milliseconds and depends on nothing this process has changed.
-    service = subprocess.Popen(
-        [sys.executable, "-I", "-S", pmi1.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert service.stdin is not None and service.stdout is not None
-    service.stdin.write(json.dumps({"nodes": list(nodes), "bind": bind, "timeout_s": timeout_s}) + "\n")
-    service.stdin.flush()
-    answer = service.stdout.readline()
-    if not answer:
-        raise _core.Error("the PMI-1 service could not be started; its own message stands above")
-    _world.service = service
-    return dict(json.loads(answer))
 
 
 def make_wire(ranks: Sequence[int], name: str, timeout_s: float) -> object:

@@ -51,16 +51,21 @@ def process_mapping(nodes: Sequence[int]) -> str | None:
     return text if len(text) < _VALUE_BYTES else None
 
 
-def answers_as(address: str, port: int, token: str) -> bool:
-    """Whether the service with this token answers at an address (a private address may exist on several hosts)."""
+def reached_from(address: str, port: int, token: str) -> str:
+    """Return this host's own address in a connection to the service with this token.
+
+    "" where nobody answers at that address, or another service (a private address may exist on several hosts).
+    """
     try:
         with socket.create_connection((address, port), timeout=_HELLO_SECONDS) as connection:
             connection.settimeout(_HELLO_SECONDS)
             connection.sendall(b"cmd=accdp_hello\n")
             with connection.makefile("rb") as lines:
-                return bool(lines.readline(_LINE_BYTES) == f"cmd=accdp_hello token={token}\n".encode())
+                if lines.readline(_LINE_BYTES) == f"cmd=accdp_hello token={token}\n".encode():
+                    return str(connection.getsockname()[0])
     except OSError:
-        return False
+        pass
+    return ""
 
 
 class Pmi1Service:

@@ -8,6 +8,7 @@
 #include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "mpi/exchange.hpp"
+#include "mpi/lines.hpp"
 #include "mpi/world.hpp"
 
 namespace py = pybind11;
@@ -82,6 +83,8 @@ PYBIND11_MODULE(_mpi, m) {
       },
       "world_ranks"_a, "name"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
   m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
+  m.def("watch_lines", &mpi::watch_lines, "fds"_a,
+        "A socket to each rank of MPI_COMM_WORLD, or -1, which breaks when the rank's process ends.");
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,
         "Whether the launcher ends all ranks when one dies, so that a rank that is late must live.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "after_failure_s"_a = 0,

@@ -51,7 +51,6 @@ Shape shape_of(const Topology& t, std::size_t flat_bytes, double cores_per_node)
   return shape;
 }
 
-constexpr std::chrono::seconds kInFlight{2};
 // Where ranks outnumber the cores, whom a rank yields to may keep the core for long: it then had better sleep. While it
 // waits for ranks on other cores, one that it waits for may be handing its core on, which takes 1 to 2 us.
 constexpr int kCrowded = 5;
@@ -60,7 +59,6 @@ constexpr std::chrono::milliseconds kNoticesLeave{250};
 constexpr std::chrono::microseconds kBetweenLooks{50};
 // A look at what other nodes say lets MPI work twice, which takes as long as a short message.
 constexpr std::chrono::microseconds kNoticesLate{100};
-constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
 constexpr std::chrono::milliseconds kNoticesTake{
     50};  // to be seen, once they have come: MPI moves them when looked for
 
@@ -357,7 +355,9 @@ bool Fabric::has_left(int rank) const {
 
 bool Fabric::has_gone(int rank) const {
   if (rank == topology_.rank()) return false;
-  return has_left(rank) || (topology_.is_near(rank) && !process_lives(peers_[rank].pid, peers_[rank].start_time));
+  if (has_left(rank)) return true;
+  if (!topology_.is_near(rank)) return wire_->has_ended(rank);
+  return !process_lives(peers_[rank].pid, peers_[rank].start_time);
 }
 
 int Fabric::first_lost() const {
@@ -399,50 +399,6 @@ Bytes Fabric::meeting_place(int number) {
 
 void Fabric::release_scratch() noexcept {
   if (!scratch_.empty() && !board_->has_failed()) scratch_.clear();
-}
-
-void Lookout::look_around() {
-  if (fabric_.board().has_failed()) fabric_.throw_if_failed();
-  check_interrupt();
-  const auto now = Clock::now();
-  const Topology& t = fabric_.topology();
-  if (now >= next_census_) {
-    const bool first = next_census_ == Clock::time_point{};
-    next_census_ =
-        now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings().liveness_s));
-    if (!first || deadline_.passed())
-      for (int rank = 0; rank < t.size(); ++rank) {
-        if (!waits_for(rank) || !fabric_.has_gone(rank)) continue;
-        // It may have done its part just before it went: only believe it when a second look still misses something.
-        if (suspect_ == rank) {
-          fabric_.fail(fabric_.has_left(rank) ? FailureKind::kLeft : FailureKind::kDied,
-                       fabric_.how_it_went(rank) + " during " + what());
-          fabric_.throw_if_failed();
-        }
-        suspect_ = rank;
-        // What it sent to another node before it left may still be on the wire.
-        next_census_ = t.is_near(rank) ? now : now + kInFlight;
-        return;
-      }
-  }
-  if (next_question_ == Clock::time_point{}) next_question_ = now + kBetweenQuestions;
-  if (now >= next_question_) {
-    next_question_ = now + kBetweenQuestions;
-    fabric_.look_for_notices();
-    if (fabric_.board().has_failed()) fabric_.throw_if_failed();
-  }
-  if (now < deadline_.at()) return;
-  std::string missing;
-  for (int rank = 0; rank < t.size(); ++rank)
-    if (waits_for(rank)) {
-      fabric_.expect_silence_of(rank);
-      missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
-    }
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g s", deadline_.seconds());
-  fabric_.fail(FailureKind::kTimeout, what() + " Timed out after " + seconds + " (timeout) waiting for " +
-                                          (missing.empty() ? std::string("other ranks") : missing));
-  fabric_.throw_if_failed();
 }
 
 }  // namespace accdp

@@ -104,7 +104,7 @@ class Fabric {
   /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
   void enter(double timeout_s);
   void leave() noexcept;
-  bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks only the latter is known
+  bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks as far as the wire knows
   bool has_left(int rank) const;  ///< in order, as far as is known
   std::string how_it_went(int rank) const;
   /// Of the node's ranks, one that has died and not left in order; -1: none.

@@ -5,9 +5,11 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/birthplace.hpp"
 #include "base/rounding.hpp"
+#include "mpi/lines.hpp"
 #include "mpi/native.hpp"
 #include "mpi/world.hpp"
 
@@ -40,7 +42,7 @@ struct Cut {
 
 class MpiWire : public Wire {
  public:
-  explicit MpiWire(MPI_Comm comm) : comm_(comm) {}
+  MpiWire(MPI_Comm comm, std::vector<int> world_ranks) : comm_(comm), world_ranks_(std::move(world_ranks)) {}
   ~MpiWire() override {
     const auto is_open = [](const auto& arrival) { return arrival.second.request != MPI_REQUEST_NULL; };
     // MPI may still write there.
@@ -51,6 +53,7 @@ class MpiWire : public Wire {
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
+    if (has_ended(to)) return {.bytes = data.size(), .peer = to, .pending = true, .is_lost = true, .form = form};
     auto lock = turn();
     Request request{.bytes = data.size(), .peer = to, .form = form};
     if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
@@ -97,6 +100,7 @@ class MpiWire : public Wire {
 
   bool test(Request& request) override {
     if (!request.pending) return true;
+    if (request.is_lost) return false;
     auto lock = turn();
     while (request.pending) {
       MPI_Request raw = unpack(request.raw);
@@ -120,7 +124,7 @@ class MpiWire : public Wire {
       MPI_Status statuses[kAtOnce];
       int done[kAtOnce], count = 0;
       std::transform(some.begin(), some.end(), raw,
-                     [](const Request& request) { return request.pending ? unpack(request.raw) : MPI_REQUEST_NULL; });
+                     [](const Request& r) { return r.pending && !r.is_lost ? unpack(r.raw) : MPI_REQUEST_NULL; });
       auto lock = turn();
       const int code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
       const bool some_failed = code == MPI_ERR_IN_STATUS;
@@ -177,6 +181,7 @@ class MpiWire : public Wire {
 
   bool late_ranks_live() const noexcept override { return mpi::deaths_end_the_job(); }
   void worsen(Health health) noexcept override { mpi::worsen(health); }
+  bool has_ended(int rank) const noexcept override { return mpi::has_ended(world_ranks_[rank]); }
   Health health() const noexcept override { return mpi::health(); }
 
  private:
@@ -225,6 +230,7 @@ class MpiWire : public Wire {
     std::reverse(request.further.begin(), request.further.end());
   }
   static void give_up(Request& request) noexcept {
+    if (request.is_lost) request.pending = false;
     for (; request.pending; complete_one(request)) {
       MPI_Request raw = unpack(request.raw);
       if (request.is_receive) MPI_Cancel(&raw);
@@ -257,6 +263,7 @@ class MpiWire : public Wire {
   }
 
   MPI_Comm comm_;
+  const std::vector<int> world_ranks_;
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
   const Birthplace birthplace_;                              // a forked child has a copy of this, and no part in MPI
@@ -293,7 +300,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
   if (lock) lock.unlock();  // of the list of wires the lock comes first
   add_wire(made);
-  return std::make_shared<MpiWire>(made);
+  return std::make_shared<MpiWire>(made, world_ranks);
 }
 
 }  // namespace accdp::mpi

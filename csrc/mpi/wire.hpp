@@ -43,6 +43,7 @@ class Wire {
     int peer = -1;          ///< or kEverybody
     bool pending = false;
     bool is_receive = false;
+    bool is_lost = false;  ///< to a rank that has ended: never complete
     Form form = Form::kWhole;
     std::vector<std::uint64_t> further = {};  ///< handles of further pieces, the last one first
     Bytes room = {};                          ///< of a receive of kUpTo: for what has not come yet
@@ -51,6 +52,7 @@ class Wire {
 
   virtual ~Wire() = default;
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
+  /// Of what is sent to a rank that has_ended() nothing leaves, because MPI may crash: it is on its way for ever.
   virtual Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) = 0;
   /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has
@@ -89,6 +91,8 @@ class Wire {
   /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI.
   enum Health { kWell, kGroupFailed, kRanksMayBeDead };
   virtual void worsen(Health health) noexcept = 0;
+  /// Whether that rank's process has ended, as far as is known; where a death ends the job nobody asks.
+  virtual bool has_ended(int rank) const noexcept = 0;
   /// Whether a death ends the whole job: then a rank that does not come in time is only late, and can be told so.
   virtual bool late_ranks_live() const noexcept = 0;
   virtual Health health() const noexcept = 0;

@@ -12,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "mpi/launcher.hpp"
+#include "mpi/lines.hpp"
 
 // An extension of MPICH and Open MPI that not every build has. Null where the library that is loaded lacks it.
 extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
@@ -333,6 +334,7 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi
   const bool has_failed = s.health != Wire::kWell;
   // Nobody waits for those who may be dead, unless the launcher ends all ranks with them.
   if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return;
+  if (has_any_ended()) return;  // by themselves: others would have waited for this rank
   if (s.stage != State::kOutside && s.stage != State::kInside) return;  // some ranks have never joined
   if (s.stage == State::kInside) {
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.

@@ -91,18 +91,46 @@ def gone(rank: int, size: int, store: str, victim: int, way: str) -> None:
     if rank == victim:
         time.sleep(0.3)
         say(event="leaves", at=time.monotonic())
-        if way == "raises an exception":
-            raise RuntimeError("something of the user's")
-        if way == "returns from its script":
-            return
-        if way == "calls sys.exit(3)":
-            sys.exit(3)
-        if way == "calls os._exit(3)":
-            os._exit(3)
-        assert way == "destroys the group", way
-        dist.destroy_process_group()
-        return
+        return go(way)
     attempt("all_reduce", lambda: dist.all_reduce(torch.ones(3)))
+
+
+def go(way: str) -> None:
+    """End this rank, in the end."""
+    if way == "raises an exception":
+        raise RuntimeError("something of the user's")
+    if way == "calls sys.exit(3)":
+        sys.exit(3)
+    if way == "calls os._exit(3)":
+        os._exit(3)
+    if way == "destroys the group":
+        return dist.destroy_process_group()
+    assert way == "returns from its script", way
+
+
+def paused(rank: int, size: int, store: str, operation: str, victim: int) -> None:
+    """The victim dies while no rank is in an operation; the others come to the next one thereafter, not at once."""
+    join(rank, size, store)
+    OPERATIONS[operation](rank, size)
+    ready()
+    time.sleep(60 if rank == victim else 0.5 + 0.3 * rank)
+    attempt(operation, lambda: OPERATIONS[operation](rank, size))
+
+
+def others_go_on(rank: int, size: int, store: str, victim: int, way: str, seconds: float) -> None:
+    """The victim leaves after operations of all ranks; the others use a group of theirs."""
+    join(rank, size, store)
+    part = dist.new_group([other for other in range(size) if other != victim])
+    dist.barrier()
+    if rank == victim:
+        return go(way)
+
+    def work() -> None:
+        for _ in range(int(seconds / 0.1)):
+            dist.all_reduce(torch.ones(10), group=part)
+            time.sleep(0.1)
+
+    attempt("all_reduce", work)
 
 
 def in_flight(rank: int, size: int, store: str, victim: int) -> None:
@@ -142,13 +170,12 @@ MESSAGES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def message(rank: int, size: int, store: str, operation: str) -> None:
-    """Rank 0 waits for a message from or to rank 1, which only sleeps."""
+def message(rank: int, size: int, store: str, operation: str, delay_s: float = 0) -> None:
+    """Rank 0 waits for a message from or to rank 1, which only sleeps; not at once."""
     join(rank, size, store)
     dist.barrier()
     ready()
-    if rank == 1:
-        time.sleep(60)
+    time.sleep(60 if rank == 1 else delay_s)
     attempt(operation, lambda: MESSAGES[operation](1))
 
 

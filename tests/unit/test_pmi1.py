@@ -181,10 +181,10 @@ def test_service_ends_when_all_have_finalised(serve):
 
 def test_hello_needs_the_token(serve):
     service, _ = serve([0, 0])
-    assert pmi1.answers_as("127.0.0.1", service.port, service.token)
-    assert not pmi1.answers_as("127.0.0.1", service.port, "0" * 16)
+    assert pmi1.reached_from("127.0.0.1", service.port, service.token) == "127.0.0.1"
+    assert pmi1.reached_from("127.0.0.1", service.port, "0" * 16) == ""
     service.close()
-    assert not pmi1.answers_as("127.0.0.1", service.port, service.token)
+    assert pmi1.reached_from("127.0.0.1", service.port, service.token) == ""
 
 
 def start_process(nodes):

@@ -1,0 +1,62 @@
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "base/settings.hpp"
+#include "coll/fabric.hpp"
+
+namespace accdp {
+namespace {
+
+constexpr std::chrono::seconds kInFlight{2};
+constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
+
+}  // namespace
+
+void Lookout::look_around() {
+  if (fabric_.board().has_failed()) fabric_.throw_if_failed();
+  check_interrupt();
+  const auto now = Clock::now();
+  const Topology& t = fabric_.topology();
+  if (now >= next_census_) {
+    const bool first = next_census_ == Clock::time_point{};
+    next_census_ =
+        now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings().liveness_s));
+    if (!first || deadline_.passed())
+      for (int rank = 0; rank < t.size(); ++rank) {
+        if (!waits_for(rank) || !fabric_.has_gone(rank)) continue;
+        // It may have done its part just before it went: only believe it when a second look still misses something.
+        if (suspect_ == rank) {
+          fabric_.fail(fabric_.has_left(rank) ? FailureKind::kLeft : FailureKind::kDied,
+                       fabric_.how_it_went(rank) + " during " + what());
+          fabric_.throw_if_failed();
+        }
+        suspect_ = rank;
+        // What it sent to another node before it left may still be on the wire.
+        next_census_ = t.is_near(rank) ? now : now + kInFlight;
+        return;
+      }
+  }
+  if (next_question_ == Clock::time_point{}) next_question_ = now + kBetweenQuestions;
+  if (now >= next_question_) {
+    next_question_ = now + kBetweenQuestions;
+    fabric_.look_for_notices();
+    if (fabric_.board().has_failed()) fabric_.throw_if_failed();
+  }
+  if (now < deadline_.at()) return;
+  std::string missing, lost;  // for whom those that are missing may be waiting
+  for (int rank = 0; rank < t.size(); ++rank)
+    if (waits_for(rank)) {
+      fabric_.expect_silence_of(rank);
+      missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
+    } else if (!fabric_.has_left(rank) && fabric_.has_gone(rank)) {
+      lost += "; " + fabric_.how_it_went(rank);
+    }
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g s", deadline_.seconds());
+  fabric_.fail(FailureKind::kTimeout, what() + " Timed out after " + seconds + " (timeout) waiting for " +
+                                          (missing.empty() ? std::string("other ranks") : missing) + lost);
+  fabric_.throw_if_failed();
+}
+
+}  // namespace accdp

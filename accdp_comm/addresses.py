@@ -36,6 +36,16 @@ def resolve(name: str) -> list[str]:
         return []
 
 
+def source_towards(address: str) -> str:
+    """Return which of this host's addresses it uses towards another; that one itself where nothing leads there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 1))  # sends nothing
+        except OSError:
+            return address
+        return str(probe.getsockname()[0])
+
+
 def candidate_addresses() -> list[str]:
     """Return what a rank on another host should try, in order.
 

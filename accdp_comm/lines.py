@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 from .exchange import Exchange, agree
 
@@ -25,7 +26,7 @@ _kept: list[int] = []  # descriptors, to the end of the process
 
 
 def open_lines(
-    exchange: Exchange, nodes: Sequence[int], token: str, addresses: tuple[str, str], hosts: Sequence[str]
+    exchange: Exchange, nodes: Sequence[Hashable], token: str, addresses: tuple[str, str], hosts: Sequence[str]
 ) -> list[int]:
     """Open this process's lines, which last as long as it does; once per process.
 
@@ -45,7 +46,7 @@ def open_lines(
     links: dict[int, socket.socket] = {}
     listener: socket.socket | None = None
     bind = "127.0.0.1" if len(set(hosts)) == 1 else ""
-    if len(nodes) - min(nodes.count(node) for node in nodes) > _MOST:
+    if not 0 < len(nodes) - min(Counter(nodes).values()) <= _MOST:
         return [-1] * len(nodes)
 
     def listen() -> tuple[str, int, str]:

@@ -69,10 +69,14 @@ def test_one_task_without_mpi_is_a_world_of_one(cluster):
     assert [(report["rank"], report["size"]) for report in result.reports] == [(0, 1)], str(result)
 
 
-@pytest.mark.parametrize("options", [["-N1", "-n3"], ["-N2", "-n4", "--ntasks-per-node=2"]], ids=["1 node", "2 nodes"])
-def test_ranks_end_when_one_is_killed(cluster, options):
+@pytest.mark.parametrize(
+    ("options", "pause_s"),
+    [(["-N1", "-n3"], 0), (["-N2", "-n4", "--ntasks-per-node=2"], 0), (["-N2", "-n2"], 0), (["-N2", "-n2"], 0.5)],
+    ids=["1 node", "2 nodes", "alone on its node", "between calls"],
+)
+def test_ranks_end_when_one_is_killed(cluster, options, pause_s):
     """Slurm does not end them; the last rank is the victim."""
-    command = [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S)]
+    command = [sys.executable, KILLED_CHILD, str(GROUP_TIMEOUT_S), str(pause_s)]
     result = cluster.srun([*options, "--mpi=pmi2"], command, SECONDS)
     victim = int(options[1][2:]) - 1
     reports = {report["rank"]: report for report in result.reports}

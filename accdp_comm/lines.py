@@ -6,34 +6,42 @@ other nodes nothing, and MPICH over UCX crashes in a send to it. Nothing is said
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import resource
+import secrets
 import socket
 import sys
+import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from .exchange import Exchange, agree
 
-_CONNECT_SECONDS = 3.0
-# Of one process, which has descriptors for other things, too; larger jobs go without.
+_CONNECT_SECONDS = 5.0  # of them 3 until the kernel has asked for the third time
+# Of one process; larger jobs go without. So do those whose limit of descriptors leaves too few for other things.
 _MOST = 400
+_SHARE = 3
+# Where lines' descriptors begin. The kernel closes those of a process that ends from the last to the first, and some
+# take long (large shared memory, devices): lines must break no later than MPI's connections.
+_HIGH = 2048
 # What stands between two hosts may forget, or break, a connection that says nothing for some minutes. One whose other
 # end does not answer breaks after the quarter of an hour that TCP itself goes on trying with what it has to send.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 60), (socket.TCP_KEEPCNT, 15))
-_RANK_BYTES = 4
+_NONCE_BYTES, _RANK_BYTES = 16, 4
 
-_kept: list[int] = []  # descriptors, to the end of the process
+_open: set[int] = set()  # descriptors, to the end of the process
 
 
 def open_lines(
-    exchange: Exchange, nodes: Sequence[Hashable], token: str, addresses: tuple[str, str], hosts: Sequence[str]
+    exchange: Exchange, nodes: Sequence[Hashable], addresses: tuple[str, str], hosts: Sequence[str]
 ) -> list[int]:
     """Open this process's lines, which last as long as it does; once per process.
 
     Args:
         exchange: Reaches the ranks.
         nodes: Node of each rank; those of one node need no line.
-        token: Tells the ranks' connections from others'; equal on all ranks.
         addresses: Of rank 0's host, as this rank reaches it; of this one, as that one is reached from here.
         hosts: Identity of each rank's host.
     Returns:
@@ -43,41 +51,47 @@ def open_lines(
     Collective.
     """
     others = [rank for rank, node in enumerate(nodes) if node != nodes[exchange.rank]]
-    links: dict[int, socket.socket] = {}
+    none = [-1] * len(nodes)
+    by_rank = list(none)
     listener: socket.socket | None = None
-    bind = "127.0.0.1" if len(set(hosts)) == 1 else ""
+    nonce = secrets.token_hex(_NONCE_BYTES)
     if not 0 < len(nodes) - min(Counter(nodes).values()) <= _MOST:
-        return [-1] * len(nodes)
+        return none
 
-    def listen() -> tuple[str, int, str]:
+    def listen() -> tuple[str, int, str, str]:
         nonlocal listener
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and _SHARE * len(others) > limit:
+            return "", 0, "", f"ulimit -n is {limit}, expected {_SHARE * len(others)} or more"
         try:
+            bind = "127.0.0.1" if len(set(hosts)) == 1 else ""
             listener = socket.create_server((bind, 0), backlog=max(128, len(nodes)))
         except OSError as error:
-            return "", 0, str(error)
-        return addresses[1], listener.getsockname()[1], ""
+            return "", 0, "", str(error)
+        return addresses[1], listener.getsockname()[1], nonce, ""
 
     def connect_to_lower() -> str:
         """The kernel takes what connects to a listener, so ranks need not wait for each other here."""
         for rank in others:
-            address, port, trouble = cards[rank]
+            address, port, its_nonce, trouble = cards[rank]
             if trouble:
                 return f"rank {rank}: {trouble}"
             if rank > exchange.rank:
                 continue
             address = addresses[0] if hosts[rank] == hosts[0] else address
             try:
-                links[rank] = socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
-                links[rank].sendall(token.encode() + exchange.rank.to_bytes(_RANK_BYTES, "big"))
+                with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as link:
+                    link.sendall(bytes.fromhex(its_nonce) + exchange.rank.to_bytes(_RANK_BYTES, "big"))
+                    by_rank[rank] = _keep(link)
             except OSError as error:
                 return f"rank {exchange.rank} to rank {rank} at {address}, port {port}: {error}"
         return ""
 
     def accept_higher() -> str:
-        assert listener is not None
         awaited = {rank for rank in others if rank > exchange.rank}
         try:
-            _accept(listener, awaited, token, links)
+            for rank, line in _accept(listener, awaited, bytes.fromhex(nonce)) if listener is not None else ():
+                by_rank[rank] = line
         except OSError as error:
             return f"rank {min(awaited)} to rank {exchange.rank}: {error}"
         return ""
@@ -87,67 +101,75 @@ def open_lines(
         trouble = next(filter(None, agree(exchange, connect_to_lower)), "")
         trouble = trouble or next(filter(None, agree(exchange, accept_higher)), "")
     except BaseException:
-        _close(links)
+        _close(by_rank)
         raise
     finally:
         if listener is not None:
             listener.close()
-    if trouble:
-        _close(links)
-        if exchange.rank == 0:
-            sys.stderr.write(
-                f"accdp: ranks cannot connect to each other ({trouble}): where one dies, those of other nodes "
-                "notice at their deadlines\n"
-            )
-    return _keep(links, len(nodes))
+    if not trouble:
+        return by_rank
+    _close(by_rank)
+    if exchange.rank == 0:
+        sys.stderr.write(
+            f"accdp: ranks cannot connect to each other ({trouble}): where one dies, those of other nodes notice at "
+            "their deadlines\n"
+        )
+    return none
 
 
-def _accept(listener: socket.socket, awaited: set[int], token: str, links: dict[int, socket.socket]) -> None:
+def _accept(listener: socket.socket, awaited: set[int], nonce: bytes) -> Iterable[tuple[int, int]]:
     """Take the connections of these ranks, which have been made, and leave strangers'."""
-    listener.settimeout(_CONNECT_SECONDS)
+    deadline = time.monotonic() + _CONNECT_SECONDS
     while awaited:
+        listener.settimeout(max(deadline - time.monotonic(), 0.001))
         link, _ = listener.accept()
-        link.settimeout(_CONNECT_SECONDS)
-        hello = _read(link, len(token) + _RANK_BYTES)
-        rank = int.from_bytes(hello[len(token) :], "big")
-        if hello[: len(token)] == token.encode() and rank in awaited:
-            awaited.remove(rank)
-            links[rank] = link
-        else:
-            link.close()
+        with link:
+            hello = _read(link, len(nonce) + _RANK_BYTES, deadline)
+            rank = int.from_bytes(hello[len(nonce) :], "big")
+            if hello[: len(nonce)] == nonce and len(hello) == len(nonce) + _RANK_BYTES and rank in awaited:
+                line = _keep(link)
+                awaited.remove(rank)
+                yield rank, line
 
 
-def _read(link: socket.socket, length: int) -> bytes:
+def _read(link: socket.socket, length: int, deadline: float) -> bytes:
     got = b""
     try:
-        while len(got) < length and (more := link.recv(length - len(got))):
+        while len(got) < length:
+            link.settimeout(max(min(deadline - time.monotonic(), 1.0), 0.001))
+            more = link.recv(length - len(got))
+            if not more:
+                break
             got += more
     except OSError:
         pass  # a stranger's; one of ours is missed
     return got
 
 
-def _keep(links: dict[int, socket.socket], size: int) -> list[int]:
-    by_rank = [-1] * size
-    for rank, link in links.items():
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            link.setsockopt(socket.IPPROTO_TCP, option, value)
-        by_rank[rank] = link.detach()
-    _kept.extend(fd for fd in by_rank if fd >= 0)
-    return by_rank
+def _keep(link: socket.socket) -> int:
+    """Return a descriptor of a connection that stays when this one is closed."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = _HIGH if limit == resource.RLIM_INFINITY else min(_HIGH, limit // 2)
+    line = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, low)
+    _open.add(line)
+    return line
 
 
-def _close(links: dict[int, socket.socket]) -> None:
-    for link in links.values():
-        link.close()
-    links.clear()
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        if fd >= 0:
+            _open.discard(fd)
+            os.close(fd)
 
 
 def _drop() -> None:
     """In a child that was forked, so that the lines end with the rank."""
-    while _kept:
-        os.close(_kept.pop())
+    while _open:
+        with contextlib.suppress(OSError):
+            os.close(_open.pop())
 
 
 os.register_at_fork(after_in_child=_drop)

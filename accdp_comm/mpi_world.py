@@ -118,7 +118,7 @@ def _watch_other_hosts(module: ModuleType, timeout_s: float) -> None:
     nodes = range(exchange.size) if cards[0]["declared"] else hosts
     first = cards[0]["address"] if len(set(hosts)) > 1 else "127.0.0.1"
     own = addresses.source_towards(first)
-    module.watch_lines(lines.open_lines(exchange, nodes, _world.universe, (first, own), hosts))
+    module.watch_lines(lines.open_lines(exchange, nodes, (first, own), hosts))
     exchange.close()
 
 
@@ -190,7 +190,7 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     try:
         service = agree(exchange, offer)[0]
         address, own = agree(exchange, lambda: unlaunched.reach(service, cards[0].host))[exchange.rank]
-        fds = lines.open_lines(exchange, nodes, service["token"], (address, own), hosts)
+        fds = lines.open_lines(exchange, nodes, (address, own), hosts)
     except BaseException:
         if _world.service is not None:
             _world.service.give_up()

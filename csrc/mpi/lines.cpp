@@ -27,6 +27,11 @@ void watch_lines(const std::vector<int>& fds) { lines() = fds; }
 
 bool has_ended(int world_rank) noexcept { return !lines().empty() && is_broken(lines()[world_rank]); }
 
+void break_lines() noexcept {
+  for (const int line : lines())
+    if (line >= 0) shutdown(line, SHUT_RDWR);
+}
+
 bool has_any_ended() noexcept { return std::ranges::any_of(lines(), is_broken); }
 
 }  // namespace accdp::mpi

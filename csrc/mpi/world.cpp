@@ -61,6 +61,16 @@ bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 // From ranks that close a group and leave at about the same time.
 constexpr std::chrono::milliseconds kFarewellsTake{200};
 
+/// What this rank has sent may still be in MPI's hands, and nothing else drives it any more.
+void let_mpi_move() {
+  const timespec nap{0, 100'000};
+  for (const auto until = Clock::now() + kFarewellsTake; Clock::now() < until; nanosleep(&nap, nullptr)) {
+    int found;
+    const auto lock = turn();
+    ACCDP_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, state().world, &found, MPI_STATUS_IGNORE));
+  }
+}
+
 void await_farewells() {
   const auto awaits = [] {
     const std::lock_guard lock(state().wires_mutex);
@@ -147,7 +157,8 @@ std::unique_lock<std::mutex> turn() {
   return std::unique_lock(state().mutex);
 }
 
-void complete(MPI_Request& request, const Deadline& deadline, const char* what) {
+void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all) {
+  constexpr int kBetweenLooks = 100;
   for (int polls = 0;; ++polls) {
     int done = 0;
     {
@@ -156,6 +167,8 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what) 
     }
     if (done) return;
     if (polls < 1000) continue;
+    if (of_all && polls % kBetweenLooks == 0 && has_any_ended())
+      throw PeerDied("another MPI rank ended during " + std::string(what));
     timespec nap{0, 100'000};
     nanosleep(&nap, nullptr);
     check_interrupt();
@@ -327,16 +340,21 @@ void worsen(Wire::Health health) noexcept {
 
 Wire::Health health() noexcept { return state().health; }
 
-void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi_fd) {
+namespace {
+
+/// Waits until all ranks have come to their end; whether this one may then call MPI_Finalize.
+bool meet_at_end(double timeout_s, double after_failure_s, bool leave_open, int pmi_fd) {
   State& s = state();
-  if (!s.ours || !is_initialized()) return;
   const bool others_finalize = s.stage == State::kInside && is_mixed();
   const bool has_failed = s.health != Wire::kWell;
   // Nobody waits for those who may be dead, unless the launcher ends all ranks with them.
-  if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return;
-  if (has_any_ended()) return;  // by themselves: others would have waited for this rank
-  if (s.stage != State::kOutside && s.stage != State::kInside) return;  // some ranks have never joined
+  if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return false;
+  if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined
   if (s.stage == State::kInside) {
+    if (has_any_ended()) {
+      let_mpi_move();
+      return false;
+    }
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
     s.has_met = true;
@@ -347,7 +365,9 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi
     const double longest = std::numeric_limits<double>::infinity();
     const double limit = others_finalize ? longest : has_failed ? after_failure_s : timeout_s;
     try {
-      complete(request, Deadline(limit), "MPI_Finalize");
+      complete(request, Deadline(limit), "MPI_Finalize", true);
+    } catch (const PeerDied&) {
+      return false;
     } catch (const PeerTimeout&) {
       if (has_failed)
         std::fprintf(
@@ -355,17 +375,29 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi
             "accdp: rank %d leaves MPI after a failure; others have not come to their end within %g s, and the "
             "launcher may end them\n",
             world_rank(), limit);
-      return;
+      return false;
     }
     // What has been given up may still be on its way, which MPI_Finalize would wait for, or crash at.
     if (s.worst != Wire::kWell && !others_finalize) {
       say_finalized(pmi_fd);
-      return;
+      return false;
     }
+    if (has_any_ended()) return false;  // after its part in the meeting: MPI_Finalize would send to it
   }
   // Where the time-out was too short for others this rank may have met them all, and would wait for them again. But
   // where others call MPI_Finalize they wait there for this one.
-  if (leave_open && !others_finalize) return;
+  return !leave_open || others_finalize;
+}
+
+}  // namespace
+
+void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi_fd) {
+  State& s = state();
+  if (!s.ours || !is_initialized()) return;
+  if (!meet_at_end(timeout_s, after_failure_s, leave_open, pmi_fd)) {
+    break_lines();  // others must not count on this rank until its process has ended
+    return;
+  }
   const std::lock_guard no_new_wires(s.wires_mutex);
   const auto lock = turn();
   for (const State::WireComm& wire : s.wires) read_what_is_left(wire.comm);

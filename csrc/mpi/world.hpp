@@ -32,8 +32,9 @@ MPI_Comm world_comm();  ///< our duplicate of MPI_COMM_WORLD; throws before join
 int world_rank();
 int world_size();
 
-/// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not. Throws PeerTimeout.
-void complete(MPI_Request& request, const Deadline& deadline, const char* what);
+/// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not. Throws PeerTimeout, and PeerDied where
+/// `of_all` ranks of MPI_COMM_WORLD one is known to have ended.
+void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all = false);
 std::vector<int> world_ranks_of(MPI_Comm comm);
 
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.

@@ -1,15 +1,18 @@
 """Connections between ranks of different nodes, which break when a process ends; the ranks here are threads."""
 
+import contextlib
 import os
+import resource
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from accdp_comm import lines
-
-TOKEN = "0123456789abcdef"
 
 
 class Threads:
@@ -40,16 +43,16 @@ def open_all():
             return list(
                 pool.map(
                     lambda rank: lines.open_lines(
-                        Threads(rank, size, table, barrier), nodes, TOKEN, (address, address), hosts or ["here"] * size
+                        Threads(rank, size, table, barrier), nodes, (address, address), hosts or ["here"] * size
                     ),
                     range(size),
                 )
             )
 
     yield call
-    for fd in lines._kept:
+    for fd in lines._open:
         os.close(fd)
-    lines._kept.clear()
+    lines._open.clear()
 
 
 def is_broken(fd):
@@ -77,7 +80,7 @@ def test_an_end_breaks_a_line_for_good_and_only_that_one(open_all):
     found = open_all([0, 1, 2])
     gone = found[2][0]
     os.close(gone)
-    lines._kept.remove(gone)
+    lines._open.discard(gone)
     assert is_broken(found[0][2]) and is_broken(found[0][2])
     assert not is_broken(found[0][1]) and not is_broken(found[1][2])
 
@@ -89,7 +92,7 @@ def test_strangers_take_nobodys_place(monkeypatch, open_all):
     def listen(*arguments, **options):
         made = listening(*arguments, **options)
         ports.append(made.getsockname()[1])
-        for text in (b"GET / HTTP/1.1\r\n\r\n" + bytes(20), TOKEN.encode() + bytes(3), b""):
+        for text in (b"GET / HTTP/1.1\r\n\r\n", bytes(20), b""):
             with socket.create_connection(("127.0.0.1", ports[-1])) as stranger:
                 stranger.sendall(text)
         return made
@@ -99,7 +102,41 @@ def test_strangers_take_nobodys_place(monkeypatch, open_all):
     assert len(ports) == 2 and not is_broken(found[0][1]) and not is_broken(found[1][0])
 
 
-@pytest.mark.parametrize("what", ["a route", "a listener"])
+KILLED = """
+import os, signal, socket, sys
+from accdp_comm import lines
+line = socket.socket(fileno=int(sys.argv[1]))
+lines._keep(line)
+line.close()
+memory = os.memfd_create("ballast")  # its descriptor is below the one of MPI's connection, and it takes long to free
+os.posix_fallocate(memory, 0, 400 << 20)
+mpi = os.dup2(int(sys.argv[2]), memory + 1)
+os.close(int(sys.argv[2]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_line_breaks_no_later_than_mpis_connections():
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as held:
+        pairs = []
+        for _ in range(2):
+            its = socket.create_connection(listener.getsockname())
+            pairs.append((held.enter_context(listener.accept()[0]), its))
+        (line, its_line), (mpi, its_mpi) = pairs
+        fds = [its_line.fileno(), its_mpi.fileno()]
+        child = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, fds)], pass_fds=fds)
+        its_line.close()
+        its_mpi.close()
+        try:
+            while not is_broken(mpi.fileno()):
+                assert child.poll() in (None, -signal.SIGKILL)
+            assert is_broken(line.fileno())
+        finally:
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.parametrize("what", ["a route", "a listener", "descriptors"])
 def test_without_all_lines_there_is_none_and_rank_0_says_why(monkeypatch, capsys, open_all, what):
     before = len(os.listdir("/proc/self/fd"))
     if what == "a route":
@@ -111,6 +148,8 @@ def test_without_all_lines_there_is_none_and_rank_0_says_why(monkeypatch, capsys
 
         monkeypatch.setattr(socket, "create_connection", refuse)
         before = len(os.listdir("/proc/self/fd"))
+    elif what == "descriptors":
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (2, 2))
     else:
 
         def fail(*arguments, **options):
@@ -122,6 +161,7 @@ def test_without_all_lines_there_is_none_and_rank_0_says_why(monkeypatch, capsys
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "ranks cannot connect to each other (rank " in said
     assert ("rank 2 to rank 0 at 127.0.0.1, port " in said) == (what == "a route")
+    assert ("ulimit -n is 2, expected 6 or more" in said) == (what == "descriptors")
     assert ("Too many open files" in said) == (what == "a listener")
 
 

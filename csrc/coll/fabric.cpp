@@ -193,7 +193,7 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
     std::lock_guard lock(failure_mutex_);
     if (board_->has_failed()) return;  // whoever failed first tells the others
     board_->fail(kind, text, disputed);
-    if (wire_ && wire_->health() != Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+    if (wire_ && wire_->health() < Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
       wire_->worsen(health_after(kind, *wire_));
       tell_other_nodes(Wire::kFailure, notice);
       let_leave();
@@ -211,7 +211,7 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
   {
     std::lock_guard lock(failure_mutex_);
     if (std::exchange(told_others_, true)) return;
-    if (wire_->health() != Wire::kRanksMayBeDead)
+    if (wire_->health() < Wire::kRanksMayBeDead)
       for (int rank : receivers) tell(rank, Wire::kFailure, notice);
   }
   notices_.leave(notice);
@@ -242,7 +242,7 @@ bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
   try {
     const std::string& kept = *told_.emplace_back(std::make_unique<std::string>(text));
     Wire::Request request = wire_->isend(std::as_bytes(std::span(kept)), rank, tag);
-    wire_->abandon(request);  // nobody waits for it
+    wire_->forget(request);
     return true;
   } catch (const std::exception& error) {
     // It then hears of it only through its deadline; here there is nothing left to do.
@@ -342,7 +342,7 @@ void Fabric::leave() noexcept {
   board_->ring_others(kCollective);
   board_->ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
-  if (!wire_ || wire_->health() == Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
+  if (!wire_ || wire_->health() >= Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
   tell_other_nodes(Wire::kFarewell, "");
   // Of a group that others leave without a farewell the wire is kept: something may still come.
   wire_->retire(topology_.size() - topology_.local_size());

@@ -50,8 +50,10 @@ std::string LimitedNotices::within_limit(Call call) noexcept {
     problem = error.what();
   }
   gave_up_ = true;
-  std::fprintf(stderr, "accdp: ranks of other nodes are not told of failures any more, nor asked for them: %s\n",
-               problem.substr(0, problem.find('\n')).c_str());
+  std::fprintf(
+      stderr,
+      "accdp: ranks of other nodes are not told of failures through torch's store any more, nor asked for them: %s\n",
+      problem.substr(0, problem.find('\n')).c_str());
   return {};
 }
 

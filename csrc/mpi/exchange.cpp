@@ -16,7 +16,7 @@ class Round {
 
   void sizes(MPI_Comm comm, const Deadline& deadline) {
     {
-      auto lock = turn();
+      auto lock = safe_turn();
       ACCDP_MPI(MPI_Iallgather(&count_, 1, MPI_INT, counts_.data(), 1, MPI_INT, comm, &request_));
     }
     complete(request_, deadline, "the exchange of sizes");
@@ -28,7 +28,7 @@ class Round {
       throw UsageError("all ranks together exchange " + std::to_string(total) + " bytes: expected less than 2 GiB");
     all_.resize(total);
     {
-      auto lock = turn();
+      auto lock = safe_turn();
       ACCDP_MPI(MPI_Iallgatherv(mine_.data(), count_, MPI_BYTE, all_.data(), counts_.data(), offsets_.data(), MPI_BYTE,
                                 comm, &request_));
     }
@@ -57,14 +57,14 @@ struct Exchange::Duplicate {
 
 Exchange::Exchange(MPI_Comm comm) : duplicate_(std::make_unique<Duplicate>()) {
   if (comm == MPI_COMM_NULL) comm = world_comm();
-  auto lock = turn();
+  auto lock = safe_turn();
   ACCDP_MPI(MPI_Comm_size(comm, &size_));
   ACCDP_MPI(MPI_Comm_idup(comm, &duplicate_->comm, &duplicate_->request));
 }
 
 Exchange::~Exchange() {
   int done = 0;
-  if (duplicate_ && !birthplace_.is_elsewhere() && is_initialized()) {
+  if (duplicate_ && !birthplace_.is_elsewhere() && is_initialized() && health() != Wire::kUnsafe) {
     auto lock = turn();
     MPI_Test(&duplicate_->request, &done, MPI_STATUS_IGNORE);
     if (done) MPI_Comm_free(&duplicate_->comm);

@@ -1,5 +1,8 @@
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <map>
@@ -8,6 +11,7 @@
 #include <vector>
 
 #include "base/birthplace.hpp"
+#include "base/deadline.hpp"
 #include "base/rounding.hpp"
 #include "mpi/lines.hpp"
 #include "mpi/native.hpp"
@@ -15,6 +19,12 @@
 
 namespace accdp::mpi {
 namespace {
+
+// What a group that fails waits for messages that are under way: of those to ranks that are late nothing may move, and
+// the rest of one that has begun to come is missing only where its sender stands still.
+constexpr std::chrono::milliseconds kLeaving{250};
+constexpr std::chrono::seconds kComing{2};
+constexpr std::chrono::milliseconds kRead{50};  // what a rank that has ended had sent
 
 /// MPI's counts are ints: callers send what is longer in pieces.
 int count_of(std::size_t bytes) {
@@ -53,22 +63,23 @@ class MpiWire : public Wire {
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
-    if (has_ended(to)) return {.bytes = data.size(), .peer = to, .pending = true, .is_lost = true, .form = form};
-    auto lock = turn();
+    auto lock = safe_turn();
     Request request{.bytes = data.size(), .peer = to, .form = form};
     if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
     const Cut cut(data.size(), form);
     begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
+      if (has_ended(to)) return false;
       const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
       const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
       ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
+      return true;
     });
     count(data.size(), tag);
     return request;
   }
 
   Request irecv(Bytes data, int from, Tag tag, Form form) override {
-    auto lock = turn();
+    auto lock = safe_turn();
     Request request{.bytes = data.size(), .peer = from, .is_receive = true, .form = form};
     if (form == Form::kUpTo) {
       request.rest_tag = rest_tag(received_[{from, tag}]++, tag);
@@ -81,13 +92,14 @@ class MpiWire : public Wire {
     begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
       const Bytes part = data.subspan(cut.begin(piece), cut.length(piece));
       ACCDP_MPI(MPI_Irecv(part.data(), count_of(part.size()), MPI_BYTE, from, tag, comm_, raw));
+      return true;
     });
     return request;
   }
 
   Request start(const NativeCall& call) override {
     MPI_Request raw;
-    auto lock = turn();
+    auto lock = safe_turn();
     start_native(call, comm_, raw);
     return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true};
   }
@@ -101,7 +113,7 @@ class MpiWire : public Wire {
   bool test(Request& request) override {
     if (!request.pending) return true;
     if (request.is_lost) return false;
-    auto lock = turn();
+    auto lock = safe_turn();
     while (request.pending) {
       MPI_Request raw = unpack(request.raw);
       MPI_Status status;
@@ -125,7 +137,7 @@ class MpiWire : public Wire {
       int done[kAtOnce], count = 0;
       std::transform(some.begin(), some.end(), raw,
                      [](const Request& r) { return r.pending && !r.is_lost ? unpack(r.raw) : MPI_REQUEST_NULL; });
-      auto lock = turn();
+      auto lock = safe_turn();
       const int code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
       const bool some_failed = code == MPI_ERR_IN_STATUS;
       if (code != MPI_SUCCESS && !some_failed) throw_mpi(code, "MPI_Testsome", __FILE__, __LINE__);
@@ -145,7 +157,7 @@ class MpiWire : public Wire {
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
     if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
     const std::lock_guard one(arriving_mutex_);
-    auto lock = turn();
+    auto lock = safe_turn();
     Arrival& arrival = arriving_[tag];
     if (arrival.request == MPI_REQUEST_NULL) {
       int found = 0, bytes = 0;
@@ -168,10 +180,20 @@ class MpiWire : public Wire {
     return true;
   }
 
-  void abandon(Request& request) noexcept override {
-    if (!request.pending) return;
+  void forget(Request& request) noexcept override {
+    if (!request.pending || mpi::health() == kUnsafe) return;
     auto lock = turn();
     give_up(request);
+  }
+
+  void abandon(Request& request) noexcept override {
+    if (request.peer == kEverybody || request.is_lost || request.form == Form::kUpTo) return forget(request);
+    Clock::rep began = 0;
+    if (const Clock::rep now = Clock::now().time_since_epoch().count();
+        began_to_abandon_.compare_exchange_strong(began, now))
+      began = now;
+    for (; request.pending && mpi::health() != kUnsafe; complete_one(request))
+      see_off(unpack(request.raw), request, Clock::time_point(Clock::duration(began)));
   }
 
   void retire(int farewells) noexcept override {
@@ -210,13 +232,17 @@ class MpiWire : public Wire {
     request.raw = pack(raw);
     request.pending = true;
   }
-  /// begin_one(piece, raw) begins a piece.
+  /// begin_one(piece, raw) begins a piece; false: this one, and so the message, is lost.
   template <class BeginOne>
   void begin(Request& request, const Cut& cut, BeginOne begin_one) {
     try {
       for (std::size_t piece = 0; piece < cut.pieces; ++piece) {
         MPI_Request raw;
-        begin_one(piece, &raw);
+        if (!begin_one(piece, &raw)) {
+          give_up(request);
+          request.pending = request.is_lost = true;
+          return;
+        }
         if (!std::exchange(request.pending, true))
           request.raw = pack(raw);
         else
@@ -236,6 +262,31 @@ class MpiWire : public Wire {
       if (request.is_receive) MPI_Cancel(&raw);
       MPI_Request_free(&raw);
     }
+  }
+  /// A receive that has not found its message ends at once, by MPI_Cancel.
+  void see_off(MPI_Request raw, const Request& request, Clock::time_point began) noexcept {
+    auto until = began + (request.is_receive ? kComing : kLeaving);
+    bool peer_has_ended = false;
+    if (request.is_receive) {
+      auto lock = turn();
+      MPI_Cancel(&raw);
+    }
+    while (true) {
+      {
+        auto lock = turn();
+        int done;
+        MPI_Test(&raw, &done, MPI_STATUS_IGNORE);
+        if (raw == MPI_REQUEST_NULL) return;
+      }
+      const auto now = Clock::now();
+      if (now >= until) break;
+      if (!peer_has_ended && (peer_has_ended = has_ended(request.peer))) until = std::min(until, now + kRead);
+      const timespec nap{0, 50'000};
+      nanosleep(&nap, nullptr);
+    }
+    auto lock = turn();
+    MPI_Request_free(&raw);
+    if (request.is_receive && !peer_has_ended) mpi::worsen(kUnsafe);
   }
   /// Later messages' pieces must not come where the rest of this one is awaited: who completes which first is the
   /// caller's choice.
@@ -264,6 +315,7 @@ class MpiWire : public Wire {
 
   MPI_Comm comm_;
   const std::vector<int> world_ranks_;
+  std::atomic<Clock::rep> began_to_abandon_{0};
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
   const Birthplace birthplace_;                              // a forked child has a copy of this, and no part in MPI
@@ -290,7 +342,7 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   MPI_Comm made = MPI_COMM_NULL;
   // Also while MPI waits for the others, because it has no such call that returns at once: where it was initialised for
   // one thread at a time, this rank's other groups rest meanwhile. mpi_world.py ends a process that waits too long.
-  auto lock = turn();
+  auto lock = safe_turn();
   ACCDP_MPI(MPI_Comm_group(world, &all));
   ACCDP_MPI(MPI_Group_incl(all, static_cast<int>(world_ranks.size()), world_ranks.data(), &some));
   const int code = MPI_Comm_create_group(world, some, static_cast<int>(hash % 32768), &made);

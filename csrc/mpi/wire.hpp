@@ -43,11 +43,11 @@ class Wire {
     int peer = -1;          ///< or kEverybody
     bool pending = false;
     bool is_receive = false;
-    bool is_lost = false;  ///< to a rank that has ended: never complete
     Form form = Form::kWhole;
     std::vector<std::uint64_t> further = {};  ///< handles of further pieces, the last one first
     Bytes room = {};                          ///< of a receive of kUpTo: for what has not come yet
     int rest_tag = 0;                         ///< of its pieces but the first
+    bool is_lost = false;                     ///< to a rank that has ended: never complete
   };
 
   virtual ~Wire() = default;
@@ -81,18 +81,22 @@ class Wire {
   }
   /// Takes one whole message of unknown size and sender, if there is one.
   virtual bool take(Tag tag, int& from, std::vector<std::byte>& message) = 0;
-  /// Lets go of a request whose peer will not answer. Its buffer must stay valid (the caller leaks it).
-  virtual void abandon(Request& request) noexcept = 0;
+  /// Lets go of a request for which nobody waits. Its buffer must stay valid (the caller leaks it).
+  virtual void forget(Request& request) noexcept = 0;
+  /// The same of a group that has failed, of a buffer that goes back to its owner: what has begun to leave or to come
+  /// is seen to its end where that is soon. Of what has not ended then MPI may read the buffer later; that it may write
+  /// to it makes it kUnsafe. (Messages of kUpTo come to buffers that stay valid.)
+  virtual void abandon(Request& request) noexcept { forget(request); }
   /// This rank sends nothing more, and so many others have sent a farewell, or will. Once all have come and the wire is
   /// destroyed its communicator is given back. Without this call it lasts as long as MPI.
   virtual void retire(int farewells) noexcept = 0;
   /// How MPI is in this process, over all groups; it only gets worse. Once a group has failed nothing is
   /// finalised, because that would wait for ranks that are gone. Once a rank may be dead nobody is told
-  /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI.
-  enum Health { kWell, kGroupFailed, kRanksMayBeDead };
+  /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI. Unsafe it is not used at all.
+  enum Health { kWell, kGroupFailed, kRanksMayBeDead, kUnsafe };
   virtual void worsen(Health health) noexcept = 0;
   /// Whether that rank's process has ended, as far as is known; where a death ends the job nobody asks.
-  virtual bool has_ended(int rank) const noexcept = 0;
+  virtual bool has_ended(int) const noexcept { return false; }
   /// Whether a death ends the whole job: then a rank that does not come in time is only late, and can be told so.
   virtual bool late_ranks_live() const noexcept = 0;
   virtual Health health() const noexcept = 0;

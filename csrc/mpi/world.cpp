@@ -157,12 +157,20 @@ std::unique_lock<std::mutex> turn() {
   return std::unique_lock(state().mutex);
 }
 
+std::unique_lock<std::mutex> safe_turn() {
+  if (health() == Wire::kUnsafe)
+    throw MpiError(
+        "MPI is not used any more in this process: a rank of a group that failed has stood still in the middle of a "
+        "message, the rest of which MPI would write to memory that was given back");
+  return turn();
+}
+
 void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all) {
   constexpr int kBetweenLooks = 100;
   for (int polls = 0;; ++polls) {
     int done = 0;
     {
-      auto lock = turn();
+      auto lock = safe_turn();
       ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     }
     if (done) return;
@@ -220,7 +228,7 @@ void drop_wire(MPI_Comm comm, int farewells) noexcept {
 
 void free_dropped_wires() noexcept {
   const std::lock_guard lock(state().wires_mutex);
-  if (!is_initialized()) return;
+  if (!is_initialized() || health() == Wire::kUnsafe) return;
   auto one_at_a_time = turn();
   std::erase_if(state().wires, [](State::WireComm& wire) {
     if (!wire.is_dropped) return false;
@@ -347,6 +355,10 @@ bool meet_at_end(double timeout_s, double after_failure_s, bool leave_open, int 
   State& s = state();
   const bool others_finalize = s.stage == State::kInside && is_mixed();
   const bool has_failed = s.health != Wire::kWell;
+  if (s.health == Wire::kUnsafe) {
+    say_finalized(pmi_fd);
+    return false;
+  }
   // Nobody waits for those who may be dead, unless the launcher ends all ranks with them.
   if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return false;
   if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined

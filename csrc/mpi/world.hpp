@@ -16,6 +16,7 @@ namespace accdp::mpi {
 
 /// Held around each MPI call where the library was initialised for one thread at a time.
 std::unique_lock<std::mutex> turn();
+std::unique_lock<std::mutex> safe_turn();  ///< the same; throws where MPI is Wire::kUnsafe
 
 std::string library();  ///< version text; works before initialisation
 const char* flavour();  ///< "mpich", "openmpi" or "other"

@@ -75,7 +75,7 @@ bool ThreadWire::take(Tag tag, int& from, std::vector<std::byte>& message) {
   return false;
 }
 
-void ThreadWire::abandon(Request& request) noexcept {
+void ThreadWire::forget(Request& request) noexcept {
   if (!request.pending) return;
   request.pending = false;
   std::lock_guard lock(mail_->mutex);

@@ -65,7 +65,7 @@ class ThreadWire : public accdp::Wire {
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override;
 
-  void abandon(Request& request) noexcept override;
+  void forget(Request& request) noexcept override;
 
   void retire(int) noexcept override {}  // its mail goes when the last one that has it does
   void worsen(Health) noexcept override {}

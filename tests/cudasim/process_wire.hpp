@@ -68,7 +68,7 @@ class ProcessWire : public accdp::Wire {
     return false;
   }
 
-  void abandon(Request& request) noexcept override {
+  void forget(Request& request) noexcept override {
     if (!request.pending) return;
     request.pending = false;
     std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@ import datetime
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,38 @@ def paused(rank: int, size: int, store: str, operation: str, victim: int) -> Non
     ready()
     time.sleep(60 if rank == victim else 0.5 + 0.3 * rank)
     attempt(operation, lambda: OPERATIONS[operation](rank, size))
+
+
+MOVES: dict[str, Callable[[torch.Tensor, int, Any], Any]] = {
+    "recv": lambda x, rank, group: dist.recv(x, 0, group=group) if rank else dist.send(x, 1, group=group),
+    "broadcast": lambda x, rank, group: dist.broadcast(x, 0, group=group),
+}
+
+
+def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, stopped_s: float) -> None:
+    """Rank 0 is stopped while it sends; what rank 1 does with its tensor once that has failed is its own affair."""
+    # On one core it is where it was when rank 1 came to run: in the middle of something.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    join(rank, size, store)
+    pids = [None] * size
+    dist.all_gather_object(pids, os.getpid())
+    well, failing = (dist.new_group(timeout=datetime.timedelta(seconds=s)) for s in (5, timeout_s))
+    dist.barrier()
+    x = torch.full((3_000_000,), 1.0 if rank else 2.0)
+    if rank == 1:
+        for at, signum in ((0.1, signal.SIGSTOP), (0.1 + stopped_s, signal.SIGCONT)):
+            threading.Timer(at, os.kill, (pids[0], signum)).start()
+
+    def forever() -> None:
+        while True:
+            MOVES[operation](x, rank, failing)
+
+    attempt(operation, forever)
+    x.fill_(5)
+    attempt("all_reduce", lambda: [dist.all_reduce(torch.ones(1000), group=well) for _ in range(100)])
+    say(event="counted", others=int((x != 5).sum()))
+    mark(store, f"done{rank}")
+    await_mark(store, f"done{1 - rank}")  # an end would be another thing to notice
 
 
 def others_go_on(rank: int, size: int, store: str, victim: int, way: str, seconds: float) -> None:

@@ -1,0 +1,24 @@
+"""A rank stands still in the middle of a message to another node: whoever gave up waiting has its memory to itself."""
+
+import jobs
+import pytest
+
+TIMEOUT_S = 1.0
+
+
+@pytest.mark.parametrize("operation", ["recv", "broadcast"])
+@pytest.mark.parametrize("stopped_s", [1.8, 4.5], ids=["for a while", "for too long"])
+def test_memory_of_a_receive_that_was_given_up(play, operation, stopped_s):
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("several nodes without a launcher need an MPI of the MPICH family")
+    variables = {"ACCDP_TOPOLOGY": "0,1", "UCX_TLS": "tcp,self"}
+    arguments = {"operation": operation, "timeout_s": TIMEOUT_S, "stopped_s": stopped_s}
+    play.start("reused", 2, env={0: variables, 1: variables}, **arguments)
+    play.end()
+    first, *later = play.facts(1, "raised")
+    assert f"Timed out after {TIMEOUT_S:g} s" in first["text"], first
+    assert play.facts(1, "counted")[0]["others"] == 0
+    # Where the rest of a message is still to come, MPI must not be let work.
+    assert all("MPI is not used any more in this process" in fact["text"] for fact in later), later
+    assert stopped_s > 2 or not later, later
+    assert [player.status for player in play.cast] == [0, 0], play.cast[1].printed()

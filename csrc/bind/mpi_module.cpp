@@ -83,6 +83,7 @@ PYBIND11_MODULE(_mpi, m) {
       },
       "world_ranks"_a, "name"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
   m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
+  m.def("check_safe", [] { mpi::safe_turn(); }, "Throw MpiError where MPI is not used any more in this process.");
   m.def("watch_lines", &mpi::watch_lines, "fds"_a,
         "A socket to each rank of MPI_COMM_WORLD, or -1, which breaks when the rank's process ends.");
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,

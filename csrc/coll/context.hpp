@@ -169,7 +169,8 @@ class Context final : public Lookout {
       nap();
     }
   }
-  void abandon(Wire::Request& request) noexcept { wire().abandon(request); }
+  void abandon(Wire::Request& request) noexcept { fabric_.give_up(request); }
+  void forget(Wire::Request& request) noexcept { wire().forget(request); }
   /// Sends and receives all of it. Pieces keep their order per pair of ranks.
   void exchange(std::span<const Incoming> incoming, std::span<const Outgoing> outgoing);
 

@@ -191,7 +191,7 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
       notice_of(kind, disputed, kind == FailureKind::kTimeout ? text + ", says " + describe(topology_.rank()) : text);
   {
     std::lock_guard lock(failure_mutex_);
-    if (board_->has_failed()) return;  // whoever failed first tells the others
+    if (board_->has_failed()) return abandon_given_up();  // whoever failed first tells the others
     board_->fail(kind, text, disputed);
     if (wire_ && wire_->health() < Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
       wire_->worsen(health_after(kind, *wire_));
@@ -200,6 +200,26 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
     }
   }
   notices_.leave(notice);
+  abandon_given_up();
+}
+
+void Fabric::give_up(Wire::Request& request) noexcept {
+  if (!request.pending) return;
+  wire_->cancel(request);  // into memory that may go before the others are told
+  {
+    const std::lock_guard lock(given_up_mutex_);
+    given_up_.push_back(std::exchange(request, {}));
+  }
+  if (board_->has_failed()) abandon_given_up();
+}
+
+void Fabric::abandon_given_up() noexcept {
+  std::vector<Wire::Request> requests;
+  {
+    const std::lock_guard lock(given_up_mutex_);
+    requests.swap(given_up_);
+  }
+  for (Wire::Request& request : requests) wire_->abandon(request);
 }
 
 /// Nothing overtakes a notice: what comes to its receiver afterwards may be anything. Whoever failed first tells of it,
@@ -275,6 +295,8 @@ void Fabric::enter(double timeout_s) {
 
 bool Fabric::has_failed() {
   const Clock::rep now = wire_ ? Clock::now().time_since_epoch().count() : 0;
+  if (wire_ && wire_->health() == Wire::kUnsafe && !board_->has_failed())
+    fail(FailureKind::kOther, describe(topology_.rank()) + ": " + Wire::kUnsafeMeans);
   if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_->has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
     int from;

@@ -88,6 +88,9 @@ class Fabric {
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   /// `disputed`: number of the collective that ranks disagree on, else 0.
   void fail(FailureKind kind, const std::string& text, std::uint64_t disputed = 0) noexcept;
+  /// Of a request of a group that has failed, or will have once who drops it has caught why: abandons it when other
+  /// nodes have been told, which may wait. Of a receive that has not begun at once.
+  void give_up(Wire::Request& request) noexcept;
   /// By which ranks of other nodes hear of failures where MPI may not be asked to tell them. Before the first call.
   void set_notices(std::shared_ptr<Notices> notices);
   void expect_silence_of(int rank);  ///< it did not come in time; it may be dead
@@ -145,6 +148,7 @@ class Fabric {
   bool is_crowded_ = false;
   void probe_neighbours();
   void take_notice();
+  void abandon_given_up() noexcept;
   bool tell(int rank, Wire::Tag tag, const std::string& text) noexcept;  // false: it could not, and has said why
   void tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept;
   bool may_have_ended(int rank) const;
@@ -154,6 +158,8 @@ class Fabric {
   Clock::time_point entered_ = Clock::now();  // the last collective
   std::atomic<Clock::rep> next_look_ = 0;     // for notices of other nodes
   std::mutex failure_mutex_;
+  std::mutex given_up_mutex_;
+  std::vector<Wire::Request> given_up_;
   bool told_others_ = false;   // of a failure
   bool said_goodbye_ = false;  // that this rank leaves
   LimitedNotices notices_;

@@ -122,11 +122,10 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
     fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
   }
   std::set<int> receivers;
-  for (Parcel& parcel : parcels_) {
+  for (const Parcel& parcel : parcels_)
     if (parcel.message && parcel.message->is_send) receivers.insert(parcel.message->peer);
-    fabric_.wire()->abandon(parcel.request);
-  }
   fabric_.withdraw(receivers);
+  for (Parcel& parcel : parcels_) fabric_.wire()->abandon(parcel.request);
   for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
   receives_.clear();
   for (Route& route : routes_) route = {};

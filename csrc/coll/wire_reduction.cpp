@@ -60,9 +60,11 @@ WireReduction::WireReduction(Context& c, const FrameGrid& grid, int lane, const 
 
 WireReduction::~WireReduction() {
   // After a failure; else all are complete.
-  for (Flight& f : flights_)
-    for (auto* requests : {&f.contributions, &f.offers, &f.results, &f.answers})
+  for (Flight& f : flights_) {
+    for (Wire::Request& request : f.contributions) c_.forget(request);  // to memory of the group's
+    for (auto* requests : {&f.offers, &f.results, &f.answers})
       for (Wire::Request& request : *requests) c_.abandon(request);
+  }
 }
 
 int WireReduction::speaker(int node) const { return c_.topology().speaker(node, lane_, grid_.lanes()); }

@@ -39,7 +39,7 @@ class BcastPipeline : GpuPipeline {
   ~BcastPipeline() {
     // After a failure; else all are complete.
     for (Messages& m : messages_) {
-      c_.abandon(m.incoming);
+      c_.forget(m.incoming);
       for (Wire::Request& request : m.outgoing) c_.abandon(request);
     }
   }

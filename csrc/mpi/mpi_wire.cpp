@@ -24,7 +24,7 @@ namespace {
 // the rest of one that has begun to come is missing only where its sender stands still.
 constexpr std::chrono::milliseconds kLeaving{250};
 constexpr std::chrono::seconds kComing{2};
-constexpr std::chrono::milliseconds kRead{50};  // what a rank that has ended had sent
+constexpr std::chrono::milliseconds kRead{500};  // what a rank that has ended had sent, TCP's second try included
 
 /// MPI's counts are ints: callers send what is longer in pieces.
 int count_of(std::size_t bytes) {
@@ -186,7 +186,24 @@ class MpiWire : public Wire {
     give_up(request);
   }
 
+  void cancel(Request& request) noexcept override {
+    if (!request.is_receive || std::exchange(request.is_cancelled, true) || mpi::health() == kUnsafe) return;
+    std::vector<std::uint64_t> half_here;
+    auto lock = turn();
+    for (; request.pending; complete_one(request)) {
+      MPI_Request raw = unpack(request.raw);
+      int done;
+      MPI_Cancel(&raw);
+      MPI_Test(&raw, &done, MPI_STATUS_IGNORE);
+      if (raw != MPI_REQUEST_NULL) half_here.push_back(pack(raw));
+    }
+    request.further.assign(half_here.rbegin(), half_here.rend());
+    if (!half_here.empty()) complete_one(request);  // which takes the first of them
+  }
+
   void abandon(Request& request) noexcept override {
+    if (!request.pending) return;
+    cancel(request);
     if (request.peer == kEverybody || request.is_lost || request.form == Form::kUpTo) return forget(request);
     Clock::rep began = 0;
     if (const Clock::rep now = Clock::now().time_since_epoch().count();
@@ -259,18 +276,13 @@ class MpiWire : public Wire {
     if (request.is_lost) request.pending = false;
     for (; request.pending; complete_one(request)) {
       MPI_Request raw = unpack(request.raw);
-      if (request.is_receive) MPI_Cancel(&raw);
+      if (request.is_receive && !request.is_cancelled) MPI_Cancel(&raw);
       MPI_Request_free(&raw);
     }
   }
-  /// A receive that has not found its message ends at once, by MPI_Cancel.
   void see_off(MPI_Request raw, const Request& request, Clock::time_point began) noexcept {
     auto until = began + (request.is_receive ? kComing : kLeaving);
     bool peer_has_ended = false;
-    if (request.is_receive) {
-      auto lock = turn();
-      MPI_Cancel(&raw);
-    }
     while (true) {
       {
         auto lock = turn();
@@ -279,8 +291,8 @@ class MpiWire : public Wire {
         if (raw == MPI_REQUEST_NULL) return;
       }
       const auto now = Clock::now();
-      if (now >= until) break;
       if (!peer_has_ended && (peer_has_ended = has_ended(request.peer))) until = std::min(until, now + kRead);
+      if (now >= until) break;
       const timespec nap{0, 50'000};
       nanosleep(&nap, nullptr);
     }

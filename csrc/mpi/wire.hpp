@@ -48,6 +48,7 @@ class Wire {
     Bytes room = {};                          ///< of a receive of kUpTo: for what has not come yet
     int rest_tag = 0;                         ///< of its pieces but the first
     bool is_lost = false;                     ///< to a rank that has ended: never complete
+    bool is_cancelled = false;                ///< a receive of which a part had come
   };
 
   virtual ~Wire() = default;
@@ -83,9 +84,11 @@ class Wire {
   virtual bool take(Tag tag, int& from, std::vector<std::byte>& message) = 0;
   /// Lets go of a request for which nobody waits. Its buffer must stay valid (the caller leaks it).
   virtual void forget(Request& request) noexcept = 0;
-  /// The same of a group that has failed, of a buffer that goes back to its owner: what has begun to leave or to come
-  /// is seen to its end where that is soon. Of what has not ended then MPI may read the buffer later; that it may write
-  /// to it makes it kUnsafe. (Messages of kUpTo come to buffers that stay valid.)
+  /// Takes a receive back of which nothing has come, at once.
+  virtual void cancel(Request&) noexcept {}
+  /// Lets go of a request of a group that has failed, of a buffer that goes back to its owner: what has begun to leave
+  /// or to come is seen to its end where that is soon. Of what has not ended then MPI may read the buffer later; that
+  /// it may write to it makes it kUnsafe. (Messages of kUpTo come to buffers that stay valid.)
   virtual void abandon(Request& request) noexcept { forget(request); }
   /// This rank sends nothing more, and so many others have sent a farewell, or will. Once all have come and the wire is
   /// destroyed its communicator is given back. Without this call it lasts as long as MPI.
@@ -94,6 +97,9 @@ class Wire {
   /// finalised, because that would wait for ranks that are gone. Once a rank may be dead nobody is told
   /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI. Unsafe it is not used at all.
   enum Health { kWell, kGroupFailed, kRanksMayBeDead, kUnsafe };
+  static constexpr const char* kUnsafeMeans =
+      "MPI is not used any more in this process: a rank of a group that failed has stood still in the middle of a "
+      "message, the rest of which MPI would write to memory that was given back";
   virtual void worsen(Health health) noexcept = 0;
   /// Whether that rank's process has ended, as far as is known; where a death ends the job nobody asks.
   virtual bool has_ended(int) const noexcept { return false; }

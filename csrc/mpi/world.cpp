@@ -62,12 +62,12 @@ bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 constexpr std::chrono::milliseconds kFarewellsTake{200};
 
 /// What this rank has sent may still be in MPI's hands, and nothing else drives it any more.
-void let_mpi_move() {
+void let_mpi_move() noexcept {
   const timespec nap{0, 100'000};
   for (const auto until = Clock::now() + kFarewellsTake; Clock::now() < until; nanosleep(&nap, nullptr)) {
     int found;
     const auto lock = turn();
-    ACCDP_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, state().world, &found, MPI_STATUS_IGNORE));
+    if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, state().world, &found, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
   }
 }
 
@@ -158,10 +158,7 @@ std::unique_lock<std::mutex> turn() {
 }
 
 std::unique_lock<std::mutex> safe_turn() {
-  if (health() == Wire::kUnsafe)
-    throw MpiError(
-        "MPI is not used any more in this process: a rank of a group that failed has stood still in the middle of a "
-        "message, the rest of which MPI would write to memory that was given back");
+  if (health() == Wire::kUnsafe) throw MpiError(Wire::kUnsafeMeans);
   return turn();
 }
 
@@ -355,10 +352,6 @@ bool meet_at_end(double timeout_s, double after_failure_s, bool leave_open, int 
   State& s = state();
   const bool others_finalize = s.stage == State::kInside && is_mixed();
   const bool has_failed = s.health != Wire::kWell;
-  if (s.health == Wire::kUnsafe) {
-    say_finalized(pmi_fd);
-    return false;
-  }
   // Nobody waits for those who may be dead, unless the launcher ends all ranks with them.
   if (has_failed && (s.health != Wire::kGroupFailed || !s.deaths_end_the_job || others_finalize)) return false;
   if (s.stage != State::kOutside && s.stage != State::kInside) return false;  // some ranks have never joined

@@ -131,7 +131,7 @@ def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, s
     join(rank, size, store)
     pids = [None] * size
     dist.all_gather_object(pids, os.getpid())
-    well, failing = (dist.new_group(timeout=datetime.timedelta(seconds=s)) for s in (5, timeout_s))
+    well, failing = (dist.new_group(timeout=datetime.timedelta(seconds=s)) for s in (15, timeout_s))
     dist.barrier()
     x = torch.full((3_000_000,), 1.0 if rank else 2.0)
     if rank == 1:

@@ -133,6 +133,7 @@ def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, s
     dist.all_gather_object(pids, os.getpid())
     well, failing = (dist.new_group(timeout=datetime.timedelta(seconds=s)) for s in (15, timeout_s))
     dist.barrier()
+    dist.all_reduce(torch.ones(500_000), group=failing)  # one that goes well
     x = torch.full((3_000_000,), 1.0 if rank else 2.0)
     if rank == 1:
         for at, signum in ((0.1, signal.SIGSTOP), (0.1 + stopped_s, signal.SIGCONT)):

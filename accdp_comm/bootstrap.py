@@ -57,6 +57,10 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
         memfd = _core.nameless_memory("accdp")
         return _own_card(memfd, mine).as_dict()
 
+    def prepare() -> dict[str, str]:
+        mpi_world.load().check_safe()  # from the next step on the others wait within MPI
+        return nvcomp.missing_codecs()
+
     try:
         tables = agree(exchange, enter)
         check_alike(tables)
@@ -67,7 +71,7 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
             ranks = mpi_world.join(exchange, cards, nodes)
             # A codec that one rank lacks is none that another may send, and nodes may be installed differently. Ranks
             # of one node are spared the loading of libraries that they may never use.
-            lacks = agree(exchange, lambda: (mpi_world.load().check_safe(), nvcomp.missing_codecs())[1])
+            lacks = agree(exchange, prepare)
             wire = mpi_world.make_wire(ranks, name, exchange.timeout_s)
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:

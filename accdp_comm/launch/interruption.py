@@ -39,7 +39,10 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """Turn signals into an exception, so that with-blocks clean up, and leave with 128 and the signal's number."""
+    """Turn signals into an exception, so that with-blocks clean up, and leave with 128 and the signal's number.
+
+    After the block the process is to end: unless it fails, no signal changes the exit code any more.
+    """
 
     def raise_it(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -47,11 +50,26 @@ def signals_raise() -> Iterator[None]:
     before = {number: signal.signal(number, raise_it) for number in stopping()}
     try:
         yield
+        _are_too_late()
     except Interrupted as interruption:
+        with contextlib.suppress(Interrupted):
+            _are_too_late()
         raise SystemExit(128 + interruption.number) from None
-    finally:
+    except BaseException:
         for number, handler in before.items():
             signal.signal(number, handler)
+        raise
+
+
+def _are_too_late() -> None:
+    """Ignore signals from here on: who presses Ctrl-C again and again would end Python by it while that shuts down.
+
+    Raises:
+        Interrupted: One came before.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # for other threads
 
 
 @contextlib.contextmanager

@@ -261,6 +261,19 @@ def test_a_second_ctrl_c_ends_the_grace_period():
     assert result.returncode == 128 + signal.SIGINT and result.seconds < 15, str(result)
 
 
+def test_who_insists_does_not_change_the_exit_code():
+    """Also where a signal comes when Python shuts down: it would end by it then."""
+
+    def insist(process, _):
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.0005)
+
+    for _ in range(3):
+        result = act(["run", "-n", "1", RANK, "wait"], 1, insist, {})
+        assert result.returncode == 128 + signal.SIGINT, str(result)
+
+
 def test_other_signals_are_passed_on():
     result = act(["run", "-n", "2", RANK, "usr1"], 2, lambda process, _: process.send_signal(signal.SIGUSR1), {})
     assert result.returncode in (40, 41), str(result)

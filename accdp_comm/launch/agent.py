@@ -10,7 +10,6 @@ The same happens when `accdp run` is gone. Output of the rank goes to `accdp run
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -28,9 +27,11 @@ if __name__ == "__main__":
     import cpus  # type: ignore[import-not-found]
     import procfs  # type: ignore[import-not-found]
     from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
+    from kinship import adopt_orphans, end_with_parent  # type: ignore[import-not-found]
 else:
     from .. import cpus, procfs
     from .guard_link import Link, borrow, connect
+    from .kinship import adopt_orphans, end_with_parent
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 OWNER_VARIABLE = "ACCDP_RUN_OWNER"
@@ -46,8 +47,6 @@ _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itsel
 _AFTER_LAUNCHER_S = 1.0
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(root: int) -> list[int]:
@@ -68,9 +67,7 @@ class Guard:
     def __init__(self, link: Link, stub_life: int, rank: int):
         self._link, self._rank = link, rank
         self._stub_life: int | None = stub_life  # read end: readable when the stub has ended
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        # Whatever the rank leaves behind becomes a child of this process, which can then find and end it.
-        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()  # of the rank, to find and end them
         self._wakeup, write_end = os.pipe()
         for end in (self._wakeup, write_end):
             os.set_blocking(end, False)
@@ -131,7 +128,7 @@ class Guard:
     def _become_rank(self, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
         try:
             os.setsid()
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            end_with_parent(signal.SIGTERM)
             signal.set_wakeup_fd(-1)
             for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 
+from . import kinship
+
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT_VARIABLE = "ACCDP_RUN_PARENT"  # pid of a process whose end is to end `accdp run`, which it has started
-_PR_SET_PDEATHSIG = 1
 
 
 def stopping() -> tuple[signal.Signals, ...]:
@@ -32,7 +32,7 @@ def end_with_parent() -> None:
     """From now on get SIGTERM when the process ends that started us, if it asked for that (PARENT_VARIABLE)."""
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        kinship.end_with_parent(signal.SIGTERM)
         if os.getppid() != int(parent):  # it has ended before
             raise Interrupted(signal.SIGTERM)
 

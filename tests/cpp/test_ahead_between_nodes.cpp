@@ -1,5 +1,6 @@
 // Short calls between nodes, in which who tells something goes ahead of those who get it: how far, that data and calls
 // stay together, and that ranks that disagree are noticed by all, whoever waits for whom.
+#include <numeric>
 #include <random>
 
 #include "group_checks.hpp"

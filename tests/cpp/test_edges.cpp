@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <numeric>
+
 #include "group_checks.hpp"
 
 /// One element more than a slot holds, where a slot holds no whole number of elements.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "messages.hpp"
 #include "node/peer_memory.hpp"

@@ -283,7 +283,7 @@ void refused(Group& group) {
   long_both_ways(group);
 }
 
-void everything(Group& group) {
+void all_kinds(Group& group) {
   at_once(group);
   any_order(group);
   any_source(group);
@@ -398,7 +398,7 @@ int main() {
   make_limits_small();
   for (const char* cma : {"off", "auto"}) {
     set_setting("ACCDP_CMA", cma);
-    for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, everything));
+    for (int size : {1, 2, 3, 4}) CHECK(run_ranks(size, all_kinds));
     CHECK(run_ranks(2, long_both_ways));
     const Shared<Heard> heard;
     CHECK(run_ranks(2, [&](Group& group) { answer_without_room(group, heard); }));
@@ -420,7 +420,7 @@ int main() {
   make_limits_small();
   CHECK(run_closed_ranks(2, refused));
   for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 2}})
-    run_nodes(nodes, everything);
+    run_nodes(nodes, all_kinds);
   run_nodes({0, 1}, ahead_to_other_nodes);
   run_nodes({0, 1}, long_both_ways);
   CHECK(run_ranks(2, callbacks));

@@ -1,5 +1,6 @@
 // The board and the steps between processes that share one memfd: hand-over, sleeping and waking, failure, death.
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <cstring>

@@ -34,19 +34,20 @@ class DeviceWire : public ProcessWire {
 
 }  // namespace
 
+void a_message(Group& group, std::size_t count) {
+  cudasim::set_devices(2);
+  const DeviceGuard guard(kSecond);
+  Gpu gpu(group);
+  const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
+  CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
+  gpu.path->await(kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
+  const MessageHandle message = group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
+  while (!group.post_office().is_done(message)) usleep(1000);
+  CHECK(!message->error && data.values() == input(0, count));
+  group.barrier();
+}
+
 int main() {
   for (const std::size_t count : {25'000, 300'000})
-    CHECK(run_processes_on_nodes<DeviceWire>({0, 1}, [count](Group& group) {
-      cudasim::set_devices(2);
-      const DeviceGuard guard(kSecond);
-      Gpu gpu(group);
-      const Array data(gpu, group.rank() == 0 ? input(0, count) : Ints(count));
-      CHECK(group.post_office().takes_device_memory(data.bytes().size(), 1 - group.rank()));
-      gpu.path->await(kSecond, reinterpret_cast<std::uintptr_t>(gpu.stream()));
-      const MessageHandle message =
-          group.rank() == 0 ? group.send(data.bytes(), 1, 3) : group.receive(data.bytes(), 0, 3);
-      while (!group.post_office().is_done(message)) usleep(1000);
-      CHECK(!message->error && data.values() == input(0, count));
-      group.barrier();
-    }));
+    CHECK(run_processes_on_nodes({0, 1}, [count](Group& group) { a_message(group, count); }, wire_of<DeviceWire>));
 }

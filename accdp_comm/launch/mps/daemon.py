@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from ... import procfs
 from .. import processes
+from ..kinship import adopt_orphans
 from . import records
 from .control import BINARY, SERVER, Control, MpsError
 from .records import LOG, PIPE, Record
@@ -23,7 +23,6 @@ _QUIT_S = 10.0  # for the daemon and its servers to end after `quit`
 _KILL_S = 2.0
 _PID_S = 5.0
 _POLL_S = 0.02
-_PR_SET_CHILD_SUBREAPER = 36
 LOGS_VARIABLE = (
     "ACCDP_RUN_MPS_LOGS"  # a folder for the logs of daemons that are stopped; else they go with the daemon's
 )
@@ -54,7 +53,7 @@ def adopt_daemons() -> None:
     They make themselves children of process 1, and in many containers that never looks after its children: two
     zombies would stay for every daemon.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
 
 
 def start(base: Path, gpu: str, *, is_kept: bool) -> Daemon:

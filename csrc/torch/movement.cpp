@@ -51,7 +51,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   // Root's own tensor changes where it takes what the others decode, which of integers is the same.
   const bool is_rounded = bcast_.bound.value > 0 && tensors[first].is_floating_point();
   const bool writes = !is_root || tensors.size() > 1 || is_rounded;
-  auto memory = operands(tensors, writes ? Operand::kReadWrite : Operand::kRead);
+  auto memory = checks.operands(tensors, writes ? Operand::kReadWrite : Operand::kRead);
   return launch(
       {OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
       [memory = std::move(memory), root, first, is_root, is_rounded, call = bcast_](Group& group, double timeout_s,
@@ -93,7 +93,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
     how.bound = call.bound;
     return how;
   }();
-  auto memory = operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
+  auto memory = checks.operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
   Operands old;
   for (std::size_t i = 0; i < references.size(); ++i) {
     if (!references[i].defined()) continue;
@@ -149,8 +149,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
   const std::size_t mine = rank_ * inputs.size();
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (const Tensors& list : outputs) checks.like({list[mine + i]}, inputs[i]);
-  auto ins = operands(inputs, Operand::kRead);
-  auto outs = operands(all, Operand::kWrite);
+  auto ins = checks.operands(inputs, Operand::kRead);
+  auto outs = checks.operands(all, Operand::kWrite);
   const std::size_t k = inputs.size(), size = size_;
   return launch(
       {OpType::ALLGATHER, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, k > 1 ? outputs : Lists()},
@@ -168,13 +168,18 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                               const c10d::AllgatherOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return allgather_into_tensor_coalesced(outputs, inputs, options);
+  return gather_into("all_gather_into_tensor", {output}, {input}, options);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                               const c10d::AllgatherOptions& options) {
-  const Checks checks = checks_of("allgather_into_tensor_coalesced");
+  return gather_into("allgather_into_tensor_coalesced", outputs, inputs, options);
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather_into(const char* where, const Tensors& outputs,
+                                                          const Tensors& inputs,
+                                                          const c10d::AllgatherOptions& options) {
+  const Checks checks = checks_of(where);
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   checks.dense(inputs);
   checks.dense(outputs);
@@ -187,8 +192,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_into_tensor_coalesced(Te
                   std::to_string(inputs[i].numel() * size_) + " elements, got " + std::to_string(outputs[i].numel()) +
                   ")");
   }
-  auto ins = operands(inputs, Operand::kRead);
-  auto outs = operands(outputs, Operand::kWrite);
+  auto ins = checks.operands(inputs, Operand::kRead);
+  auto outs = checks.operands(outputs, Operand::kWrite);
   return launch(
       {OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
       [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
@@ -216,8 +221,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs
   checks.dense(all);
   checks.reachable(inputs, devices_.type());
   checks.reachable(all, devices_.type());
-  auto ins = operands(inputs, Operand::kRead);
-  auto outs = operands(all, Operand::kWrite);
+  auto ins = checks.operands(inputs, Operand::kRead);
+  auto outs = checks.operands(all, Operand::kWrite);
   return launch(
       {OpType::ALLGATHER_COALESCED, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, outputs},
       [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
@@ -238,8 +243,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
   checks.dense(inputs);
   checks.reachable(inputs, devices_.type());
   if (rank_ == options.rootRank) {
-    if (outputs.size() != 1)
-      checks.fail("requires a single-element output list containing a list with " + std::to_string(size_) + " tensors");
+    checks.single(outputs, "output");
     if (outputs[0].size() != std::size_t(size_))
       checks.fail("Incorrect output list size " + std::to_string(outputs[0].size()) + ". Output list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
@@ -251,7 +255,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
   }
   const Tensors all = flat(outputs);
   const Operand in(inputs[0], Operand::kRead);
-  auto outs = operands(all, Operand::kWrite);
+  auto outs = checks.operands(all, Operand::kWrite);
   return launch(
       {OpType::GATHER, "accdp:gather", inputs, all, options.timeout, options.asyncOp},
       [in, outs = std::move(outs), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
@@ -268,8 +272,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
   checks.dense(outputs);
   checks.reachable(outputs, devices_.type());
   if (rank_ == options.rootRank) {
-    if (inputs.size() != 1)
-      checks.fail("requires a single-element input list containing a list with " + std::to_string(size_) + " tensors");
+    checks.single(inputs, "input");
     if (inputs[0].size() != std::size_t(size_))
       checks.fail("Incorrect input list size " + std::to_string(inputs[0].size()) + ". Input list size should be " +
                   std::to_string(size_) + ", same as size of the process group");
@@ -280,8 +283,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
     checks.none(inputs.size(), "input");
   }
   const Tensors all = flat(inputs);
-  const Operand out(outputs[0], Operand::kWrite);
-  auto ins = operands(all, Operand::kRead);
+  const Operand out = checks.operand(outputs[0], Operand::kWrite);
+  auto ins = checks.operands(all, Operand::kRead);
   return launch(
       {OpType::SCATTER, "accdp:scatter", all, outputs, options.timeout, options.asyncOp},
       [out, ins = std::move(ins), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
@@ -305,7 +308,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   const std::int64_t sent = own_elements(checks, "input", input, input_splits);
   const std::int64_t kept = own_elements(checks, "output", output, output_splits);
   if (sent != kept) checks.fail(c10::str("the block to itself has ", sent, " elements in, ", kept, " out"));
-  const Operand in(input, Operand::kRead), out(output, Operand::kWrite);
+  const Operand in(input, Operand::kRead), out = checks.operand(output, Operand::kWrite);
   return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
                 [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Way& way) {
                   group.alltoall(split_parts<ConstBytes>(in, input_splits, size),
@@ -329,8 +332,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors
   if (inputs[rank_].numel() != outputs[rank_].numel())
     checks.fail(
         c10::str("the block to itself has ", inputs[rank_].numel(), " elements in, ", outputs[rank_].numel(), " out"));
-  auto ins = operands(inputs, Operand::kRead);
-  auto outs = operands(outputs, Operand::kWrite);
+  auto ins = checks.operands(inputs, Operand::kRead);
+  auto outs = checks.operands(outputs, Operand::kWrite);
   return launch({OpType::ALLTOALL, "accdp:all_to_all", inputs, outputs, options.timeout, options.asyncOp},
                 [ins = std::move(ins), outs = std::move(outs)](Group& group, double timeout_s, const Way& way) {
                   group.alltoall(readable_memory_of(ins), memory_of(outs), ins[0].type(), timeout_s, way.via);

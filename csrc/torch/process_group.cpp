@@ -347,7 +347,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::receive(Tensors& tensors, int from
   checks.dense(tensors);
   record({type, title, {}, tensors, c10d::kUnsetTimeout, true});
   auto work = c10::make_intrusive<MessageWork>(rank_, type, title, tensors, tensors, 0);
-  const Operand writes(tensors[0], Operand::kWrite);
+  const Operand writes = checks.operand(tensors[0], Operand::kWrite);
   try {
     if (tensors[0].is_cpu()) {
       MessageHandle message = group_->receive(writes.bytes(), from, tag, Group::kUnlimited);

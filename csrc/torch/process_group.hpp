@@ -195,6 +195,10 @@ class ProcessGroupAccdp : public c10d::Backend {
   c10::Device place_of(const Plan& plan) const;
   Checks checks_of(const char* operation) const { return {operation, rank_, size_}; }
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
+  WorkPtr gather_into(const char* where, const Tensors& outputs, const Tensors& inputs,
+                      const c10d::AllgatherOptions& options);
+  WorkPtr reduce_scatter_from(const char* where, const Tensors& outputs, const Tensors& inputs,
+                              const c10d::ReduceScatterOptions& options);
   WorkPtr launch_reduce_scatter(const char* where, at::TensorList outputs, at::TensorList inputs,
                                 const c10d::ReduceScatterOptions& options);
   WorkPtr receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* title);

@@ -83,7 +83,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
   if (tensors[0].is_sparse()) return launch_sparse(tensors, options);
   checks.dense(tensors);
   check_reducible(checks, tensors[0], options.reduceOp);
-  auto outs = operands(tensors, Operand::kReadWrite);
+  auto outs = checks.operands(tensors, Operand::kReadWrite);
   Operands ins;
   for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
   return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
@@ -123,9 +123,9 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
   StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
   options.bound = call.bound;
   options.label = call.label;
-  auto memory = operands(tensors, Operand::kReadWrite);
+  auto memory = checks.operands(tensors, Operand::kReadWrite);
   Operands left;
-  if (residual.defined()) left.emplace_back(residual, Operand::kWrite);
+  if (residual.defined()) left = checks.operands({residual}, Operand::kWrite);
   const Plan plan{OpType::ALLREDUCE, "accdp:allreduce_compressed", tensors, tensors, timeout, is_async};
   return launch_work(
       plan, place_of(plan),
@@ -224,7 +224,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
                     indices.push_back(at::empty({mine.sparse_dim(), n}, mine._indices().options()));
                     values.push_back(at::empty(value_sizes, mine._values().options()));
                   }
-                  auto index_outs = operands(indices, Operand::kWrite), value_outs = operands(values, Operand::kWrite);
+                  auto index_outs = checks.operands(indices, Operand::kWrite),
+                       value_outs = checks.operands(values, Operand::kWrite);
                   const Operand index_in(mine._indices(), Operand::kRead), value_in(mine._values(), Operand::kRead);
                   group.allgather(index_in.bytes(), memory_of(index_outs), Datatype::kI64, timeout_s, way.via);
                   group.allgather(value_in.bytes(), memory_of(value_outs), value_in.type(), timeout_s, way.via);
@@ -243,7 +244,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
     if (tensors[i].layout() != tensors[0].layout()) checks.fail("invalid tensor layout at index " + std::to_string(i));
   checks.dense(tensors);
   for (const at::Tensor& tensor : tensors) check_reducible(checks, tensor, options.reduceOp);
-  auto outs = operands(tensors, Operand::kReadWrite);
+  auto outs = checks.operands(tensors, Operand::kReadWrite);
   Operands ins;
   const std::vector<bool> meets = meeting(tensors);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -270,7 +271,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
   check_reducible(checks, tensors[0], options.reduceOp);
   const int root = static_cast<int>(options.rootRank);
   // Other ranks' tensors stay as they are.
-  const Operand out(tensors[0], Operand::kReadWrite), in(scaled(tensors[0], options.reduceOp), Operand::kRead);
+  const Operand out = checks.operand(tensors[0], Operand::kReadWrite),
+                in(scaled(tensors[0], options.reduceOp), Operand::kRead);
   const bool is_root = root == rank_;
   return launch(
       {OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
@@ -299,7 +301,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     const at::TensorList blocks = inputs.slice(i * each, each);
     checks.same_type(blocks, outputs[i]);
     check_reducible(checks, outputs[i], options.reduceOp);
-    all.push_back({Operand(outputs[i], Operand::kWrite), {}});
+    all.push_back({checks.operand(outputs[i], Operand::kWrite), {}});
     for (const at::Tensor& block : blocks) all.back().ins.emplace_back(scaled(block, options.reduceOp), Operand::kRead);
   }
   const OpType type = outputs.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
@@ -319,8 +321,10 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, L
                                                              const c10d::ReduceScatterOptions& options) {
   const Checks checks = checks_of("reduce_scatter");
   checks.single(outputs, "output tensor list");
-  if (inputs.size() != 1 || inputs[0].size() != std::size_t(size_))
-    checks.fail("requires a single-element input list containing a list with " + std::to_string(size_) + " tensors");
+  checks.single(inputs, "input");
+  if (inputs[0].size() != std::size_t(size_))
+    checks.fail(c10::str("requires a single-element input list containing a list with ", size_,
+                         " tensors, got one with ", inputs[0].size()));
   if (inputs[0][rank_].numel() != outputs[0].numel())
     checks.fail(c10::str("invalid tensor size at index ", rank_, " (expected ", outputs[0].sizes(), ", got ",
                          inputs[0][rank_].sizes(), ")"));
@@ -329,20 +333,25 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter(Tensors& outputs, L
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                    const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output}, inputs{input};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  return reduce_scatter_from("reduce_scatter_tensor", {output}, {input}, options);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  const Checks checks = checks_of("reduce_scatter_tensor_coalesced");
+  return reduce_scatter_from("reduce_scatter_tensor_coalesced", outputs, inputs, options);
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce_scatter_from(const char* where, const Tensors& outputs,
+                                                                  const Tensors& inputs,
+                                                                  const c10d::ReduceScatterOptions& options) {
+  const Checks checks = checks_of(where);
   if (inputs.size() != outputs.size()) checks.fail("requires input/output tensor lists to have the same length");
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].numel() != outputs[i].numel() * size_)
       checks.fail("input tensor must be the same size as output size times world size (expected " +
                   std::to_string(outputs[i].numel() * size_) + " elements, got " + std::to_string(inputs[i].numel()) +
                   ")");
-  return launch_reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options);
+  return launch_reduce_scatter(where, outputs, inputs, options);
 }
 
 }  // namespace accdp::torch_backend

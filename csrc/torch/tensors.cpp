@@ -66,11 +66,8 @@ bool is_apart(const at::Tensor& tensor) {
 
 Operand::Operand(const at::Tensor& tensor, Use use)
     : tensor_(tensor), type_(datatype_of(tensor)), writes_(use != kRead) {
-  const bool is_as_it_lies = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-  TORCH_CHECK(!writes_ || is_as_it_lies || is_apart(tensor), "ProcessGroupAccdp: a tensor of sizes ", tensor.sizes(),
-              " and strides ", tensor.strides(), " is written to, and more than one element may refer to a single ",
-              "memory location: expected one that has its own for each, as of clone()");
-  if (is_as_it_lies)
+  TORCH_INTERNAL_ASSERT(!writes_ || can_be_written(tensor));
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg())
     dense_ = tensor;
   else if (use == kWrite)
     dense_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
@@ -78,15 +75,10 @@ Operand::Operand(const at::Tensor& tensor, Use use)
     dense_ = tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+bool Operand::can_be_written(const at::Tensor& tensor) { return tensor.is_contiguous() || is_apart(tensor); }
+
 void Operand::give_back() const {
   if (writes_ && !dense_.is_same(tensor_)) tensor_.copy_(dense_);
-}
-
-Operands operands(at::TensorList tensors, Operand::Use use) {
-  Operands all;
-  all.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) all.emplace_back(tensor, use);
-  return all;
 }
 
 std::vector<Bytes> memory_of(std::span<const Operand> operands) {
@@ -124,6 +116,12 @@ void Checks::non_empty(at::TensorList tensors) const {
 void Checks::single(at::TensorList tensors, const char* what) const {
   if (tensors.size() != 1)
     fail(std::string("requires a single-element ") + what + ", got " + std::to_string(tensors.size()) + " elements");
+}
+
+void Checks::single(const std::vector<Tensors>& lists, const char* what) const {
+  if (lists.size() != 1)
+    fail(c10::str("requires a single-element ", what, " list containing a list with ", size, " tensors, got ",
+                  lists.size(), " lists"));
 }
 
 void Checks::none(std::size_t count, const char* what) const {
@@ -182,5 +180,20 @@ void Checks::like(at::TensorList tensors, const at::Tensor& like) const {
       fail(
           c10::str("invalid tensor size at index ", i, " (expected ", like.sizes(), ", got ", tensors[i].sizes(), ")"));
 }
+
+Operands Checks::operands(at::TensorList tensors, Operand::Use use) const {
+  Operands all;
+  all.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (use != Operand::kRead && !Operand::can_be_written(tensors[i]))
+      fail(c10::str("the tensor at index ", i, " of those that are written to has sizes ", tensors[i].sizes(),
+                    " and strides ", tensors[i].strides(), ", so that more than one element may refer to a single ",
+                    "memory location: expected one that has its own for each, as of clone()"));
+    all.emplace_back(tensors[i], use);
+  }
+  return all;
+}
+
+Operand Checks::operand(const at::Tensor& tensor, Operand::Use use) const { return operands({tensor}, use)[0]; }
 
 }  // namespace accdp::torch_backend

@@ -24,8 +24,10 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op);
 class Operand {
  public:
   enum Use { kRead, kWrite, kReadWrite };
-  /// Throws where an operation would write to elements that share memory, as expand() makes them.
+  /// To be written to: one that can_be_written().
   Operand(const at::Tensor& tensor, Use use);
+  /// Whether its elements share no memory, as those that expand() makes do.
+  static bool can_be_written(const at::Tensor& tensor);
 
   Bytes bytes() const { return {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()}; }
   Datatype type() const { return type_; }
@@ -41,7 +43,6 @@ class Operand {
 /// Most operations have one tensor, or one on either side: these cost no allocation.
 using Operands = c10::SmallVector<Operand, 2>;
 
-Operands operands(at::TensorList tensors, Operand::Use use);
 std::vector<Bytes> memory_of(std::span<const Operand> operands);
 std::vector<ConstBytes> readable_memory_of(std::span<const Operand> operands);
 void give_back(std::span<const Operand> operands);
@@ -65,6 +66,7 @@ struct Checks {
   [[noreturn]] void fail(const std::string& text) const;
   void non_empty(at::TensorList tensors) const;
   void single(at::TensorList tensors, const char* what) const;
+  void single(const std::vector<Tensors>& lists, const char* what) const;
   void none(std::size_t count, const char* what) const;  ///< of a rank that is not root
   void root(std::int64_t given, int ranks, const char* what = "root rank") const;
   void root_tensor(std::int64_t index, std::size_t count) const;
@@ -76,6 +78,8 @@ struct Checks {
   void same_type_and_sizes(at::TensorList tensors) const;
   void same_type(at::TensorList tensors, const at::Tensor& like) const;
   void like(at::TensorList tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`
+  Operands operands(at::TensorList tensors, Operand::Use use) const;
+  Operand operand(const at::Tensor& tensor, Operand::Use use) const;
 };
 
 }  // namespace accdp::torch_backend

@@ -221,7 +221,12 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
         "a tensor of 4 elements has no memory": lambda: dist.all_reduce(_freed(4)),
         "a single memory location": lambda: dist.all_reduce(torch.ones(1).expand(3)),
-        "is written to, and more than one": lambda: dist.all_reduce(torch.zeros(4).as_strided((2, 2), (1, 1))),
+        f"allreduce: rank {rank} of {size}: the tensor at index 0 of those that are written to": lambda: (
+            dist.all_reduce(torch.zeros(4).as_strided((2, 2), (1, 1)))
+        ),
+        f"all_gather_into_tensor: rank {rank} of {size}: .*got 3": lambda: dist.all_gather_into_tensor(three, two),
+        f"a list with {size} tensors, got one with 1": lambda: dist.reduce_scatter(two, [two]),
+        f"a list with {size} tensors, got 2 lists": lambda: group.reduce_scatter([two], [[two], [two]]),
         "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
     }

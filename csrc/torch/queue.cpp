@@ -13,6 +13,10 @@ namespace {
 // How long a task lies before a worker takes it that nobody wakes: longer than a caller takes from a call to wait().
 constexpr std::chrono::microseconds kGrace{100};
 constexpr int kMostIdleLooks = 20;
+// So many workers stay when there is nothing to do. More were hired while callbacks kept others, for the GIL perhaps.
+constexpr int kMostIdle = 4;
+
+bool is_this_thread(const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); }
 
 }  // namespace
 
@@ -156,9 +160,17 @@ void Queue::await_task(std::unique_lock<std::mutex>& lock) {
   if (looks) watched_ = overtaken_ = hurried_ = false;
 }
 
+/// A worker that ends by itself: nobody joins it, and all that it does thereafter is return.
+void Queue::dismiss_this_thread() {
+  const auto here = std::find_if(workers_.begin(), workers_.end(), is_this_thread);
+  here->detach();
+  workers_.erase(here);
+}
+
 void Queue::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
+    if (idle_ >= kMostIdle && !stop_) return dismiss_this_thread();
     ++idle_;
     await_task(lock);
     --idle_;
@@ -204,8 +216,7 @@ void Queue::stop(std::exception_ptr error) {
     --draining_;
   }
   std::unique_lock joining(joining_, std::defer_lock);
-  const auto is_here = [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); };
-  const auto here = std::find_if(workers_.begin(), workers_.end(), is_here);
+  const auto here = std::find_if(workers_.begin(), workers_.end(), is_this_thread);
   if (here == workers_.end())
     joining.lock();
   else if (joining.try_lock())

@@ -55,6 +55,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void hire();                      ///< one more worker; it keeps the queue alive; throws where there can be none
   bool hire_if_possible() noexcept;
   void loop();
+  void dismiss_this_thread();
   void await_task(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
@@ -69,8 +70,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   ThreadMark runner_;
   bool stop_ = false;
   int idle_ = 0;
-  std::vector<std::thread> workers_;
-  std::mutex joining_;  // of workers, by whoever stops first
+  std::vector<std::thread> workers_;  // which changes no more once it stops
+  std::mutex joining_;                // of workers, by whoever stops first
 };
 
 /// An operation that a queue runs, or ran.

@@ -1,7 +1,9 @@
 """Futures of asynchronous operations: when they and their callbacks are done, and what callbacks may wait for."""
 
 import datetime
+import os
 import threading
+import time
 
 import pytest
 import torch
@@ -35,6 +37,32 @@ BEGUN = {
         [dist.P2POp(dist.isend, torch.ones(4), peer), dist.P2POp(dist.irecv, torch.zeros(4), peer)]
     )[0],
 }
+
+
+@pytest.mark.on_ranks(2)
+def test_workers_that_callbacks_kept_busy_do_not_stay(rank, size):
+    """Each callback that does not return keeps a worker, and another one is hired for the next operation."""
+    most = 0
+
+    def count(future):
+        nonlocal most
+        time.sleep(0.02)
+        most = max(most, threads())
+
+    before = threads()
+    for _ in range(3):
+        futures = [dist.all_reduce(torch.ones(4), async_op=True).get_future().then(count) for _ in range(40)]
+        torch.futures.wait_all(futures)
+    assert most > before + 10, "nothing to see"
+    deadline = time.monotonic() + 10
+    while threads() > before + 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() <= before + 5, f"{threads()} threads stayed of {most}, {before} were there before"
+    dist.barrier()
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
 
 
 @pytest.mark.on_ranks(2)

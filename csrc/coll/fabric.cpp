@@ -14,6 +14,8 @@
 #include "base/keep.hpp"
 #include "base/settings.hpp"
 #include "codec/codec.hpp"
+#include "coll/joining.hpp"
+#include "coll/notices.hpp"
 #include "node/peer_memory.hpp"
 
 namespace accdp {
@@ -77,35 +79,6 @@ Patience patience_in_a_crowd(bool is_paid) {
           Habit(microseconds(std::min(settings().spin_us, kHandingOnUs))), true};
 }
 
-/// Starts what other nodes are told of a failure; the text follows.
-struct NoticeHead {
-  FailureKind kind;
-  std::uint64_t disputed;  ///< number of the collective that ranks disagree on, else 0
-};
-
-std::string notice_of(FailureKind kind, std::uint64_t disputed, const std::string& text) {
-  const NoticeHead head{kind, disputed};
-  return std::string(reinterpret_cast<const char*>(&head), sizeof head) + text;
-}
-
-/// Waits until every rank of the node has mapped the segment.
-class Mapped : public Lookout {
- public:
-  Mapped(Fabric& fabric, const Deadline& deadline) : Lookout(fabric, deadline) {}
-  bool all() const {
-    for (int rank = 0; rank < fabric_.board().local_size(); ++rank)
-      if (!fabric_.board().line(rank).mapped.load(std::memory_order_acquire)) return false;
-    return true;
-  }
-
- protected:
-  bool waits_for(int rank) const override {
-    const Topology& t = fabric_.topology();
-    return t.is_near(rank) && !fabric_.board().line(t.local_of(rank)).mapped.load(std::memory_order_acquire);
-  }
-  std::string what() const override { return "setting up the group"; }
-};
-
 }  // namespace
 
 Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout,
@@ -118,7 +91,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       name_(std::move(name)),
       peers_(std::move(peers)),
       topology_(rank, nodes_of(peers_)),
-      board_(std::make_shared<Board>(segment_fd, topology_.local_size(), topology_.local_rank())),
+      board_(map_board(*this, segment_fd, wire.get())),
       shape_(shape_of(topology_, flat_bytes, cores_per_node())),
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
@@ -132,9 +105,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   receivers_decode_far = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)
     for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
-  board_->ring_others(kCollective);
-  Mapped mapped(*this, Deadline(timeout));
-  wait_until(*board_, kCollective, patience_[kCollective], [&] { return mapped.all(); }, mapped);
+  await_mates(*this, timeout);
   const Peer& mine = peers_[rank];
   is_crowded_ = std::min<double>(board_->usable_cores(), mine.cores) < topology_.local_size();
   const bool is_paid = topology_.local_size() <= mine.paid;

@@ -22,6 +22,11 @@ struct Answer {
 
 }  // namespace
 
+std::string notice_of(FailureKind kind, std::uint64_t disputed, const std::string& text) {
+  const NoticeHead head{kind, disputed};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof head) + text;
+}
+
 template <class Call>
 std::string LimitedNotices::within_limit(Call call) noexcept {
   if (!*this) return {};

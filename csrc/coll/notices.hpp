@@ -1,8 +1,11 @@
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+
+#include "node/board.hpp"
 
 namespace accdp {
 
@@ -15,6 +18,13 @@ class Notices {
   virtual void leave(const std::string& text) = 0;
   virtual std::string find() = 0;  ///< "" if there is none
 };
+
+/// Starts what other nodes are told of a failure; the text follows.
+struct NoticeHead {
+  FailureKind kind;
+  std::uint64_t disputed;  ///< number of the collective that ranks disagree on, else 0
+};
+std::string notice_of(FailureKind kind, std::uint64_t disputed, const std::string& text);
 
 /// The same with a limit: each call is made on a thread of its own, and one that fails or takes too long is the last.
 /// None throws: who cannot be told or asked is as well off as without notices, and has a deadline.

@@ -123,16 +123,28 @@ int nameless_memory(const char* label) { return ACCDP_SYSTEM(memfd_create(label,
 
 std::size_t Board::segment_bytes(int local_size) { return layout_for(local_size).bytes; }
 
-Board::Board(int fd, int local_size, int local_rank)
+Board::Board(int local_size, int local_rank)
     : local_size_(local_size), local_rank_(local_rank), layout_(layout_for(local_size)) {
   static_assert(sizeof(Head) <= kHeadBytes);
-  const std::size_t bytes = layout_.bytes;
+}
+
+void Board::map(int fd, std::size_t bytes) {
   int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
   // Every rank sets the same size, so none has to wait for another to have done it.
-  if (fd >= 0) ACCDP_SYSTEM(ftruncate(fd, static_cast<off_t>(bytes)));
+  if (fd >= 0) ACCDP_SYSTEM(ftruncate(fd, static_cast<off_t>(layout_.bytes)));
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) throw_system("mmap of the node's shared segment", errno, __FILE__, __LINE__);
   mapping_ = Handle<MappingTraits>({static_cast<std::byte*>(memory), bytes});
+}
+
+void Board::fail_unmapped(int fd, int local_size, int local_rank, FailureKind kind, const std::string& text) {
+  Board beginning(local_size, local_rank);
+  beginning.map(fd, beginning.layout_.short_slots);
+  beginning.fail(kind, text);
+}
+
+Board::Board(int fd, int local_size, int local_rank) : Board(local_size, local_rank) {
+  map(fd, layout_.bytes);
   cpu_set_t set[sizeof(RankLine::cores) / sizeof(cpu_set_t)] = {};
   if (sched_getaffinity(0, sizeof set, set) == 0) std::memcpy(mine().cores, set, sizeof set);
   if (settings().cma == "on") allow_peers_to_read();

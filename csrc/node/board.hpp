@@ -138,6 +138,9 @@ class Board {
   bool has_failed() const;
   /// The first call counts; wakes everybody. `call`: the number of the collective that ranks disagree on, else 0.
   void fail(FailureKind kind, const std::string& text, std::uint64_t call = 0) noexcept;
+  /// The same for a rank that cannot map the memory behind `fd`, but its beginning. Throws where it cannot even do
+  /// that.
+  static void fail_unmapped(int fd, int local_size, int local_rank, FailureKind kind, const std::string& text);
   std::pair<FailureKind, std::string> failure() const;
   std::uint64_t failed_call() const;
   void ring_others(Channel channel) const noexcept;
@@ -162,6 +165,8 @@ class Board {
     std::size_t slot_bytes, ring_bytes, lines, ring_lines, short_slots, slots, rings, bytes;
   };
   static Layout layout_for(int local_size);
+  Board(int local_size, int local_rank);  ///< of which nothing is mapped
+  void map(int fd, std::size_t bytes);
   Head& head() const;
   std::byte* at(std::size_t offset) const { return mapping_.get().data + offset; }
 

@@ -100,6 +100,10 @@ constexpr Setting kRows[] = {
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
      true, [](const Settings& now) { return is_among(now.deterministic, {"off", "on"}); }},
+    {&Settings::async_ops, "ACCDP_ASYNC_OPS", "on or off",
+     "off: asynchronous collectives of a torch group made meanwhile are done when their call returns, and so callbacks "
+     "of their futures run there: for hooks that begin collectives in them (docs/sharp_bits.md).",
+     true, [](const Settings& now) { return is_among(now.async_ops, {"on", "off"}); }},
     {&Settings::codecs_off, "ACCDP_CODECS_OFF", "codecs of `accdp info`, comma separated; empty = none",
      "Codecs that this rank does without, as if what they need were missing; no rank of its groups then uses them.",
      false},

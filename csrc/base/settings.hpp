@@ -26,6 +26,7 @@ struct Settings {
   std::string codec = "none";
   std::int64_t codec_chunk_bytes = 256 << 10;
   std::string deterministic = "off";
+  std::string async_ops = "on";
   std::string codecs_off = "";
   std::string cache_dir = "";
   std::string step_log = "";

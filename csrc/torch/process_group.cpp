@@ -2,6 +2,8 @@
 
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
+#include <cstdio>
+
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 
@@ -227,6 +229,12 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
   group_->check_process();  // the queue's threads are not forked along
   std::shared_ptr<DeviceCall> call;
   if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
+  if (defers_ && is_in_callback() && !warned_of_callbacks_.exchange(true))
+    std::fprintf(stderr,
+                 "accdp: rank %d of group %s begins %s in a future's callback: its place among collectives that others "
+                 "begin meanwhile is chance, which ranks may disagree on; with ACCDP_ASYNC_OPS=off it is not "
+                 "(docs/sharp_bits.md)\n",
+                 rank_, group_->name().c_str(), plan.title + sizeof "accdp:" - 1);
   const std::uint64_t sequence = ++sequence_;
   record(plan);
   const c10::intrusive_ptr<Work> work = c10::make_intrusive<QueuedWork>(
@@ -249,7 +257,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
     group_->abort(plan.title + sizeof "accdp:" - 1 + why);
   };
   try {
-    plan.is_async ? queue_->run_later(std::move(task)) : queue_->run_now(task);
+    plan.is_async&& defers_ ? queue_->run_later(std::move(task)) : queue_->run_now(task);
   } catch (const Interrupted&) {
     give_up(" was interrupted before its turn came");
     throw;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "base/settings.hpp"
 #include "coll/group.hpp"
 #include "torch/device_call.hpp"
 #include "torch/host_view.hpp"
@@ -166,7 +167,7 @@ class ProcessGroupAccdp : public c10d::Backend {
       checks_of(plan.title + sizeof "accdp:" - 1)
           .fail("called from a signal handler in the middle of another operation");
     // In a forked process the queue may be locked by a thread that is not there.
-    if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched()) {
+    if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched() && !is_in_callback()) {
       const auto now = [&] {
         ++sequence_;
         run(*group_, seconds(plan.timeout), Way{host_collectives()});
@@ -222,6 +223,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::vector<WorkPtr> coalesced_;
   StreamCall bcast_;
   Devices devices_;
+  const bool defers_ = settings().async_ops == "on";  ///< whether callers need not wait for asynchronous collectives
+  std::atomic<bool> warned_of_callbacks_{false};
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::shared_ptr<Queue> callbacks_ = std::make_shared<Queue>();  ///< of messages' futures
   std::atomic<bool> is_shut_down_ = false;

@@ -73,6 +73,8 @@ bool is_handling_exception() {
   return found;
 }
 
+bool is_in_callback() { return t_callbacks > 0; }
+
 Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
            std::uint64_t sequence)
     // Recording costs an allocation even when nobody listens, so ask first.
@@ -81,7 +83,7 @@ Work::Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs
       sequence_(sequence) {}
 
 /// Callbacks may wait for each other's works, and for their own.
-bool Work::is_over() const { return completed_ || (ended_ && t_callbacks > 0); }
+bool Work::is_over() const { return completed_ || (ended_ && is_in_callback()); }
 
 bool Work::wait_returns() const {
   std::lock_guard lock(mutex_);

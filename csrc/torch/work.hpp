@@ -27,6 +27,9 @@ void without_gil(const std::function<void()>& call);
 /// Whether this thread is in an `except` or `finally` of Python's that an exception came to.
 bool is_handling_exception();
 
+/// Whether this thread is in a callback of a work's future.
+bool is_in_callback();
+
 /// One operation. Done at once when it ran inline, else by the group's worker thread or whoever drives
 /// its messages. On a device it is done, here, when it has been handed over: wait() returns then, and makes the current
 /// stream wait for the rest.

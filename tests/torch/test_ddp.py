@@ -14,6 +14,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from training import assert_same_parameters, batches, make_model, share, shares, train
 
+from accdp_comm import settings
+
 
 def single(**options) -> nn.Module:
     return train(make_model(), batches(), **options)
@@ -162,10 +164,15 @@ def test_communication_hooks(rank, size, name):
     assert_same_parameters(ddp.module, single(), tolerance)
 
 
-@pytest.mark.on_ranks(2)
-def test_power_sgd_hook_keeps_ranks_together(rank, size):
-    ddp = DistributedDataParallel(make_model())
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+@pytest.mark.on_ranks(2, 3)
+@pytest.mark.parametrize("buckets", ["one bucket", "several buckets"])
+def test_power_sgd_hook_keeps_ranks_together(rank, size, buckets):
+    """Which begins collectives in callbacks: of several buckets, beside those that the backward pass begins."""
+    several = buckets == "several buckets"
+    with settings.override(async_ops="off" if several else "on"):
+        group = dist.new_group()
+    ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.001 if several else 25)
+    state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(ddp, shares(rank, size))
     parameters = torch.cat([p.detach().flatten() for p in ddp.parameters()])

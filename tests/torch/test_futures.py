@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from data import assert_same
 
+from accdp_comm import settings
+
 SECONDS_10 = datetime.timedelta(seconds=10)
 
 
@@ -37,6 +39,50 @@ BEGUN = {
         [dist.P2POp(dist.isend, torch.ones(4), peer), dist.P2POp(dist.irecv, torch.zeros(4), peer)]
     )[0],
 }
+
+
+@pytest.mark.on_ranks(2, 3)
+def test_collectives_in_callbacks_where_nothing_is_deferred(rank, size):
+    """Everything runs in the order of the program, whoever comes when: callbacks on the thread that asked for them."""
+    with settings.override(async_ops="off"):
+        group = dist.new_group()
+    seen = []
+
+    def go_on(future):
+        seen.append(threading.get_ident())
+        inner = future.value()[0].clone()
+        dist.all_reduce(inner, group=group)
+        return inner
+
+    for i in range(60):
+        if i % 20 == rank:
+            time.sleep(0.002)
+        work = dist.all_reduce(torch.full((8,), i + 1.0), group=group, async_op=True)
+        assert work.is_completed()
+        chained = work.get_future().then(go_on)
+        outer = torch.full((8,), i + 0.5)
+        dist.all_reduce(outer, group=group)  # alike: nobody would notice if it changed places with the inner one
+        assert_same(chained.wait(), torch.full((8,), size * size * (i + 1.0)))
+        assert_same(outer, torch.full((8,), size * (i + 0.5)))
+    assert seen == [threading.get_ident()] * 60
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.on_ranks(2)
+def test_a_collective_in_a_callback_is_warned_of(rank, size, tmp_path):
+    """Once. Rank 1 is late, so that rank 0's callbacks run elsewhere, beside what it begins."""
+    group = dist.new_group()
+    printed, stderr = (tmp_path / f"stderr-{rank}").open("w+"), os.dup(2)
+    os.dup2(printed.fileno(), 2)
+    for _ in range(2):
+        time.sleep(0.2 * rank)
+        future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
+        future.then(lambda _: dist.barrier(group)).wait()
+    os.dup2(stderr, 2)
+    printed.seek(0)
+    said = printed.read()
+    assert rank == 1 or said.count("begins barrier in a future's callback") == 1, said
+    dist.destroy_process_group(group)
 
 
 @pytest.mark.on_ranks(2)

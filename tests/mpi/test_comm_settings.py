@@ -22,6 +22,7 @@ OTHER = {
     "codec": "fpk",
     "codec_chunk_bytes": "4k",
     "deterministic": "on",
+    "async_ops": "off",
     "gpu_path": "staged",
     "gpu_slot_bytes": "64k",
     "mpi_cuda": "on",

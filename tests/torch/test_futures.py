@@ -88,22 +88,27 @@ def test_a_collective_in_a_callback_is_warned_of(rank, size, tmp_path):
 @pytest.mark.on_ranks(2)
 def test_workers_that_callbacks_kept_busy_do_not_stay(rank, size):
     """Each callback that does not return keeps a worker, and another one is hired for the next operation."""
-    most = 0
+    here, entered, may_return = threading.get_ident(), threading.Semaphore(0), threading.Event()
 
-    def count(future):
-        nonlocal most
-        time.sleep(0.02)
-        most = max(most, threads())
+    def stay(future):
+        entered.release()
+        if threading.get_ident() != here:
+            may_return.wait(60)
 
     before = threads()
-    for _ in range(3):
-        futures = [dist.all_reduce(torch.ones(4), async_op=True).get_future().then(count) for _ in range(40)]
+    for _ in range(2):
+        may_return.clear()
+        time.sleep(0.3 * rank)  # so that rank 0's operations last until all callbacks are attached
+        futures = [dist.all_reduce(torch.ones(4), async_op=True).get_future().then(stay) for _ in range(40)]
+        for _ in futures:
+            assert entered.acquire(timeout=60)
+        assert rank == 1 or threads() > before + 10, "nothing to see"
+        may_return.set()
         torch.futures.wait_all(futures)
-    assert most > before + 10, "nothing to see"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while threads() > before + 5 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threads() <= before + 5, f"{threads()} threads stayed of {most}, {before} were there before"
+    assert threads() <= before + 5, f"{threads()} threads stayed, {before} were there before"
     dist.barrier()
 
 

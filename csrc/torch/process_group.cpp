@@ -253,11 +253,12 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
     work->set_call(call);
     task.run = [call] { call->run(); };
   }
+  const bool runs_later = plan.is_async && defers_;
   const auto give_up = [&](const std::string& why) {  // the others wait for it
     group_->abort(plan.title + sizeof "accdp:" - 1 + why);
   };
   try {
-    plan.is_async&& defers_ ? queue_->run_later(std::move(task)) : queue_->run_now(task);
+    runs_later ? queue_->run_later(std::move(task)) : queue_->run_now(task);
   } catch (const Interrupted&) {
     give_up(" was interrupted before its turn came");
     throw;

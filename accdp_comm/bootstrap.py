@@ -76,7 +76,9 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
             segment = _open_segment(cards, leader, exchange.rank, memfd)
-        return _make(exchange, name, limit, cards, nodes, segment, wire, lacks)
+        group = _make(exchange, name, limit, cards, nodes, segment, wire, lacks)
+        exchange.clear()
+        return group
     except _core.Error:
         exchange.settle()
         raise

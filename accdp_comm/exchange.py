@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -30,6 +31,9 @@ class Exchange(Protocol):
     def settle(self) -> None:
         """Before this rank gives up: wait a moment until the others have got what it knows."""
 
+    def clear(self) -> None:
+        """Once the group exists on this rank, remove what was exchanged: all other ranks have read it."""
+
     def close(self) -> None:
         """Give back what it holds: nothing is exchanged any more."""
 
@@ -44,6 +48,7 @@ class Store(Protocol):
     def get(self, key: str, /) -> bytes: ...
     def add(self, key: str, amount: int, /) -> int: ...
     def check(self, keys: list[str], /) -> bool: ...
+    def delete_key(self, key: str, /) -> bool: ...
 
 
 class Alone:
@@ -60,6 +65,9 @@ class Alone:
 
     def settle(self) -> None:
         pass  # nobody else is there
+
+    def clear(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -105,6 +113,16 @@ class StoreExchange:
             while readers and self._store.add(key, 0) < readers and time.monotonic() < deadline:
                 time.sleep(0.01)
 
+    def clear(self) -> None:
+        # The store may live as long as the job, and a job may make any number of groups.
+        if self.rank:
+            return
+        with contextlib.suppress(RuntimeError):  # who needs the store next will say what it has, or cannot do
+            self._store.set(self._key("all", 0), "{}")  # who makes a group next looks there whether this turn is over
+            for round_ in range(self._rounds):
+                for name in (*range(self.size), "read", *(["all"] if round_ else [])):
+                    self._store.delete_key(self._key(name, round_))
+
     def close(self) -> None:
         pass  # the store is others'
 
@@ -116,15 +134,15 @@ class StoreExchange:
         return _torch.notices(self._store, f"{self._root}/{self._turn}/failure{part}")
 
     def _allgather(self, data: bytes) -> list[bytes]:
-        value = f"{self._attempt} {data.hex()}"
+        value = f"{self._attempt} {base64.b64encode(data).decode()}"
         answer = self._follow(value) if self.rank else self._collect(value)
         self._rounds += 1
         if "missing" in answer:
             raise self._late(answer["missing"])
-        return [bytes.fromhex(value.partition(" ")[2]) for value in answer["values"]]
+        return [base64.b64decode(value.partition(" ")[2]) for value in answer["values"]]
 
-    def _key(self, name: object) -> str:
-        return f"{self._root}/{self._turn}/{self._rounds}/{name}"
+    def _key(self, name: object, round_: int | None = None) -> str:
+        return f"{self._root}/{self._turn}/{self._rounds if round_ is None else round_}/{name}"
 
     def _collect(self, value: str) -> dict[str, Any]:
         """Rank 0's part: wait for the values of all, and publish them, or whose are missing."""
@@ -181,8 +199,8 @@ class StoreExchange:
             is_ours = True
         elif "missing" in answer:  # once: who tries again has rank 0's next turn to wait for
             is_ours = self._store.add(self._key(f"told/{self.rank}"), 1) == 1
-        else:
-            is_ours = answer["values"][self.rank] == value
+        else:  # that of a group which exists has no values
+            is_ours = "values" in answer and answer["values"][self.rank] == value
         if not is_ours:
             return None
         self._store.add(self._key("read"), 1)
@@ -253,6 +271,9 @@ class MpiExchange:
 
     def settle(self) -> None:
         pass  # MPI has delivered what it collected
+
+    def clear(self) -> None:
+        pass
 
     def close(self) -> None:
         self._exchange = None  # MPI has room for some 2000 communicators

@@ -103,6 +103,9 @@ class PartExchange:
     def settle(self) -> None:
         pass  # the group delivers what was sent
 
+    def clear(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -32,6 +32,9 @@ class Memory:
             self.keys[key] = self.keys.get(key, 0) + amount
             return self.keys[key]
 
+    def delete_key(self, key):
+        return self.keys.pop(key, None) is not None
+
 
 def on_ranks(size, step):
     """Run step(rank) on every rank at once; return results or errors by rank."""
@@ -370,6 +373,32 @@ def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
     on_ranks(3, lambda me: groups[me].close())
     groups.clear()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_groups_leave_next_to_nothing_in_the_store():
+    """It lives as long as the job, in the memory of rank 0 or of the job's agent."""
+    store, left = Memory(), []
+    for turn in range(3):
+        first = turn % 3  # comes before the others, and waits in the turn of the group before
+
+        def form(me, first=first):
+            time.sleep(0.1 if me != first else 0)
+            bootstrap.form_group(through(store, me, 3), "three").close()
+
+        assert on_ranks(3, form) == [None] * 3
+        left.append(len(store.keys))
+    assert left[1] - left[0] == left[2] - left[1] == 1, store.keys
+    assert sum(map(len, map(str, store.keys.values()))) < 20
+
+
+def test_a_store_that_can_delete_nothing_will_do():
+    class Keeps(Memory):
+        def delete_key(self, key):
+            raise RuntimeError('Tried to call pure virtual function "::c10d::Store::deleteKey"')
+
+    store = Keeps()
+    groups = on_ranks(2, lambda me: bootstrap.form_group(through(store, me, 2), "two"))
+    assert [group.size for group in groups] == [2, 2]
 
 
 def test_a_rank_that_can_make_no_memory_tells_the_others(monkeypatch):

@@ -65,6 +65,12 @@ def test_a_daemon_that_does_not_start_leaves_nothing(base, machine, monkeypatch,
     assert machine.folders() == [] and not stand_ins()
 
 
+def test_numbers_in_a_sentence_are_no_processes():
+    """What stands in a list is ended with the daemon."""
+    assert control._pids("4711\n 4712 \n") == [4711, 4712]
+    assert control._pids(f"Server {os.getpid()} ended with error 7 while 1 client was there\n") == []
+
+
 def test_a_daemon_may_listen_only_some_time_after_it_was_started(base, machine, monkeypatch):
     assert daemon.stop(start(base, "late", monkeypatch)) == []
     assert machine.journal()[0] == f"started {UUIDS[0]}" and machine.folders() == [] and not stand_ins()

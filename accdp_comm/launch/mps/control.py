@@ -143,4 +143,5 @@ class Control:
 
 
 def _pids(text: str) -> list[int]:
-    return [int(word) for word in text.split() if word.isdecimal()]
+    """Return the pids of a list. A number in a sentence may be any process's, and who has a pid may be killed."""
+    return [int(line) for line in text.splitlines() if line.strip().isdecimal()]

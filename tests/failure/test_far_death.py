@@ -25,6 +25,10 @@ def start(play, scene, nodes, transports=TCP, **arguments):
     play.start(scene, len(nodes), env=dict.fromkeys(range(len(nodes)), variables), **arguments)
 
 
+def where(nodes):
+    return f"ranks on nodes {', '.join(map(str, nodes))}, no launcher"
+
+
 def check(play, survivors, victim):
     for rank in survivors:
         said = play.raised(rank)
@@ -42,7 +46,7 @@ def check(play, survivors, victim):
         ("isend and irecv of 4 MB around a ring", (0, 1, 2), 1),
     ],
 )
-def test_killed_in_the_middle_of_an_operation(play, operation, nodes, victim):
+def test_killed_in_the_middle_of_an_operation(play, record, operation, nodes, victim):
     start(play, "busy", nodes, operation=operation)
     play.until("ready", [0, 1, 2])
     time.sleep(0.2)
@@ -51,6 +55,7 @@ def test_killed_in_the_middle_of_an_operation(play, operation, nodes, victim):
     play.end()
     assert play.cast[victim].status == -signal.SIGKILL
     check(play, {0, 1, 2} - {victim}, victim)
+    record(f"{where(nodes)}: rank {victim} gets SIGKILL, {operation} under way")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_killed_in_the_middle_of_an_operation(play, operation, nodes, victim):
     [("all_reduce of 10 floats", TCP), ("broadcast of 4 MB", TCP), ("barrier", TCP), ("barrier", {})],
     ids=["short", "long", "empty", "any transport"],
 )
-def test_killed_between_operations(play, operation, transports):
+def test_killed_between_operations(play, record, operation, transports):
     """MPI has learnt of it when the others come to their next call, and would crash in its first message."""
     start(play, "paused", (0, 0, 1), transports, operation=operation, victim=2)
     play.until("ready", [0, 1, 2])
@@ -66,16 +71,19 @@ def test_killed_between_operations(play, operation, transports):
     play.cast[2].kill()
     play.end()
     check(play, [0, 1], 2)
+    if transports:
+        record(f"{where((0, 0, 1))}: rank 2 gets SIGKILL, the others come to {operation} later")
 
 
 @pytest.mark.parametrize("operation", ["recv from any rank", "send of 4 MB"])
-def test_killed_before_a_message(play, operation):
+def test_killed_before_a_message(play, record, operation):
     start(play, "message", (0, 1), operation=operation, delay_s=0.5)
     play.until("ready", [0, 1])
     play.cause_at = time.monotonic()
     play.cast[1].kill()
     play.end()
     check(play, [0], 1)
+    record(f"{where((0, 1))}: rank 1 gets SIGKILL, rank 0 in {operation}")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // c10d's collectives that only move data, in terms of the group's: arguments are checked at the call,
 // tensors become memory, the rest runs in order (queue.hpp).
-#include <torch/csrc/distributed/c10d/Utils.hpp>
+#include <algorithm>
+#include <numeric>
 
 #include "torch/process_group.hpp"
 
@@ -28,11 +29,19 @@ std::vector<Block> split_parts(const Operand& operand, const std::vector<int64_t
 /// Checks how a rank's tensor is split; returns the elements of what it sends to itself.
 std::int64_t own_elements(const Checks& checks, const char* which, const at::Tensor& tensor,
                           const std::vector<int64_t>& splits) {
-  for (int64_t rows : splits)
-    if (rows < 0) checks.fail(c10::str(which, " splits: expected 0 or more rows each, got ", splits));
-  c10d::checkSplitSizes(splits, tensor, checks.size);
-  if (splits.empty()) return tensor.numel() / checks.size;
-  return tensor.size(0) ? splits[checks.rank] * (tensor.numel() / tensor.size(0)) : 0;
+  if (splits.empty()) {  // elements count, not rows, as for Gloo
+    if (tensor.numel() % checks.size)
+      checks.fail(c10::str(which, ": expected a multiple of ", checks.size, " elements, got ", tensor.numel()));
+    return tensor.numel() / checks.size;
+  }
+  const std::int64_t rows = tensor.dim() ? tensor.size(0) : 0;
+  const bool are_parts =
+      std::all_of(splits.begin(), splits.end(), [&](auto part) { return 0 <= part && part <= rows; });
+  if (splits.size() != std::size_t(checks.size) || !are_parts ||
+      std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) != rows)
+    checks.fail(c10::str(which, " splits: expected ", checks.size, " numbers of rows, none below 0 and together ", rows,
+                         ", got ", at::IntArrayRef(splits)));
+  return rows ? splits[checks.rank] * (tensor.numel() / rows) : 0;
 }
 
 }  // namespace
@@ -297,12 +306,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
                                                             std::vector<int64_t>& output_splits,
                                                             std::vector<int64_t>& input_splits,
                                                             const c10d::AllToAllOptions& options) {
-  const Checks checks = checks_of("alltoall_base");
+  const Checks checks = checks_of("all_to_all_single");
   checks.dense({output, input});
   checks.reachable({output, input}, devices_.type());
   checks.same_type({output}, input);
   for (const at::Tensor& tensor : {output, input})
-    TORCH_CHECK_VALUE(tensor.is_contiguous(), "ProcessGroupAccdp::alltoall_base: rank ", rank_, " of ", size_,
+    TORCH_CHECK_VALUE(tensor.is_contiguous(), "ProcessGroupAccdp::all_to_all_single: rank ", rank_, " of ", size_,
                       ": Tensors must be contiguous: the ", tensor.is_same(input) ? "input" : "output", " has shape ",
                       tensor.sizes(), " and strides ", tensor.strides(), ": expected .contiguous() of it");
   const std::int64_t sent = own_elements(checks, "input", input, input_splits);

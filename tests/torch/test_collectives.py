@@ -68,6 +68,9 @@ def test_sizes(rank, size, count):
     assert_same(whole, torch.cat(inputs))
     dist.all_to_all_single(received, whole)
     assert_same(received, inputs[rank].repeat(size))
+    row, got = torch.full((1, 2 * size), float(rank)), torch.empty(1, 2 * size)  # one row, of which each takes a part
+    dist.all_to_all_single(got, row)
+    assert_same(got, torch.arange(float(size)).repeat_interleave(2)[None])
 
 
 @pytest.mark.on_ranks(1, 2, 3, 4)
@@ -218,7 +221,11 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         "same length|list|expected 2 tensors": lambda: dist.all_to_all([two], [two, two]),
         "invalid tensor size|size": lambda: dist.gather(two, [two, three] if rank == 0 else None),
         "type": lambda: group.allgather([[two, two.double()]], [two]),
-        "Split sizes": lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1]),
+        f"all_to_all_single: rank {rank} of {size}: output splits: expected 2 .* together 2, got .1, 2": (
+            lambda: dist.all_to_all_single(two, two, [1, 2], [1, 1])
+        ),
+        "input splits: .*, got .2.$": lambda: dist.all_to_all_single(two, two, [1, 1], [2]),
+        "input: expected a multiple of 2 elements, got 3": lambda: dist.all_to_all_single(three, three),
         "a tensor of 4 elements has no memory": lambda: dist.all_reduce(_freed(4)),
         "a single memory location": lambda: dist.all_reduce(torch.ones(1).expand(3)),
         f"allreduce: rank {rank} of {size}: the tensor at index 0 of those that are written to": lambda: (
@@ -292,7 +299,7 @@ def test_lazy_conjugates_are_sent_as_what_they_mean(rank, size):
 def test_wrong_splits_are_refused_at_the_call(rank, size):
     x = torch.arange(2.0)
     others = [2 * rank, 2 - 2 * rank]  # all goes to the other rank
-    for splits, message in (([-1, 3], f"rank {rank} of 2: .* splits: expected 0 or more"), (others[::-1], "to itself")):
+    for splits, message in (([-1, 3], f"rank {rank} of 2: .* splits: .* none below 0"), (others[::-1], "to itself")):
         with pytest.raises(RuntimeError, match=message):
             dist.all_to_all_single(torch.empty(2), x, others, splits, async_op=True)
     dist.barrier()

@@ -8,6 +8,7 @@
 #include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "mpi/exchange.hpp"
+#include "mpi/groups.hpp"
 #include "mpi/lines.hpp"
 #include "mpi/world.hpp"
 

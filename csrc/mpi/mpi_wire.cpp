@@ -13,6 +13,7 @@
 #include "base/birthplace.hpp"
 #include "base/deadline.hpp"
 #include "base/rounding.hpp"
+#include "mpi/groups.hpp"
 #include "mpi/lines.hpp"
 #include "mpi/native.hpp"
 #include "mpi/world.hpp"
@@ -349,20 +350,8 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   std::uint32_t hash = 2166136261u;
   for (unsigned char c : name) hash = (hash ^ c) * 16777619u;
   free_dropped_wires();
-  MPI_Group all, some;
-  const MPI_Comm world = world_comm();
-  MPI_Comm made = MPI_COMM_NULL;
-  // Also while MPI waits for the others, because it has no such call that returns at once: where it was initialised for
-  // one thread at a time, this rank's other groups rest meanwhile. mpi_world.py ends a process that waits too long.
-  auto lock = safe_turn();
-  ACCDP_MPI(MPI_Comm_group(world, &all));
-  ACCDP_MPI(MPI_Group_incl(all, static_cast<int>(world_ranks.size()), world_ranks.data(), &some));
-  const int code = MPI_Comm_create_group(world, some, static_cast<int>(hash % 32768), &made);
-  MPI_Group_free(&some);
-  MPI_Group_free(&all);
-  ACCDP_MPI(code);
-  ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
-  if (lock) lock.unlock();  // of the list of wires the lock comes first
+  // Where some do not come, mpi_world.py ends a process that waits too long.
+  const MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % 32768));
   add_wire(made);
   return std::make_shared<MpiWire>(made, world_ranks);
 }

@@ -315,25 +315,6 @@ int world_size() {
   return size;
 }
 
-std::vector<int> world_ranks_of(MPI_Comm comm) {
-  const auto lock = turn();
-  MPI_Group group, world_group;
-  int size;
-  ACCDP_MPI(MPI_Comm_size(comm, &size));
-  ACCDP_MPI(MPI_Comm_group(comm, &group));
-  ACCDP_MPI(MPI_Comm_group(world_comm(), &world_group));
-  std::vector<int> ranks(size), in_world(size);
-  for (int i = 0; i < size; ++i) ranks[i] = i;
-  ACCDP_MPI(MPI_Group_translate_ranks(group, size, ranks.data(), world_group, in_world.data()));
-  MPI_Group_free(&group);
-  MPI_Group_free(&world_group);
-  for (int i = 0; i < size; ++i)
-    if (in_world[i] == MPI_UNDEFINED)
-      throw UsageError("comm: rank " + std::to_string(i) +
-                       " is not in MPI_COMM_WORLD; expected a communicator within it");
-  return in_world;
-}
-
 void set_deaths_end_the_job(bool they_do) noexcept { state().deaths_end_the_job = they_do; }
 bool deaths_end_the_job() noexcept { return state().deaths_end_the_job; }
 

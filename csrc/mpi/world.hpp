@@ -36,7 +36,6 @@ int world_size();
 /// Waits with an eye on the clock and on Ctrl-C, which MPI_Wait has not. Throws PeerTimeout, and PeerDied where
 /// `of_all` ranks of MPI_COMM_WORLD one is known to have ended.
 void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all = false);
-std::vector<int> world_ranks_of(MPI_Comm comm);
 
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);

@@ -126,11 +126,13 @@ test-mpi: build $(STAMPS)/test
 
 CPP_FILES = $(shell find csrc tests/cpp tests/cudasim -name '*.?pp' -o -name '*.cu' -o -name '*.h')
 
+# The last line: `make races`, seldom run, is to compile.
 lint: build $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	$(CXX) -std=c++20 -fsyntax-only -fsanitize=thread -Icsrc tests/cpp/ranks.cpp
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix-only .

@@ -14,14 +14,14 @@
 
 namespace one_mapping {
 
-struct Shared {
+struct Mapping {
   void* address;
   std::size_t bytes;
   int users;
 };
 struct Table {
   std::mutex mutex;
-  std::map<std::pair<dev_t, ino_t>, Shared> of_file;
+  std::map<std::pair<dev_t, ino_t>, Mapping> of_file;
 };
 inline Table& table() {
   static auto* const it = new Table;
@@ -48,8 +48,8 @@ extern "C" [[gnu::no_sanitize_thread]] void* mmap(void* address, std::size_t byt
   if (!(flags & MAP_SHARED) || fd < 0 || fstat(fd, &file) != 0)
     return map(address, bytes, protection, flags, fd, offset);
   std::lock_guard lock(table().mutex);
-  const auto [found, is_new] = table().of_file.try_emplace({file.st_dev, file.st_ino}, Shared{nullptr, bytes, 0});
-  Shared& shared = found->second;
+  const auto [found, is_new] = table().of_file.try_emplace({file.st_dev, file.st_ino}, Mapping{nullptr, bytes, 0});
+  Mapping& shared = found->second;
   if (is_new) shared.address = map(address, bytes, protection, flags, fd, offset);
   ++shared.users;
   return shared.address;

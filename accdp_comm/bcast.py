@@ -254,7 +254,7 @@ def codec_by_setting() -> str:
 @cache
 def lossy_codecs() -> frozenset[str]:
     """Return the names of the codecs that need an error bound."""
-    return frozenset(row["name"] for row in _core.codecs() if row["lossy"])
+    return frozenset(row["name"] for row in nvcomp.codecs() if row["lossy"])
 
 
 def _references(

@@ -49,7 +49,7 @@ def collect() -> dict[str, Any]:
         "mpi": mpi(),
         "cuda": _cuda(),
         "nvcomp": _nvcomp(),
-        "codecs": _codecs(),
+        "codecs": nvcomp.codecs(),
         "bcast_algorithms": [{"name": name, "meaning": meaning} for name, meaning in _core.bcast_algorithms()],
         "allreduce_algorithms": [{"name": name, "meaning": meaning} for name, meaning in _core.reduce_algorithms()],
         "settings": [asdict(row) for row in settings.table()],
@@ -199,11 +199,6 @@ def _cuda() -> dict[str, Any]:
 
 def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _codecs() -> list[dict[str, Any]]:
-    nvcomp.find()
-    return _core.codecs()
 
 
 def _nvcomp() -> dict[str, Any]:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 from . import _core
 
@@ -58,10 +59,15 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6")
 
 
+def codecs() -> list[dict[str, Any]]:
+    """Return the core's table of codecs. Each opens what it needs, for good: so nobody else asks the core for it."""
+    find()
+    return _core.codecs()
+
+
 def missing_codecs() -> dict[str, str]:
     """Return the codecs that do not work in this process, with what is missing and how to install it."""
-    find()
-    return {row["name"]: row["why_not"] for row in _core.codecs() if row["why_not"]}
+    return {row["name"]: row["why_not"] for row in codecs() if row["why_not"]}
 
 
 def check_works(codec: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from real_tensors import LEARNING_RATES, MIB
 
-from accdp_comm import _core, nvcomp
+from accdp_comm import nvcomp
 
 PARTS = ("figures", "reference", "curve", "grid", "training")
 PLACEMENTS = {"4x1": (4, 1), "2x2": (2, 2), "2x1": (2, 1), "1x2": (1, 2), "4x2": (4, 2)}  # hosts, ranks on each
@@ -65,8 +65,7 @@ class Job:
 
 def why_not(codec: str, dtype: str) -> str | None:
     """Why a codec cannot take a datatype here; None where it can."""
-    nvcomp.find()
-    row = next((row for row in _core.codecs() if row["name"] == codec), None)
+    row = next((row for row in nvcomp.codecs() if row["name"] == codec), None)
     if row is None or not row["datatypes"]:
         return f"{codec} is not in this build"
     if row["why_not"]:

@@ -79,7 +79,7 @@ def measure(data: Data, turns: int) -> list[dict]:
     """Return a row for every codec that works here and takes the datatype."""
     names = [
         row["name"]
-        for row in _core.codecs()
+        for row in nvcomp.codecs()
         if not (row["why_not"] or row["stand_in"])
         and (data.deviation or not row["lossy"])
         and _core.codec_takes(row["name"], data.datatype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accdp_comm import _core, nvcomp
+from accdp_comm import nvcomp
 from accdp_comm._core import Datatype
 
 # As a codec's row writes them -> as the core does, and the unsigned integer of one word.
@@ -38,8 +38,7 @@ _MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52, "comple
 
 def codec_rows() -> list[dict[str, Any]]:
     """The codecs of this build that work on host memory here and have any datatype."""
-    nvcomp.find()
-    return [row for row in _core.codecs() if not row["why_not"] and not row["stand_in"] and row["datatypes"]]
+    return [row for row in nvcomp.codecs() if not row["why_not"] and not row["stand_in"] and row["datatypes"]]
 
 
 def takes(row: dict[str, Any], datatype: str) -> bool:

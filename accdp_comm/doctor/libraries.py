@@ -58,11 +58,10 @@ print(json.dumps(answer))
 
 _ASK_CODECS = """
 import json
-from accdp_comm import UsageError, _core, bcast, nvcomp
+from accdp_comm import UsageError, bcast, nvcomp
 rows, wrong = [], ""
 try:
-    nvcomp.find()
-    rows = _core.codecs()
+    rows = nvcomp.codecs()
     nvcomp.check_works(bcast.codec_by_setting())
 except UsageError as error:
     wrong = str(error).replace("codec=", "ACCDP_CODEC=", 1)

@@ -39,8 +39,8 @@ def numbers(least: int) -> Callable[[str], list[int]]:
 
 def is_whole(text: str, least: int, most: float = math.inf) -> bool:
     """Whether the text is a whole number from ``least`` to ``most``, in digits of ASCII."""
-    # More digits than that, int() refuses; no such number means anything.
-    return text.isascii() and text.isdecimal() and len(text) <= 4000 and least <= int(text) <= most
+    # No number of anything has more digits: neither floats nor names of files need to bear it, nor int().
+    return text.isascii() and text.isdecimal() and len(text) <= 18 and least <= int(text) <= most
 
 
 def real(what: str, is_good: Callable[[float], bool]) -> Callable[[str], float]:

@@ -73,7 +73,7 @@ class Subject:
         # Also behind its calls: a library may need a rank that has ended its own call to end that of another, as MPI
         # does where the receiver acknowledges a message, and no other backend's barrier would drive it.
         self.barrier = backend.barrier or world.barrier
-        self.times: list[float] = [0.0] * request.iterations
+        self.times: list[float] = []
         turns = math.lcm(len(sets), case.ranks) if self._rotates else len(sets)
         self.ready = [self._make(turn) for turn in range(turns)]
         self.calls = [_until_finished(ready.call, backend.memory) for ready in self.ready]
@@ -150,11 +150,14 @@ def run_point(
         first, iterations = iterations, pace.end(block, iterations)
         order.shuffle(turns)
         for subject in turns if iterations > first else ():
+            subject.times += [0.0] * (
+                iterations - first
+            )  # not more: a limit of time may end it far below what was asked
             _time(subject, subject.times, first, iterations)
         tick()
     found = {}
     for subject, wrong in zip(subjects, errors, strict=True):
-        table = np.array(world.allgather(np.array(subject.times[:iterations])))
+        table = np.array(world.allgather(np.array(subject.times)))
         rows = table[:1] / (2 if operation.kind == "latency" else 1) if operation.is_pair else table
         found[subject.backend.name] = Measured(Times(rows), wrong, count, warm_up, subject.backend.report())
     return found

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .. import _core
@@ -85,7 +84,8 @@ def read_profile(path: str) -> dict[str, Any]:
         UsageError: It cannot be read or has a value of another kind.
     """
     try:
-        profile = json.loads(Path(path).read_text())
+        with open(path) as file:
+            profile = json.loads(file.read())
     except OSError as error:
         raise _core.UsageError(f"--profile {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from .. import _core
 
@@ -55,7 +56,7 @@ def check_room(ranks: int, here: int, found: Sequence[Limit]) -> None:
     def taken(limit: Limit) -> int:
         return limit.of_one * here + limit.of_another * (ranks - here)
 
-    scarcest = max(found, key=lambda limit: taken(limit) / max(1, limit.total), default=None)
+    scarcest = max(found, key=lambda limit: Fraction(taken(limit), max(1, limit.total)), default=None)
     if scarcest is not None and taken(scarcest) > scarcest.total:
         who = f"{ranks if scarcest.of_another else here} ranks"
         who += f", {here} of them here," if scarcest.of_another and here < ranks else ""

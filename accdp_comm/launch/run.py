@@ -31,7 +31,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace):
         self._options = options
-        self._tuned = apply_profile(options, read_profile(options.profile)) if options.profile else {}
+        self._tuned = apply_profile(options, read_profile(options.profile)) if options.profile is not None else {}
         check(options)
         self._command = programs.rank_command([options.script, *options.arguments], module=options.module)
         self._launcher = programs.choose_launcher(options.launcher, os.environ)

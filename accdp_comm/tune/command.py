@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     tune.add_argument("--measure", type=seconds, default=9.0, metavar="S", help="seconds a good point is measured (9)")
     tune.add_argument("--start-limit", type=seconds, default=300.0, metavar="S", help="seconds to first steps (300)")
     tune.add_argument("--exhaustive", action="store_true", help="skip no point and stop none early")
-    tune.add_argument("--output", type=Path, default=Path("accdp-tune"), metavar="FOLDER", help="for all results")
+    tune.add_argument("--output", type=_folder, default=Path("accdp-tune"), metavar="FOLDER", help="for all results")
     tune.add_argument("--fresh", action="store_true", help="forget the results that are in the folder")
     add_script(tune, "a Python script (*.py) or any program, longer than a trial, and its arguments", is_needed=True)
 
@@ -245,6 +245,12 @@ def _interruption() -> Iterator[list[int]]:
 
 def _sorted(least: int) -> Callable[[str], list[int]]:
     return lambda text: sorted(set(numbers(least)(text)))
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, got ''")
+    return Path(text)
 
 
 def _words(text: str) -> list[str]:

@@ -402,6 +402,12 @@ def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
     assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in said.read_text(), str(result)
 
 
+def test_an_empty_name_of_a_profile_is_none_that_is_there():
+    """As of a variable that is not set, which would else be passed over."""
+    result = jobs.run([sys.executable, "-m", "accdp_comm", "run", "-n", "1", "--profile", "", "true"])
+    assert result.returncode == 2 and "--profile : No such file or directory" in result.stderr, str(result)
+
+
 def test_profile_or_number_is_needed():
     result = jobs.run([sys.executable, "-m", "accdp_comm", "run", RANK])
     assert result.returncode == 2 and "one of -n/--ranks" in result.stderr

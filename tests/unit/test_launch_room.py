@@ -15,6 +15,8 @@ LIMITS = [Limit("processes", 300, 3, "raise it"), Limit("MiB of memory", 350, 7,
 def test_the_scarcest_thing_is_named():
     check_room(50, 50, LIMITS)
     check_room(10**9, 10**9, [])
+    with pytest.raises(_core.UsageError, match=f"{10**400} ranks take"):  # as a profile may say
+        check_room(10**400, 10**400, LIMITS)
     with pytest.raises(_core.UsageError) as refused:
         check_room(51, 51, LIMITS)
     assert str(refused.value) == (

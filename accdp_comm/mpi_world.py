@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,8 +63,11 @@ def load() -> ModuleType:
     Raises:
         UsageError: No usable MPI library, or MPI belongs to the process this one was forked from.
     """
+    # UCX takes SIGHUP for itself while its library is loaded, unless another signal is named; 0 is none.
+    takes_one = f"{__package__}._mpi" not in sys.modules and "UCX_DEBUG_SIGNO" not in os.environ
     try:
-        from . import _mpi
+        with _environment({"UCX_DEBUG_SIGNO": "0"} if takes_one else {}):
+            from . import _mpi
     except ImportError as error:
         raise _core.UsageError(f"MPI is needed here but could not be loaded: {error}") from error
     if _world.pid and _world.pid != os.getpid():
@@ -197,7 +200,8 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
             _world.service = None
         raise
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
-    with _environment({"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}):
+    seat = {"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}
+    with _environment(dict.fromkeys(LAUNCHER_VARIABLES) | seat):  # another launcher's words would be in the way
         _initialise(load(), exchange.timeout_s)
     load().watch_lines(fds)
     load().Exchange().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
@@ -287,19 +291,21 @@ def _relay_to_srun(module: ModuleType) -> contextlib.AbstractContextManager[None
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for MPI_Init and hide what another launcher said; put back after, so no child inherits them."""
-    before = {name: os.environ.get(name) for name in LAUNCHER_VARIABLES}
-    for name in LAUNCHER_VARIABLES:
-        os.environ.pop(name, None)
-    os.environ.update(variables)
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables, or hide those that are to be None, for MPI; put back after, so that no child inherits them."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def launched() -> int:

@@ -164,16 +164,16 @@ def mpi() -> dict[str, Any]:
             timeout=_ASK_MPI_SECONDS,
             env=without_launcher(),
         )
-        answers, trouble = done.stdout, done.stderr
+        answers, trouble = done.stdout, done.stderr.strip() or f"it ended with status {done.returncode}"
     except subprocess.TimeoutExpired as error:
         answers = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
         trouble = f"MPI_Init did not finish within {_ASK_MPI_SECONDS} s"
     lines = [line for line in answers.splitlines() if line.startswith("{")]
-    last = trouble.strip().splitlines()[-1:] or ["no message"]
+    last = trouble.splitlines()[-1]
     if not lines:
-        return {"library": f"could not be loaded: {last[0]}"}
+        return {"library": f"could not be loaded: {last}"}
     known: dict[str, Any] = json.loads(lines[-1])
-    known.setdefault("thread_level", f"could not be initialised: {last[0]}")
+    known.setdefault("thread_level", f"could not be initialised: {last}")
     return known
 
 

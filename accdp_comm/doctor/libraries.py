@@ -92,11 +92,15 @@ def ask(program: str) -> Any:
 
 def torch() -> Finding:
     try:
-        found = ask(_ASK_TORCH)
+        return judge_torch(ask(_ASK_TORCH))
     except CannotAsk as error:
-        advice = "accdp is built for one minor release of torch: pip install it again in this environment"
-        return Finding(FAIL, f"torch and accdp's backend do not load together: {error}", advice)
-    return judge_torch(found)
+        together = str(error)
+    try:
+        ask("import torch; print(0)")
+    except CannotAsk as error:
+        return Finding(FAIL, f"torch does not load: {error}", "what `import torch` says is to be mended first")
+    advice = "accdp is built for one minor release of torch: pip install it again in this environment"
+    return Finding(FAIL, f"torch and accdp's backend do not load together: {together}", advice)
 
 
 def judge_torch(found: dict[str, Any]) -> Finding:
@@ -110,10 +114,17 @@ def judge_torch(found: dict[str, Any]) -> Finding:
 
 
 def mpi() -> Finding:
-    found = info.mpi()
-    trouble = [text for text in found.values() if "could not be" in text]
-    if trouble:
-        return Finding(FAIL, trouble[0], "accdp was built with an MPI that is not here any more: install it again")
+    return judge_mpi(info.mpi())
+
+
+def judge_mpi(found: dict[str, Any]) -> Finding:
+    """Judge what the MPI says of itself."""
+    if "could not be" in found["library"]:
+        advice = "accdp was built with an MPI that is not here any more: install it again"
+        return Finding(FAIL, found["library"], advice)
+    if "could not be" in found["thread_level"]:
+        advice = "it is there, but does not start: see the rows /dev/shm and environment, and its own variables"
+        return Finding(FAIL, f"MPI {found['thread_level']}", advice)
     library = found["library"].split(",")[0].split(" MPICH Release")[0]
     if found["thread_level"] != "multiple":
         advice = "collectives between nodes may hang: use an MPI with MPI_THREAD_MULTIPLE"

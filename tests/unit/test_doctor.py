@@ -91,6 +91,33 @@ def test_torch(change, verdict):
     assert_verdict(libraries.judge_torch(found | change), verdict)
 
 
+def test_torch_that_does_not_load_is_not_accdps_release(monkeypatch):
+    def ask(program):
+        raise libraries.CannotAsk("no accdp_comm" if "accdp_comm" in program else alone)
+
+    monkeypatch.setattr(libraries, "ask", ask)
+    alone = "libtorch_cpu.so is gone"
+    assert libraries.torch().found == "torch does not load: libtorch_cpu.so is gone"
+    monkeypatch.setattr(libraries, "ask", lambda program: ask(program) if "accdp_comm" in program else 0)
+    assert "install it again" in libraries.torch().advice
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "words"),
+    [
+        ({}, OK, "MPICH Version: 5.0.2 (mpich)"),
+        ({"thread_level": "serialized"}, WARN, "thread level serialized"),
+        ({"thread_level": "could not be initialised: no space"}, FAIL, "MPI could not be initialised: no space"),
+        ({"library": "could not be loaded: no file"}, FAIL, "could not be loaded: no file"),
+    ],
+)
+def test_mpi(change, verdict, words):
+    found = {"library": "MPICH Version: 5.0.2 MPICH Release", "abi": "mpich", "thread_level": "multiple"}
+    judged = libraries.judge_mpi(found | change)
+    assert_verdict(judged, verdict)
+    assert words in judged.found and ("install it again" in judged.advice) == ("library" in change)
+
+
 @pytest.mark.parametrize(("family", "verdict"), [("mpich", OK), ("openmpi", FAIL)])
 def test_mpi4py(family, verdict):
     assert_verdict(libraries.judge_mpi4py("MPICH Version:  5.0.2\nMPICH Release", "4.1.2", family), verdict)

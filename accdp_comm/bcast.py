@@ -45,7 +45,7 @@ class BcastResult:
 
     logical_bytes: int  # of the tensors
     wire_bytes: int  # that went over one link between nodes (through shared memory where there is one node), with heads
-    codec: str  # that encoded most of it, or "none"
+    codec: str  # that encoded most of it; "none" also where this rank got it decoded, from another of its node
     codec_place: str  # where this rank encoded or decoded most of that: "host", or "device" (docs/gpu.md)
     algorithm: str  # how it went from node to node; "flat" on one node
     seconds: dict[str, float]  # encode, decode, wire (waiting for it), node (shared memory), total

@@ -150,9 +150,8 @@ def run_point(
         first, iterations = iterations, pace.end(block, iterations)
         order.shuffle(turns)
         for subject in turns if iterations > first else ():
-            subject.times += [0.0] * (
-                iterations - first
-            )  # not more: a limit of time may end it far below what was asked
+            # Not for all at once: a limit of time may end them far below what was asked for.
+            subject.times += [0.0] * (iterations - first)
             _time(subject, subject.times, first, iterations)
         tick()
     found = {}

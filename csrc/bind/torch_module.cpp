@@ -47,14 +47,17 @@ struct StreamUnderWay {
   c10::intrusive_ptr<accdp::torch_backend::Work> work;
   std::shared_ptr<accdp::StreamReport> report;
 
+  bool ends_within(std::chrono::milliseconds timeout) const {
+    const NoGil nogil;
+    work->prepare_wait(timeout);
+    if (!work->wait_done(timeout)) return false;
+    work->throw_if_failed();
+    work->synchronize();
+    return true;
+  }
   /// None where it has not ended by then.
   py::object wait(std::optional<std::chrono::milliseconds> timeout) const {
-    {
-      NoGil nogil;
-      if (!work->wait_done(timeout.value_or(kNoTimeout))) return py::none();
-      work->throw_if_failed();
-      work->synchronize();
-    }
+    if (!ends_within(timeout.value_or(kNoTimeout))) return py::none();
     return accdp::bind::report_of(*report);
   }
 };

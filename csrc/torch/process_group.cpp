@@ -63,7 +63,9 @@ void ProcessGroupAccdp::remember(const c10::intrusive_ptr<ProcessGroupAccdp>& ma
 std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> ProcessGroupAccdp::open() {
   std::vector<c10::intrusive_ptr<ProcessGroupAccdp>> found;
   for (const auto& group : known())
-    if (auto held = group.lock(); held && !held->is_shut_down_) found.push_back(std::move(held));
+    if (auto held = group.lock()) found.push_back(std::move(held));
+  // Not in the loop: who drops the last reference to one gives up the GIL, and others may change what is known.
+  std::erase_if(found, [](const auto& group) { return bool(group->is_shut_down_); });
   return found;
 }
 
@@ -203,10 +205,9 @@ void ProcessGroupAccdp::record(const Plan& plan) {
   if (!at::hasCallbacks()) return;
   const at::TensorList any = plan.inputs.empty() ? plan.outputs : plan.inputs;
   RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(sequence_.load()), false),
-                          std::make_tuple(pg_uid_, pg_desc_), plan.inputs.vec(), plan.outputs.vec(), rank_,
-                          std::string(plan.title + sizeof "accdp:" - 1), elements(plan.inputs), elements(plan.outputs),
-                          any.empty() ? at::kByte : any[0].scalar_type(), std::vector<int64_t>(),
-                          std::vector<int64_t>(), -1, -1, size_);
+                          std::make_tuple(pg_uid_, pg_desc_), plan.inputs.vec(), plan.outputs.vec(), rank_, plan.call(),
+                          elements(plan.inputs), elements(plan.outputs), any.empty() ? at::kByte : any[0].scalar_type(),
+                          std::vector<int64_t>(), std::vector<int64_t>(), -1, -1, size_);
 }
 
 c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
@@ -216,8 +217,7 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
     for (const at::Tensor& tensor : list) {
       const c10::Device device = tensor.device();
       if (!is_first && device != place && !(plan.is_mixed && (device.is_cpu() || place.is_cpu())))
-        checks_of(plan.title + sizeof "accdp:" - 1)
-            .fail("tensors are on " + place.str() + " and " + device.str() + ", expected one device");
+        checks_of(plan.call()).fail("tensors are on " + place.str() + " and " + device.str() + ", expected one device");
       if (is_first || !device.is_cpu()) place = device;
       is_first = false;
     }
@@ -227,6 +227,9 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
 c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
                                                         std::function<void(Group&, double, const Way&)> run) {
   group_->check_process();  // the queue's threads are not forked along
+  if (would_wait_for_itself(plan))
+    throw UsageError("rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + plan.call() + ' ' +
+                     kInHandler);
   std::shared_ptr<DeviceCall> call;
   if (!place.is_cpu()) call = devices_.begin(place, plan.is_async);
   if (defers_ && is_in_callback() && !warned_of_callbacks_.exchange(true))
@@ -234,7 +237,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
                  "accdp: rank %d of group %s begins %s in a future's callback: its place among collectives that others "
                  "begin meanwhile is chance, which ranks may disagree on; with ACCDP_ASYNC_OPS=off it is not "
                  "(docs/sharp_bits.md)\n",
-                 rank_, group_->name().c_str(), plan.title + sizeof "accdp:" - 1);
+                 rank_, group_->name().c_str(), plan.call());
   const std::uint64_t sequence = ++sequence_;
   record(plan);
   const c10::intrusive_ptr<Work> work = c10::make_intrusive<QueuedWork>(
@@ -253,12 +256,11 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
     work->set_call(call);
     task.run = [call] { call->run(); };
   }
-  const bool runs_later = plan.is_async && defers_;
   const auto give_up = [&](const std::string& why) {  // the others wait for it
-    group_->abort(plan.title + sizeof "accdp:" - 1 + why);
+    group_->abort(std::string(plan.call()) + why);
   };
   try {
-    runs_later ? queue_->run_later(std::move(task)) : queue_->run_now(task);
+    runs_later(plan) ? queue_->run_later(std::move(task)) : queue_->run_now(task);
   } catch (const Interrupted&) {
     give_up(" was interrupted before its turn came");
     throw;
@@ -293,6 +295,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? default_timeout() : options.timeout;
   const auto started = Clock::now();
   in_torchs_terms([&] { group_->check_process(); });
+  if (queue_->runs_here()) checks_of("monitored_barrier").fail(kInHandler);
   in_torchs_terms([&] {
     if (drain(timeout)) return;
     group_->throw_if_failed();

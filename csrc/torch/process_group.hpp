@@ -157,15 +157,14 @@ class ProcessGroupAccdp : public c10d::Backend {
     Lists nested = {};
     /// Some tensors may be in host memory while others are on a device.
     bool is_mixed = false;
+    const char* call() const { return title + sizeof "accdp:" - 1; }
   };
   /// Does `run(Group&, double timeout_s, const Way&)`, now or later. Host memory of a caller who waits anyway, with
   /// nothing ahead and nobody watching, makes no Work: c10d takes none for "it is done", as from its own backends.
   template <class Run>
   WorkPtr launch(Plan plan, Run run) {
     const c10::Device place = place_of(plan);
-    if (!plan.is_async && queue_->runs_here())
-      checks_of(plan.title + sizeof "accdp:" - 1)
-          .fail("called from a signal handler in the middle of another operation");
+    if (would_wait_for_itself(plan)) checks_of(plan.call()).fail(kInHandler);
     // In a forked process the queue may be locked by a thread that is not there.
     if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched() && !is_in_callback()) {
       const auto now = [&] {
@@ -194,6 +193,10 @@ class ProcessGroupAccdp : public c10d::Backend {
     return coalescing_ || at::hasCallbacks() || c10d::allow_inflight_collective_as_graph_input();
   }
   c10::Device place_of(const Plan& plan) const;
+  /// In a signal handler that came into the middle of an operation, which ends after it.
+  bool would_wait_for_itself(const Plan& plan) const { return !runs_later(plan) && queue_->runs_here(); }
+  bool runs_later(const Plan& plan) const { return plan.is_async && defers_; }
+  static constexpr const char* kInHandler = "called from a signal handler in the middle of another operation";
   Checks checks_of(const char* operation) const { return {operation, rank_, size_}; }
   WorkPtr launch_sparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr gather_into(const char* where, const Tensors& outputs, const Tensors& inputs,

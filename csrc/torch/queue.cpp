@@ -228,17 +228,14 @@ void Queue::stop(std::exception_ptr error) {
 }
 
 /// A time-out that is given ends the wait alone, so the operation cannot be this thread's.
-bool QueuedWork::wait(std::chrono::milliseconds timeout) {
-  in_torchs_terms([&] {
-    check_process();
-    const std::shared_ptr<Queue> queue = wait_returns() ? nullptr : queue_.lock();
-    if (!queue) return;
-    if (queue->runs_here())
-      throw UsageError("a work of " + c10d::opTypeToString(opType_) +
-                       ": wait() in a signal handler, in the middle of another operation of its group");
-    timeout == kNoTimeout ? queue->run_if_next(*this) : queue->hurry();
-  });
-  return Work::wait(timeout);
+void QueuedWork::prepare_wait(std::chrono::milliseconds timeout) {
+  check_process();
+  const std::shared_ptr<Queue> queue = wait_returns() ? nullptr : queue_.lock();
+  if (!queue) return;
+  if (queue->runs_here())
+    throw UsageError("a work of " + c10d::opTypeToString(opType_) +
+                     ": wait() in a signal handler, in the middle of another operation of its group");
+  timeout == kNoTimeout ? queue->run_if_next(*this) : queue->hurry();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> QueuedWork::getFuture() {

@@ -80,7 +80,7 @@ class QueuedWork final : public Work {
   template <class... Args>
   explicit QueuedWork(const std::shared_ptr<Queue>& queue, Args&&... args)
       : Work(std::forward<Args>(args)...), queue_(queue) {}
-  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void prepare_wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:

@@ -1,9 +1,11 @@
 #include "torch/work.hpp"
 
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/util/ScopeExit.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
@@ -134,7 +136,9 @@ bool Work::wait_done(std::chrono::milliseconds timeout) {
   const Deadline end(std::chrono::duration<double>(timeout).count());
   std::unique_lock lock(mutex_);
   while (!is_over()) {
-    cv_.wait_for(lock, kLongestSleep, [&] { return is_over(); });
+    auto until = Clock::now() + kLongestSleep;
+    if (timeout != kNoTimeout) until = std::min(until, end.at());
+    cv_.wait_until(lock, until, [&] { return is_over(); });
     if (is_over()) break;
     lock.unlock();
     check_interrupt();
@@ -146,6 +150,7 @@ bool Work::wait_done(std::chrono::milliseconds timeout) {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   in_torchs_terms([&] {
+    prepare_wait(timeout);
     const bool is_over = wait_done(timeout);
     TORCH_CHECK(is_over, "ProcessGroupAccdp: wait Timed out after ", timeout.count(), " ms (timeout) for operation #",
                 sequence_);
@@ -204,6 +209,7 @@ void Work::settle(c10::ivalue::Future& future, const std::exception_ptr& error) 
   if (const auto its = stream()) {
     on.reset_stream(*its);
     join();
+    c10::Event(its->device_type()).record(*its);  // throws where that of the future would, half way through
   }
   future.markCompleted(value());
 }
@@ -247,11 +253,18 @@ void Work::settle_future() {
     error = exception_;
   }
   ++t_callbacks;
-  const auto finishing = c10::make_scope_exit([&] {
-    --t_callbacks;
-    finish(error);
-  });
-  settle(*future_, error);
+  try {
+    settle(*future_, error);
+  } catch (...) {  // the device has failed since; threads that end works have nobody to tell
+    error = std::current_exception();
+    {
+      std::lock_guard lock(mutex_);
+      failure_ = lasting_failure_ = error;
+    }
+    future_->setErrorIfNeeded(error);
+  }
+  --t_callbacks;
+  finish(error);
 }
 
 void Work::abort() {

@@ -54,6 +54,8 @@ class Work : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
   void abort() override;
 
+  /// Before a wait for it: has whoever can do it take it up, this thread perhaps. Throws the core's errors.
+  virtual void prepare_wait(std::chrono::milliseconds) {}
   /// Waits until it is done; false where `timeout` is over before. Throws nothing that it failed with.
   bool wait_done(std::chrono::milliseconds timeout);
   /// Throws what it failed with in the core's own classes; wait() has those of torch.

@@ -349,9 +349,15 @@ def handler(rank: int, size: int, store: str, operation: str, reaction: str) -> 
     """A signal comes while rank 0 waits for rank 1, which sleeps; its handler uses the group."""
     join(rank, size, store)
     dist.barrier()
+    import accdp_comm
+
     reactions: dict[str, Callable[[], Any]] = {
         "destroy": dist.destroy_process_group,
         "all_reduce": lambda: dist.all_reduce(torch.ones(3)),
+        "all_reduce, not synchronous": lambda: dist.all_reduce(torch.ones(3), async_op=True),
+        "bcast_compressed": lambda: accdp_comm.bcast_compressed(torch.ones(3)),
+        "bcast_compressed, not synchronous": lambda: accdp_comm.bcast_compressed(torch.ones(3), async_op=True).wait(),
+        "monitored_barrier": accdp_comm.monitored_barrier,
         "recv": lambda: dist.recv(torch.ones(3), 1),
     }
     waits: dict[str, Callable[[], Any]] = {

@@ -313,11 +313,20 @@ def test_an_unfinished_operation_says_so(rank, size):
         with pytest.raises(RuntimeError, match="[Tt]imed out|[Tt]imeout"):
             work.wait(MILLISECONDS_50)
         assert 0.04 <= time.monotonic() - began < SOON_S
+        assert min(_patience(work) for _ in range(10)) < 0.03
         dist.send(torch.ones(1), 1)  # only now may the other one come
         assert work.wait(datetime.timedelta(days=200_000)) and tensor.tolist() == [2.0] * 3
     else:
         dist.recv(torch.ones(1), 0)
         dist.all_reduce(torch.ones(3))
+
+
+def _patience(work: dist.Work) -> float:
+    """How long a wait of 1 ms for it takes."""
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="Timed out after 1 ms"):
+        work.wait(datetime.timedelta(milliseconds=1))
+    return time.monotonic() - began
 
 
 @pytest.mark.on_ranks(2)

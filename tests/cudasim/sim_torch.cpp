@@ -149,5 +149,8 @@ PYBIND11_MODULE(sim_torch, m) {
   m.def("set_capturing", &cudasim::set_capturing);
   m.def("set_capturing_elsewhere", &cudasim::set_capturing_elsewhere);
   m.def("set_jitter", [](int most_us) { cudasim::set_jitter(most_us); });
-  m.def("fail", [](const std::string& call) { cudasim::fail(call.c_str(), cudaErrorLaunchFailure); });
+  m.def(
+      "fail", [](const std::string& call, int nth) { cudasim::fail(call.c_str(), cudaErrorLaunchFailure, nth); },
+      py::arg("call"), py::arg("nth") = 1);
+  m.def("calls", [](const std::string& call) { return cudasim::calls(call.c_str()); });
 }

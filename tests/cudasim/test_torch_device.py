@@ -32,3 +32,11 @@ def test_backend(ranks, path, env):
     assert result.returncode in (0, 9), str(result)
     assert "did not finish" not in result.stderr, str(result)
     assert sorted(report["passed"] for report in result.reports) == list(range(ranks)), str(result)
+
+
+def test_a_device_that_fails_before_a_future_has_its_value():
+    if not list(BUILT.glob("sim_torch*.so")):
+        pytest.skip("make test-cudasim builds the module sim_torch")
+    command = [sys.executable, str(HERE / "torch_future.py"), str(BUILT), ""]
+    result = jobs.run(command, env={"ACCDP_GPU_SLOT_BYTES": "128k"}, timeout=60)
+    assert result.returncode == 0 and result.stdout == "passed\n", str(result)

@@ -11,6 +11,7 @@ library, when no Python thread of any rank runs any more, and crashes where nobo
 from __future__ import annotations
 
 import json
+import resource
 import secrets
 import signal
 import socket
@@ -128,7 +129,8 @@ class Pmi1Service:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # close() shut the listener
+            except OSError as error:
+                self._stop_accepting(f"the PMI-1 service of {self.size} ranks takes no more connections: {error}")
                 return
             with self._changed:
                 if self._closed:
@@ -136,6 +138,14 @@ class Pmi1Service:
                     return
                 self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="accdp-pmi1", daemon=True).start()
+
+    def _stop_accepting(self, why: str) -> None:
+        with self._changed:
+            if self._closed:  # close() has shut the listener
+                return
+            self._fail(why)
+        sys.stderr.write(f"accdp: {why}\n")
+        self.close()  # ranks that have yet to come would wait for an answer
 
     def _serve(self, connection: socket.socket) -> None:
         client = _Client()
@@ -286,6 +296,8 @@ def main() -> None:
     # Ctrl-C and a scheduler's SIGTERM go to the ranks too; they still need answers while they leave.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each rank keeps a connection
     order = json.loads(sys.stdin.readline())
     service = Pmi1Service(order["nodes"], order["bind"], order["timeout_s"])
     print(json.dumps({"port": service.port, "token": service.token}), flush=True)

@@ -222,7 +222,7 @@ class Guard:
             self._owner = 0
         if self._owner and not self._family():
             self._has_children = False  # but for the owner, which is waited for by itself
-        if pid == self._pid:
+        if pid and pid == self._pid:  # both are 0 while none has begun
             self._status = status
             number = os.WTERMSIG(status) if killed(status) else 0
             # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.

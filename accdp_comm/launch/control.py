@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .guard_link import keep_open
+
 _CHUNK = 1 << 18
 _LARGEST = 1 << 24  # no message of a guard is longer; a longer one is not from a guard
 
@@ -41,6 +43,7 @@ class Listener:
 
     def accept(self) -> Connection:
         connection, _ = self._socket.accept()
+        keep_open(connection)
         return Connection(connection, self._token)
 
     def close(self) -> None:

@@ -15,6 +15,16 @@ from typing import Any
 
 _CONNECT_S = 5.0
 _CHUNK = 1 << 16
+# A rank may say nothing for hours, and what stands between two hosts forgets connections that are silent. One whose
+# other end does not answer breaks after a quarter of an hour.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 60), (socket.TCP_KEEPCNT, 15))
+
+
+def keep_open(link: socket.socket) -> None:
+    """Have the kernel ask the other end now and then whether it is there."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:
@@ -28,6 +38,7 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
             continue
         link.settimeout(None)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_open(link)
         return link
     sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
 

@@ -166,7 +166,8 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
         batches = Batches("rank", tuple(options.batch_size))
     else:
         batches = Batches()
-    nodes = _nodes(_check_run_options(options.run), per_gpu=bool(options.ranks_per_gpu))
+    run = _check_run_options(options.run)
+    nodes = _nodes(run, per_gpu=bool(options.ranks_per_gpu))
     gpus *= nodes
     run_options = [*(["--gpus", ",".join(options.gpus)] if options.gpus else []), *options.run]
     made = points(
@@ -184,7 +185,8 @@ def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
     if options.exhaustive:
         plan = replace(plan, budgets_s=plan.budgets_s[-1:])
     limit_s = max(Job.limit_s, options.start_limit + 2 * options.measure)
-    job = Job(script, options.output / "logs", tuple(run_options), plan, options.start_limit, limit_s)
+    end_s = run.grace + 25.0 + 15.0 * (gpus if options.ranks_per_gpu else 0)  # for ranks, launcher and daemons of MPS
+    job = Job(script, options.output / "logs", tuple(run_options), plan, options.start_limit, limit_s, end_s)
     return job, batches, made, gpus
 
 

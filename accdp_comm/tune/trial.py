@@ -23,7 +23,6 @@ from .measure import Meter, Plan, Rate
 from .space import Point
 
 _LOOK_S = 0.1
-_END_S = 30.0  # that `accdp run` may take to end its ranks
 # What the common allocators say, and `accdp run` of a rank that the kernel's out-of-memory killer found.
 _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
@@ -42,6 +41,7 @@ class Job:
         run_options: More options of `accdp run`.
         start_s: Seconds that a script may take to its first step.
         limit_s: Seconds that a trial may take in all.
+        end_s: Seconds that `accdp run` may then take to end its ranks, and MPS.
     """
 
     script: tuple[str, ...]
@@ -50,6 +50,7 @@ class Job:
     plan: Plan = field(default_factory=Plan)
     start_s: float = 300.0
     limit_s: float = 900.0
+    end_s: float = 30.0
 
 
 @dataclass
@@ -232,12 +233,12 @@ class _Trial:
             return
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(_END_S)
+            self.process.wait(self.job.end_s)
         except subprocess.TimeoutExpired:
             if self.point.ranks_per_gpu:
                 raise _core.SystemCallError(
-                    f"accdp run (pid {self.process.pid}) did not end within {_END_S:g} s after SIGTERM; ranks on a GPU "
-                    "are not killed, because that may hang the GPU: see what they do, and end them"
+                    f"accdp run (pid {self.process.pid}) did not end within {self.job.end_s:g} s after SIGTERM; ranks "
+                    "on a GPU are not killed, because that may hang the GPU: see what they do, and end them"
                 ) from None
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()

@@ -1,6 +1,8 @@
 """The PMI-1 service without MPI: clients here speak the protocol by hand."""
 
 import json
+import os
+import resource
 import socket
 import subprocess
 import sys
@@ -221,3 +223,25 @@ def test_process_ends_with_an_owner_that_gave_up():
     process, port = start_process([0, 0])
     Client(port).join(0)
     assert finish(process) == 0
+
+
+def test_a_service_without_descriptors_says_so_and_keeps_nobody_waiting(capfd):
+    service = pmi1.Pmi1Service([0, 1], "127.0.0.1", 10.0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as late:
+        late.settimeout(10)
+        filler = os.dup(late.fileno())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (filler + 1, before[1]))
+        fillers = [filler]
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                while True:
+                    fillers.append(os.dup(late.fileno()))
+            late.connect(("127.0.0.1", service.port))
+            assert service.wait_closed(10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for filler in fillers:
+                os.close(filler)
+    assert "takes no more connections: [Errno 24] Too many open files" in service.broken
+    assert service.broken in capfd.readouterr().err

@@ -36,6 +36,7 @@ class Owners:
         self._mode, self._say = mode, say
         self._hosts: dict[str, _Host] = {}  # by node key
         self.trouble = ""  # why the job must end
+        self._are_released = False
 
     def ask(self, node: str, host: str, ranks: dict[int, Gpu], guard: Connection) -> None:
         """Have an owner started on a host where these ranks run, unless MPS has no use there.
@@ -73,6 +74,8 @@ class Owners:
         """Take in what an owner says."""
         if message["event"] == "owner":
             self._hosts[message["node"]].connection = connection
+            if self._are_released:
+                connection.order(order="release")
             return
         host = self._of(connection)
         if message["event"] == "owner_ready":
@@ -106,7 +109,8 @@ class Owners:
                     host.connection.order(order="release")
 
     def release(self) -> None:
-        """Let all go, because no rank will start."""
+        """Let all go, because no rank will start; those too that have yet to call."""
+        self._are_released = True
         for host in self._hosts.values():
             if host.connection is not None:
                 host.connection.order(order="release")

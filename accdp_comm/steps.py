@@ -11,7 +11,10 @@ import json
 import math
 import mmap
 import os
+import socket
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,6 +94,12 @@ def environment(batch_size: int | None, global_batch_size: int | None, workers: 
     return {_VARIABLE + name: str(value) for name, value in values.items() if value is not None}
 
 
+@cache
+def _remark(text: str) -> None:
+    """Say it once."""
+    sys.stderr.write(text)
+
+
 def begin(rank: int, size: int) -> None:
     """Begin this process's log, if ACCDP_STEP_LOG asks for one and there is none yet, nor one of a living process.
 
@@ -98,15 +107,19 @@ def begin(rank: int, size: int) -> None:
         rank, size: Place in the world, for the tuner.
     Raises:
         SystemCallError: The file cannot be made.
+
+    Where there is no such folder, as on other hosts than the tuner's, a line on stderr says so, and nothing is kept.
     """
     global _log
     folder = value_of("ACCDP_STEP_LOG")
     if not folder or _log is not None:
         return
+    if not os.path.isdir(folder):
+        _remark(f"accdp: rank {rank} of {size}: ACCDP_STEP_LOG={folder}: no such folder on {socket.gethostname()}\n")
+        return
     path = Path(folder, f"rank-{rank}.events")
     length = HEAD_BYTES + CAPACITY * EVENT_BYTES
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if _has_owner(path):
             return
         path.unlink(missing_ok=True)  # who still had it mapped would die of one made shorter

@@ -82,6 +82,7 @@ with Communicator() as comm:
 @pytest.mark.parametrize("count", [0, 3, steps.CAPACITY - 1, steps.CAPACITY + 10])
 def test_what_a_rank_logs_is_read_back(tmp_path, count):
     folder = tmp_path / "steps"
+    folder.mkdir()
     command = [sys.executable, "-c", _WRITES, str(count)]
     subprocess.run(command, env=_environment(folder), check=True, timeout=60)
     (found,) = events.read(folder)
@@ -109,6 +110,16 @@ def test_a_process_that_a_rank_starts_leaves_its_log_alone(tmp_path):
         subprocess.run([*run, code], env=_environment(tmp_path), check=True, timeout=60)
         (found,) = events.read(tmp_path)
         assert (found.size, found.events["label"].tolist().count(steps.STEP)) == (size, 1)
+
+
+def test_where_the_folder_is_not_there_nothing_is_made(tmp_path):
+    """The tuner has one on its own host; ranks on others get the variable as well."""
+    code = "from accdp_comm import Communicator, steps; [Communicator().barrier() for _ in range(2)]; steps.step()"
+    folder = tmp_path / "of another host"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count("\n") == 1 and f"ACCDP_STEP_LOG={folder}: no such folder on" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_that_are_just_being_made_are_left_alone(tmp_path):

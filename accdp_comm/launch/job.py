@@ -105,6 +105,7 @@ class Job:
         self._failures: list[Rank] = []
         self._next_watch = 0.0
         self._all_left_at: float | None = None
+        self._outstayed = False  # the launcher, all of whose ranks had ended
         # Since when the launcher is gone, and since when no rank has said anything, while some are there.
         self._alone_since: float | None = None
         self._silent_since = 0.0
@@ -255,6 +256,7 @@ class Job:
             self._next_word = now + _PATIENCE_S
             self.output.say(f"accdp run: {self._program.launcher} has started {len(self._ranks)} of {self._size} ranks")
         if self._all_left_at is not None and now >= self._all_left_at + _LAUNCHER_END_S:
+            self._outstayed = True
             self._end_launcher()
 
     def _on_signals(self) -> None:
@@ -433,6 +435,9 @@ class Job:
                 self.output.say(f"accdp run: {self._reason}")
             return self._stop.code
         status = self._launcher.returncode
+        if self._outstayed and all(rank.code == 0 for rank in ranks):
+            self.output.say(f"accdp run: {self._program.launcher} did not end after its ranks, and was ended")
+            return 0
         if status != 0:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
             self.output.say(f"accdp run: {self._program.launcher} ended the job {in_words(status)}{why}")

@@ -402,6 +402,26 @@ def test_who_waits_for_ranks_to_start_hears_how_many_have(tmp_path):
     assert result.returncode == 7 and "accdp run: srun has started 0 of 3 ranks\n" in said.read_text(), str(result)
 
 
+LINGERING = """
+import sys
+from accdp_comm import cli
+from accdp_comm.launch import job, programs
+job._LAUNCHER_END_S = 0.5
+programs.find_mpiexec = lambda family: sys.argv[1]
+sys.exit(cli.main(["run", "--launcher", "mpiexec", "-n", "2", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [(["true"], 0), (["sh", "-c", "exit 3"], 3)])
+def test_a_launcher_that_outstays_its_ranks_does_not_decide_how_they_ended(tmp_path, command, status):
+    """As srun does behind a slow epilog."""
+    launcher = tmp_path / "mpiexec"
+    jobs.write_program(launcher, f'{jobs.mpiexec_command(1)[0]} "$@"', "exec sleep 60")
+    result = jobs.run([sys.executable, "-c", LINGERING, str(launcher), *command])
+    assert result.returncode == status, str(result)
+    assert ("mpiexec did not end after its ranks, and was ended" in result.stderr) == (status == 0), str(result)
+
+
 def test_an_empty_name_of_a_profile_is_none_that_is_there():
     """As of a variable that is not set, which would else be passed over."""
     result = jobs.run([sys.executable, "-m", "accdp_comm", "run", "-n", "1", "--profile", "", "true"])

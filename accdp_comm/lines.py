@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
 from .exchange import Exchange, agree
+from .keepalive import keep_open
 
 _CONNECT_SECONDS = 5.0  # of them 3 until the kernel has asked for the third time
 # Of one process; larger jobs go without. So do those whose limit of descriptors leaves too few for other things.
@@ -26,9 +27,6 @@ _SHARE = 3
 # Where lines' descriptors begin. The kernel closes those of a process that ends from the last to the first, and some
 # take long (large shared memory, devices): lines must break no later than MPI's connections.
 _HIGH = 2048
-# What stands between two hosts may forget, or break, a connection that says nothing for some minutes. One whose other
-# end does not answer breaks after the quarter of an hour that TCP itself goes on trying with what it has to send.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 60), (socket.TCP_KEEPCNT, 15))
 _NONCE_BYTES, _RANK_BYTES = 16, 4
 
 _open: set[int] = set()  # descriptors, to the end of the process
@@ -148,9 +146,7 @@ def _read(link: socket.socket, length: int, deadline: float) -> bytes:
 
 def _keep(link: socket.socket) -> int:
     """Return a descriptor of a connection that stays when this one is closed."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    keep_open(link)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = _HIGH if limit == resource.RLIM_INFINITY else min(_HIGH, limit // 2)
     line = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, low)

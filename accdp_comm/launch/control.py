@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .guard_link import keep_open
+from ..keepalive import keep_open
 
 _CHUNK = 1 << 18
 _LARGEST = 1 << 24  # no message of a guard is longer; a longer one is not from a guard

@@ -1,4 +1,4 @@
-"""A guard's end of its connection to `accdp run`. Standard library alone: agent.py runs by file, without the package.
+"""A guard's end of its connection to `accdp run`. Imported by file, too: agent.py runs without the package.
 
 Messages both ways: 4 bytes length (little endian, of kind and content), 1 byte kind, content. Kinds: ``j`` JSON, ``o``
 and ``e`` bytes of the rank's standard output and error.
@@ -13,18 +13,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+if not __package__:
+    from keepalive import keep_open  # type: ignore[import-not-found]
+else:
+    from ..keepalive import keep_open
+
 _CONNECT_S = 5.0
 _CHUNK = 1 << 16
-# A rank may say nothing for hours, and what stands between two hosts forgets connections that are silent. One whose
-# other end does not answer breaks after a quarter of an hour.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 60), (socket.TCP_KEEPCNT, 15))
-
-
-def keep_open(link: socket.socket) -> None:
-    """Have the kernel ask the other end now and then whether it is there."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:

@@ -50,7 +50,7 @@ def shared_gpu(two_hosts, tmp_path, request) -> dict[str, str]:
     (tmp_path / "gpus.csv").write_text("0, GPU-0, Stand-in, 81920, 9.0, Disabled, 00000000:00:00.0\n")
     return {
         "PATH": f"{STAND_INS}{os.pathsep}{os.environ['PATH']}",
-        "XDG_RUNTIME_DIR": runtime,
+        "ACCDP_RUN_MPS_DIR": runtime,
         "STAND_IN_GPUS": str(tmp_path),
         "STAND_IN_JOURNAL": str(tmp_path / "journal"),
     }
@@ -76,7 +76,7 @@ def test_mps_is_owned_on_every_host(two_hosts, places, shared_gpu, tmp_path):
     """The login node, which has a GPU too, is left alone."""
     result = mps_run(two_hosts, places, shared_gpu, "once", "--mps", "on")
     assert result.returncode == 0, str(result)
-    runtime = shared_gpu["XDG_RUNTIME_DIR"]
+    runtime = shared_gpu["ACCDP_RUN_MPS_DIR"]
     assert len(result.reports) == 4, str(result)
     assert all(row["CUDA_MPS_PIPE_DIRECTORY"].startswith(runtime) for row in result.reports), str(result)
     assert {row["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for row in result.reports} == {"0=38912M"}, str(result)

@@ -29,7 +29,7 @@ def machine(tmp_path, tmp_path_factory, request) -> Machine:
     (folder / "gpus.csv").write_text("".join(ROW.format(index=i, uuid=uuid) for i, uuid in enumerate(UUIDS)))
     env = {
         "PATH": f"{HERE / 'stand_ins'}{os.pathsep}{os.environ['PATH']}",
-        "XDG_RUNTIME_DIR": str(runtime),
+        "ACCDP_RUN_MPS_DIR": str(runtime),
         "STAND_IN_GPUS": str(folder),
         "STAND_IN_JOURNAL": str(folder / "journal"),
     }

@@ -54,8 +54,8 @@ def main(behaviour: str) -> None:
     names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "ACCDP_RANKS_PER_GPU", "OMP_NUM_THREADS")
     mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
     said = {"pid": os.getpid(), "daemon_leaves": percentage, **{name: os.environ.get(name) for name in (*names, *mps)}}
-    print(json.dumps(said))
     try:
+        print(json.dumps(said))  # and from then on Ctrl-C may come
         if behaviour == "fail" and os.environ["RANK"] == "1":
             journal = Path(os.environ["STAND_IN_JOURNAL"])
             while journal.read_text().count("\nclient ") < int(os.environ["WORLD_SIZE"]):

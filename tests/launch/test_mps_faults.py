@@ -1,5 +1,6 @@
 """Daemons that hang or say nothing, within a short limit for that: nothing waits for ever, nothing of them is left."""
 
+import contextlib
 import os
 import signal
 
@@ -37,7 +38,7 @@ def start(base, fault, monkeypatch, **options):
 
 def stand_ins() -> list[int]:
     """Processes of the stand-in daemons of this test."""
-    here = os.environ["XDG_RUNTIME_DIR"].encode()
+    here = os.environ["ACCDP_RUN_MPS_DIR"].encode()
 
     def is_ours(pid: int) -> bool:
         try:
@@ -147,12 +148,25 @@ def test_a_base_that_others_can_write_to_is_refused(base):
         records.base_directory()
 
 
-def test_long_runtime_folders_are_left_for_tmp(monkeypatch, tmp_path):
-    """The path of a Unix socket has 107 characters at most."""
-    long = tmp_path / ("x" * 80)
-    long.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
-    assert records.base_directory().parent.as_posix() == "/tmp"
+def test_a_folder_with_a_long_path_is_refused(monkeypatch, tmp_path):
+    """The path of a Unix socket has 107 bytes at most."""
+    monkeypatch.setenv("ACCDP_RUN_MPS_DIR", str(tmp_path / ("x" * 80)))
+    with pytest.raises(_core.UsageError, match="^ACCDP_RUN_MPS_DIR: .* and 107 are the most: name a folder"):
+        records.base_directory()
+
+
+def test_logins_and_batch_jobs_have_one_folder(monkeypatch, tmp_path):
+    found = set()
+    for variables in ({}, {"XDG_RUNTIME_DIR": str(tmp_path)}, {"TMPDIR": str(tmp_path)}, {"ACCDP_RUN_MPS_DIR": ""}):
+        with monkeypatch.context() as patch:
+            for name in ("XDG_RUNTIME_DIR", "TMPDIR", "ACCDP_RUN_MPS_DIR"):
+                patch.delenv(name, raising=False)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            found.add(base := records.base_directory())
+    with contextlib.suppress(OSError):
+        base.rmdir()  # unless it is in use
+    assert len(found) == 1
 
 
 def test_the_daemons_of_another_host_are_left_alone(base, machine, monkeypatch):
@@ -162,7 +176,7 @@ def test_the_daemons_of_another_host_are_left_alone(base, machine, monkeypatch):
     owner = records.Record(UUIDS[0], 1 << 22, 5, "another boot", is_kept=False)
     folder = records.make_folder(there, owner)
     monkeypatch.undo()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", machine.env["XDG_RUNTIME_DIR"])
+    monkeypatch.setenv("ACCDP_RUN_MPS_DIR", machine.env["ACCDP_RUN_MPS_DIR"])
     assert there != base and there.parent == base.parent
     assert daemon.clean(records.base_directory()) == [] and folder.exists()
     assert daemon.clean(there) and not folder.exists()

@@ -1,5 +1,6 @@
 """Numbers of ranks that a node has no room for are refused before anything is started."""
 
+import pathlib
 import resource
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from accdp_comm import _core
-from accdp_comm.launch.room import Limit, check_room, limits
+from accdp_comm.launch.room import Limit, _group_limits, check_room, limits
 
 LIMITS = [Limit("processes", 300, 3, "raise it"), Limit("MiB of memory", 350, 7, "start fewer")]
 
@@ -39,6 +40,46 @@ def test_this_node_has_limits_and_room_for_some():
     found = limits()
     assert {limit.name for limit in found} >= {"processes", "MiB of memory"}
     check_room(2, 2, found)
+
+
+MIB = 1 << 20
+V1 = "9:pids:/a\n4:memory:/a\n"
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "found"),
+    [
+        ("0::/\n", {}, []),
+        ("0::/\n", {"pids.max": "max", "pids.current": "7", "memory.max": "max", "memory.current": "9"}, []),
+        ("0::/a\n", {"a/pids.max": "64\n", "a/pids.current": "4\n", "pids.max": "100", "pids.current": "9"}, [60, 91]),
+        ("0::/\n", {"memory.max": f"{90 * MIB}", "memory.current": f"{50 * MIB}"}, [40]),
+        (
+            "0::/\n",
+            {"memory.max": f"{90 * MIB}", "memory.current": f"{50 * MIB}", "memory.stat": f"anon 1\nfile {7 * MIB}\n"},
+            [47],
+        ),
+        (
+            V1,
+            {
+                "pids/a/pids.max": "20",
+                "pids/a/pids.current": "2",
+                "memory/a/memory.limit_in_bytes": f"{8 * MIB}",
+                "memory/a/memory.usage_in_bytes": f"{3 * MIB}",
+                "memory/a/memory.stat": f"cache {MIB}\ntotal_cache {2 * MIB}\n",
+            },
+            [18, 7],
+        ),
+    ],
+)
+def test_control_groups_leave_so_much(tmp_path, membership, files, found):
+    (tmp_path / "cgroup").write_text(membership)
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    limits = _group_limits(str(tmp_path / "cgroup"), str(tmp_path / "fs"))
+    assert [limit.total for limit in limits] == found
+    assert all((tmp_path / "fs") in pathlib.Path(limit.advice.removeprefix("see ")).parents for limit in limits)
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -22,6 +22,7 @@ from pathlib import Path
 from ... import _core, procfs
 from .. import processes
 
+_DIRECTORY = "ACCDP_RUN_MPS_DIR"
 # A socket's path has 108 bytes with its final zero; the daemon's longest is PIPE/control_privileged.
 _SOCKET_PATH_BYTES = 107
 _LONGEST = len("/12345678-4194304-16/pipe/control_privileged")
@@ -62,22 +63,25 @@ def of_this_process(gpu: str, *, is_kept: bool) -> Record:
 def base_directory() -> Path:
     """Return the folder of all our daemons, made if need be, that nobody else can look into.
 
+    It lies where logins and batch jobs of a user both find it, and no logout removes it: XDG_RUNTIME_DIR is neither.
     Each host, and each container with processes of its own, has another one, though they may share a file system: from
     one of them no process of another can be seen, so that all its owners would be taken for dead.
 
     Raises:
-        UsageError: The folder belongs to somebody else, or is a link.
+        UsageError: The folder belongs to somebody else, or is a link, or has too long a path.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = Path(runtime, f"accdp-mps-{_place()}")
-    if not (runtime and _is_private(Path(runtime)) and len(str(base)) + _LONGEST <= _SOCKET_PATH_BYTES):
-        base = Path(f"/tmp/accdp-mps-{os.getuid()}-{_place()}")
+    base = Path(os.environ.get(_DIRECTORY) or "/tmp", f"accdp-mps-{os.getuid()}-{_place()}").absolute()
+    if (longest := len(os.fsencode(base)) + _LONGEST) > _SOCKET_PATH_BYTES:
+        raise _core.UsageError(
+            f"{_DIRECTORY}: sockets in {base} would have paths of up to {longest} bytes, and {_SOCKET_PATH_BYTES} are "
+            "the most: name a folder with a shorter path"
+        )
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
     if not _is_private(base):
         raise _core.UsageError(
             f"{base} must be a folder of user {os.getuid()} with mode 0700, since whoever can write there controls the "
-            "MPS daemons in it: remove it, or set XDG_RUNTIME_DIR"
+            f"MPS daemons in it: remove it, or set {_DIRECTORY} to another folder than {base.parent}"
         )
     return base
 

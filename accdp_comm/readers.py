@@ -14,12 +14,13 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 
 
-def at_least(least: int, what: str = "a whole number") -> Callable[[str], int]:
-    """Return a reader of whole numbers that are not smaller; ``what`` they are called in its message."""
+def at_least(least: int, what: str = "a whole number", most: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers that are not smaller, nor greater; ``what`` they are called in its message."""
 
     def read(text: str) -> int:
-        if not is_whole(text, least):
-            raise argparse.ArgumentTypeError(f"expected {what} >= {least}, got {text!r}")
+        if not is_whole(text, least) or (most is not None and int(text) > most):
+            wanted = f">= {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"expected {what} {wanted}, got {text!r}")
         return int(text)
 
     return read

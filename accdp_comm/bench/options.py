@@ -16,6 +16,8 @@ from .world import early_rank
 
 BACKENDS = ("accdp", "mpi", *torch_backends.NAMES)
 _GRAPHS = ("tty", "png", "pdf")
+# Each call in a row has an object of its own: more of them take the memory before they take the time.
+_calls_in_a_row = at_least(1, "a number", most=1_000_000)
 _ALL_TYPES = ("mpi_char", "mpi_int", "mpi_float")  # what OMB means by -T all
 _DEFAULT_PERCENTILES = "50,90,99"
 
@@ -76,7 +78,14 @@ def _add_theirs(parser: argparse.ArgumentParser) -> None:
     add("-M", dest="limit_bytes", type=_bytes, default=512 << 20, metavar="BYTES", help="memory per rank (512M)")
     add("-k", dest="root", type=_root, default=0, metavar="ROOT", help="fixed:RANK or rotate (fixed:0)")
     add("-l", dest="in_place", action="store_true", help="allreduce in place")
-    add("-W", dest="window", type=at_least(1), default=64, metavar="N", help="messages per iteration of bw, bibw (64)")
+    add(
+        "-W",
+        dest="window",
+        type=_calls_in_a_row,
+        default=64,
+        metavar="N",
+        help="messages per iteration of bw, bibw (64)",
+    )
 
 
 def _add_ours(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +119,9 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"with --seconds: so many iterations however long they take ({LEAST_ITERATIONS})",
     )
-    add("--burst", type=at_least(1), default=1, metavar="N", help="calls between two barriers; times are of one (1)")
+    add(
+        "--burst", type=_calls_in_a_row, default=1, metavar="N", help="calls between two barriers; times are of one (1)"
+    )
     add(
         "--async",
         dest="asynchronous",

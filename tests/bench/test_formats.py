@@ -263,6 +263,8 @@ def test_ombs_options():
         (["allreduce", "--codec", "auto"], "only bcast is compressed"),
         (["bw", "-f"], "osu_bw has no full format"),
         (["bw", "--burst", "2"], "osu_bw has no barriers"),
+        (["bcast", "--burst", "9" * 17], "argument --burst: expected a number from 1 to 1000000"),
+        (["bw", "-W", "9" * 17], "argument -W: expected a number from 1 to 1000000"),
         (["bw", "--async"], "osu_bw has no collective"),
         (["bcast", "--async", "--backend", "accdp-torch,mpi"], "mpi has no async_op"),
         (["bcast", "--async", "--backend", "accdp-torch", "--codec", "auto"], "measured synchronously"),

@@ -57,6 +57,9 @@ def test_whole_numbers():
         refuses(ranks, text, "expected a number of ranks >= 1")
         for text in ("0", "", "-1", "1.0", "x", "٣", "9" * 19, MANY)
     )
+    calls = readers.at_least(1, "a number", most=50)
+    assert [calls("1"), calls("50")] == [1, 50]
+    assert all(refuses(calls, text, "expected a number from 1 to 50, got") for text in ("0", "51", "9" * 17, MANY))
     assert readers.numbers(0)("3,0,3") == [3, 0, 3]
     assert all(
         refuses(readers.numbers(1), text, "expected numbers >= 1 with") for text in ("", "1,", "2,0", "1 2", "1;2")

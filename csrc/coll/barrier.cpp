@@ -7,8 +7,7 @@
 namespace accdp {
 
 void barrier(Context& c) {
-  c.meet();
-  if (c.topology().nodes() > 1) c.meet();
+  c.meet_everywhere();
 }
 
 }  // namespace accdp

@@ -87,7 +87,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   if (options.algorithm == BcastAlgorithm::kMpi) {
     report.algorithm = name_of(BcastAlgorithm::kMpi);
     c.note({name_of(BcastAlgorithm::kMpi), 1, plan.bytes()});
-    c.meet();
+    c.meet_everywhere();
     for (const Piece& piece : pieces) bcast_by_mpi(c, piece.data, root);
     report.wire_bytes = plan.bytes();
   } else if (t.nodes() == 1 && (plain || options.automatic)) {

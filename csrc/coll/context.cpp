@@ -92,6 +92,11 @@ void Context::meet() {
   await_all();
 }
 
+void Context::meet_everywhere() {
+  meet();
+  if (topology().nodes() > 1) meet();
+}
+
 void Context::compare_on_node() {
   for (int rank : topology().neighbours()) compare_with(rank);
   if (static_cast<OpKind>(signature_.kind) != OpKind::kBcastCompressed) return;

@@ -63,6 +63,8 @@ class Context final : public Lookout {
   void await_all() { steps_.await_all(); }
   const std::byte* slot(int local_rank) const { return steps_.slot(local_rank); }  ///< once it was awaited
   void meet();  ///< a step in which nothing is handed over
+  /// meet(), and ranks that do not lead know, too, that signatures agree between nodes.
+  void meet_everywhere();
   bool has_met() const { return arrived_; }
 
   /// Data that the leader of a node sends along with its signature, so that they need no round of their own. Where they

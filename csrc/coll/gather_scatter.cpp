@@ -99,6 +99,14 @@ void scatter_on_node(Context& c, const std::vector<ConstBytes>& ins, Bytes out, 
   } while (done < out.size());
 }
 
+/// Before root exchanges with other nodes: a root that does not lead waits for who has compared signatures with them.
+void meet_for(Context& c, int root) {
+  const Topology& t = c.topology();
+  if (t.nodes() == 1) return;
+  c.meet();
+  if (t.is_near(root) && t.leader(t.node()) != root) c.meet();
+}
+
 /// What both do unless blocks go along with the signatures; on one node a piece of a block in a step.
 Way way_of(Context& c, std::size_t block, std::size_t piece) {
   if (c.topology().nodes() > 1) return {"pairs", 1, block};
@@ -117,22 +125,18 @@ void gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root)
     return gather_with_signatures(c, in, outs, root);
   c.note(way_of(c, in.size(), gather_piece(c, in.size())));
   if (c.may_go_ahead(in.size())) return gather_ahead(c, in, outs, root);
-  if (t.nodes() > 1) c.meet();
+  meet_for(c, root);
   if (!t.is_near(root)) {
     const Outgoing parcel{root, in};
     return c.exchange({}, std::span(&parcel, 1));
   }
-  const bool collects = t.rank() == root;
   Exchange others(c);
-  auto receive_from_others = [&] {
-    for (int rank = 0; collects && rank < t.size(); ++rank)
+  if (t.rank() == root) {
+    for (int rank = 0; rank < t.size(); ++rank)
       if (!t.is_near(rank)) others.receive({rank, outs[rank]});
-  };
-  // Beside the node's part, where this rank has compared signatures between nodes; else after it, when its leader has.
-  if (t.is_leader()) receive_from_others();
-  if (collects) copy(outs[root], in);
+    copy(outs[root], in);
+  }
   if (c.local_size() > 1) gather_on_node(c, in, outs, root);
-  if (!t.is_leader()) receive_from_others();
   others.await_all();
 }
 
@@ -146,21 +150,17 @@ void scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root
     return scatter_with_signatures(c, ins, out, root);
   c.note(way_of(c, out.size(), scatter_piece(c, out.size())));
   if (c.may_go_ahead(out.size() * c.local_size())) return scatter_ahead(c, ins, out, root);
-  if (t.nodes() > 1) c.meet();
+  meet_for(c, root);
   if (!t.is_near(root)) {
     const Incoming parcel{root, out};
     return c.exchange(std::span(&parcel, 1), {});
   }
   const bool deals = t.rank() == root;
   Exchange others(c);
-  auto send_to_others = [&] {
-    for (int rank = 0; deals && rank < t.size(); ++rank)
-      if (!t.is_near(rank)) others.send({rank, ins[rank]});
-  };
-  if (t.is_leader()) send_to_others();  // as in gather
+  for (int rank = 0; deals && rank < t.size(); ++rank)
+    if (!t.is_near(rank)) others.send({rank, ins[rank]});
   if (c.local_size() > 1) scatter_on_node(c, ins, out, root);
   if (deals) copy(out, ins[root]);  // last, while the others read the last pieces: so these need not be small
-  if (!t.is_leader()) send_to_others();
   others.await_all();
 }
 

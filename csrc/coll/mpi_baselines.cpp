@@ -16,7 +16,12 @@ constexpr std::size_t kMost = std::size_t{1} << 30;  // bytes of one call
 
 void run(Context& c, const Call& call) {
   Wire::Request request = c.wire().start(call);
-  c.wait(request);
+  try {
+    c.wait(request);
+  } catch (...) {
+    c.abandon(request);
+    throw;
+  }
 }
 
 /// In memory that outlives a failure, because MPI may still look there.
@@ -82,7 +87,7 @@ void divide(Bytes sums, const Reduction& how) {
 void note(Context& c) { c.note({name_of(BcastAlgorithm::kMpi)}); }
 void begin(Context& c) {
   note(c);
-  c.meet();
+  c.meet_everywhere();
 }
 
 class MpiCollectives final : public Collectives {

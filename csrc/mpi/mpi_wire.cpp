@@ -205,7 +205,7 @@ class MpiWire : public Wire {
   void abandon(Request& request) noexcept override {
     if (!request.pending) return;
     cancel(request);
-    if (request.peer == kEverybody || request.is_lost || request.form == Form::kUpTo) return forget(request);
+    if (request.is_lost || request.form == Form::kUpTo) return forget(request);
     Clock::rep began = 0;
     if (const Clock::rep now = Clock::now().time_since_epoch().count();
         began_to_abandon_.compare_exchange_strong(began, now))
@@ -282,7 +282,8 @@ class MpiWire : public Wire {
     }
   }
   void see_off(MPI_Request raw, const Request& request, Clock::time_point began) noexcept {
-    auto until = began + (request.is_receive ? kComing : kLeaving);
+    const bool is_native = request.peer == kEverybody, may_write = request.is_receive || is_native;
+    auto until = began + (may_write ? kComing : kLeaving);
     bool peer_has_ended = false;
     while (true) {
       {
@@ -292,14 +293,15 @@ class MpiWire : public Wire {
         if (raw == MPI_REQUEST_NULL) return;
       }
       const auto now = Clock::now();
-      if (!peer_has_ended && (peer_has_ended = has_ended(request.peer))) until = std::min(until, now + kRead);
+      if (!is_native && !peer_has_ended && (peer_has_ended = has_ended(request.peer)))
+        until = std::min(until, now + kRead);
       if (now >= until) break;
       const timespec nap{0, 50'000};
       nanosleep(&nap, nullptr);
     }
     auto lock = turn();
-    MPI_Request_free(&raw);
-    if (request.is_receive && !peer_has_ended) mpi::worsen(kUnsafe);
+    if (!is_native) MPI_Request_free(&raw);  // which MPI forbids for collectives
+    if (may_write && !peer_has_ended) mpi::worsen(kUnsafe);
   }
   /// Later messages' pieces must not come where the rest of this one is awaited: who completes which first is the
   /// caller's choice.

@@ -203,6 +203,20 @@ void disagreements(const std::vector<int>& nodes, double cores) {
   });
 }
 
+/// Longer ones: a root that does not lead its node sends nothing to others before its leader has compared.
+void disagreement_of_nodes() {
+  constexpr std::size_t kBytes = 32 << 10;  // long enough to go by itself, short enough for one step on root's node
+  run_nodes({0, 0, 1, 1}, [](Group& group) {
+    group.barrier();
+    const std::vector<std::byte> mine(kBytes, std::byte(group.rank())), before(kBytes, std::byte{99});
+    std::vector<std::byte> got = before;
+    const std::vector<ConstBytes> ins(group.rank() == 1 ? group.size() : 0, ConstBytes(mine));
+    const Datatype type = group.topology().node() == 0 ? kType : Datatype::kF32;
+    CHECK_THROWS(group.scatter(ins, std::span(got), type, 1), MismatchError, "disagree: rank ");
+    CHECK(group.topology().node() == 0 || got == before);
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -239,4 +253,5 @@ int main() {
     disagreements({0, 1, 2}, cores);
     disagreements({0, 1, 0, 2, 2}, cores);
   }
+  for (int turn = 0; turn < 20; ++turn) disagreement_of_nodes();
 }

@@ -6,12 +6,12 @@ import pytest
 TIMEOUT_S = 1.0
 
 
-@pytest.mark.parametrize("operation", ["recv", "broadcast"])
+@pytest.mark.parametrize(("operation", "baseline"), [("recv", "off"), ("broadcast", "off"), ("broadcast", "mpi")])
 @pytest.mark.parametrize("stopped_s", [1.8, 4.5], ids=["for a while", "for too long"])
-def test_memory_of_a_receive_that_was_given_up(play, operation, stopped_s):
+def test_memory_of_a_receive_that_was_given_up(play, operation, baseline, stopped_s):
     if jobs.is_open_mpi(jobs.find_mpiexec()):
         pytest.skip("several nodes without a launcher need an MPI of the MPICH family")
-    variables = {"ACCDP_TOPOLOGY": "0,1", "UCX_TLS": "tcp,self"}
+    variables = {"ACCDP_TOPOLOGY": "0,1", "UCX_TLS": "tcp,self", "ACCDP_BASELINE": baseline}
     arguments = {"operation": operation, "timeout_s": TIMEOUT_S, "stopped_s": stopped_s}
     play.start("reused", 2, env={0: variables, 1: variables}, **arguments)
     play.end()

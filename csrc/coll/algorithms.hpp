@@ -14,6 +14,8 @@ void barrier(Context& context);
 void bcast(Context& context, Bytes data, int root);
 /// `out` may be `in`. receiver: the one rank that gets the result, -1 for all.
 void reduce_to(Context& context, ConstBytes in, Bytes out, const Reduction& how, int receiver);
+/// Numbers that no caller sees become the sum, or what `op` is, of all ranks' ones.
+void agree_on(Context& context, std::span<double> numbers, ReduceOp op);
 /// outs[r] is rank r's block; sizes may differ between ranks.
 void allgather(Context& context, ConstBytes in, const std::vector<Bytes>& outs);
 void reduce_scatter(Context& context, const std::vector<ConstBytes>& ins, Bytes out, const Reduction& how);

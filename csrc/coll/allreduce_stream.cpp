@@ -270,8 +270,7 @@ class OverNodes {
 
   bool is_so_on_all(bool mine) {
     double without = mine ? 0 : 1;
-    const Bytes bytes = std::as_writable_bytes(std::span(&without, 1));
-    reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
+    agree_on(c_, {&without, 1}, ReduceOp::kSum);
     return without == 0;
   }
 
@@ -340,10 +339,7 @@ class OverNodes {
     }
     const CodecRow* mine = decides() ? choose(journey) : nullptr;
     told.push_back(mine ? static_cast<double>(mine->id) : 0);
-    if (options_.automatic || options_.bound.is_relative) {
-      const Bytes bytes = std::as_writable_bytes(std::span(told));
-      reduce_to(c_, bytes, bytes, {Datatype::kF64, ReduceOp::kSum}, -1);
-    }
+    if (options_.automatic || options_.bound.is_relative) agree_on(c_, told, ReduceOp::kSum);
     set_bounds(told);
     if (!options_.automatic) return true;
     const auto id = static_cast<CodecId>(told.back());

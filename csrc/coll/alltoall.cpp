@@ -309,16 +309,18 @@ class Alltoall {
   /// Sizes first: MPI would cut a message that does not fit, or write less than was expected.
   void compare_sizes_in_pairs() {
     c_.meet();  // ranks that do not lead must not send before signatures are compared
-    std::vector<Size> mine(t_.size()), theirs(t_.size());
+    const Bytes mine = c_.scratch(t_.size() * sizeof(Size)), theirs = c_.scratch(t_.size() * sizeof(Size));
+    const auto number = [](Bytes of, int rank) { return of.subspan(rank * sizeof(Size), sizeof(Size)); };
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
     for_others([&](int rank) {
-      mine[rank] = ins_[rank].size();
-      incoming.push_back({rank, std::as_writable_bytes(std::span(&theirs[rank], 1))});
-      outgoing.push_back({rank, std::as_bytes(std::span(&mine[rank], 1))});
+      const Size size = ins_[rank].size();
+      copy(number(mine, rank), std::as_bytes(std::span(&size, 1)));
+      incoming.push_back({rank, number(theirs, rank)});
+      outgoing.push_back({rank, number(mine, rank)});
     });
     c_.exchange(incoming, outgoing);
-    for_others([&](int rank) { check(rank, theirs[rank]); });
+    for_others([&](int rank) { check(rank, read_size(theirs.data(), rank)); });
   }
 
   // ---- long blocks between nodes -------------------------------------------------------------------------------

@@ -97,8 +97,7 @@ Machine measure_machine(Context& c) {
   std::array<double, 3> wire{};
   if (c.topology().nodes() > 1 && c.topology().is_leader()) wire = measure_wire(c);
   std::array<double, 6> worst{node[0], node[1], node[2], wire[0], wire[1], wire[2]};
-  const Bytes numbers = std::as_writable_bytes(std::span(worst));
-  reduce_to(c, numbers, numbers, {Datatype::kF64, ReduceOp::kMax}, -1);
+  agree_on(c, worst, ReduceOp::kMax);
   Machine machine = c.machine();
   if (worst[0] > 0) machine.step_s = worst[0];
   machine.node_bytes_per_s = 1 / worst[1];
@@ -113,8 +112,7 @@ void get_to_know_link(Context& c) {
   if (c.link().was_told()) return;
   std::array<double, 3> worst{};
   if (c.topology().is_leader()) worst = measure_wire(c);
-  const Bytes numbers = std::as_writable_bytes(std::span(worst));
-  reduce_to(c, numbers, numbers, {Datatype::kF64, ReduceOp::kMax}, -1);
+  agree_on(c, worst, ReduceOp::kMax);
   c.link().told(1 / worst[1], worst[0]);
 }
 

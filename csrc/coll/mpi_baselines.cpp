@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "coll/algorithms.hpp"
 
 namespace accdp {
 namespace {
@@ -59,8 +60,6 @@ std::optional<Block> joined(const std::vector<Block>& blocks) {
   }
   return all;
 }
-
-bool overlap(ConstBytes a, ConstBytes b) { return a.data() < b.data() + b.size() && b.data() < a.data() + a.size(); }
 
 /// What is sent, as one memory that does not overlap `out`.
 ConstBytes together(Context& c, const std::vector<ConstBytes>& ins, std::size_t bytes, ConstBytes out) {

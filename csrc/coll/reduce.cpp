@@ -194,4 +194,12 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
   bcast_on_node(c, sum, t.local_of(leader));
 }
 
+void agree_on(Context& c, std::span<double> numbers, ReduceOp op) {
+  const Bytes own = std::as_writable_bytes(numbers),
+              room = c.scratch(own.size());  // where MPI may write after a failure
+  copy(room, own);
+  reduce_to(c, room, room, {Datatype::kF64, op}, -1);
+  copy(own, room);
+}
+
 }  // namespace accdp

@@ -37,7 +37,8 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
     # torch's own options carry the time-out and the ranks, which `options` says too.
     if not (pg_options is None or isinstance(pg_options, C10dBackend.Options)):
         raise _core.UsageError(
-            f"rank {options.group_rank}: pg_options is a {type(pg_options).__qualname__}, expected accdp_comm.Options"
+            f"rank {options.group_rank} of {options.group_size}: pg_options is a {type(pg_options).__qualname__}: "
+            "expected accdp_comm.Options"
         )
     ranks = list(options.global_ranks_in_group)
     world = (ranks[options.group_rank], _world_size()) if ranks else None

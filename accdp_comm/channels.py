@@ -83,11 +83,15 @@ def channel_of(group: Any) -> Channel:
             _everybody.append(Communicator())
         return CommunicatorChannel(_everybody[0])
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise _core.UsageError("group: this rank is not a member of it: expected a call by its members only")
-    if dist is None or not dist.is_available() or not isinstance(group, dist.ProcessGroup):
-        raise _core.UsageError(f"group is a {type(group).__name__}: expected a torch process group or a Communicator")
-    raise _core.UsageError(f"group: its backend is {dist.get_backend(group)}, expected accdp, or a Communicator")
+    other = f"group is a {type(group).__name__}: expected a torch process group or a Communicator"
+    if dist is None or not dist.is_available():
+        raise _core.UsageError(other)
+    who = f"rank {dist.get_rank()} of {dist.get_world_size()}: " if dist.is_initialized() else ""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise _core.UsageError(f"{who}group: this rank is not a member of it: expected a call by its members only")
+    if not isinstance(group, dist.ProcessGroup):
+        raise _core.UsageError(who + other)
+    raise _core.UsageError(f"{who}group: its backend is {dist.get_backend(group)}, expected accdp, or a Communicator")
 
 
 def torch_channel_of(group: Any) -> TorchChannel | None:

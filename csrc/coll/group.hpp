@@ -131,7 +131,7 @@ class Group {
   void fail(const std::exception& error, const std::string& what);  ///< of this rank, in an operation
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
-  void check_message(const char* name, int rank, int least, std::int64_t tag) const;
+  void check_message(bool sends, int rank, std::int64_t tag) const;
   void check_codec(const StreamOptions& options) const;
   void complete(StreamOptions& options) const;  ///< with what the caller left to the group
   /// The algorithms to reduce with: those that keep the order of ranks where that is asked for.

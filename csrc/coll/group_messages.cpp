@@ -6,33 +6,35 @@
 
 namespace accdp {
 
-void Group::check_message(const char* name, int rank, int least, std::int64_t tag) const {
+void Group::check_message(bool sends, int rank, std::int64_t tag) const {
   check_open();
-  if (tag < 0) usage("tag=" + std::to_string(tag) + ": expected 0 or more");
-  if (rank < least || rank >= size())
-    usage(std::string(name) + "=" + std::to_string(rank) + ": expected 0 to " + std::to_string(size() - 1) +
-          (least < 0 ? ", or -1 for any" : ""));
+  const int least = sends ? 0 : -1;
+  if (tag >= 0 && rank >= least && rank < size()) return;
+  const std::string what = sends ? "send: " : "recv: ";
+  if (tag < 0) usage(what + "tag=" + std::to_string(tag) + ": expected 0 or more");
+  usage(what + (sends ? "dst=" : "src=") + std::to_string(rank) + ": expected 0 to " + std::to_string(size() - 1) +
+        (sends ? "" : ", or -1 for any"));
 }
 
 MessageHandle Group::send(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  check_message("dst", to, 0, tag);
+  check_message(true, to, tag);
   return post_office_.send(data, to, tag, seconds(timeout_s));
 }
 
 MessageHandle Group::receive(Bytes data, int from, std::int64_t tag, double timeout_s) {
-  check_message("src", from, -1, tag);
+  check_message(false, from, tag);
   return post_office_.receive(data, from, tag, seconds(timeout_s));
 }
 
 void Group::send_now(ConstBytes data, int to, std::int64_t tag, double timeout_s) {
-  check_message("dst", to, 0, tag);
+  check_message(true, to, tag);
   if (post_office_.send_at_once(data, to, tag)) return;
   post_office_.check_not_driven_here();
   post_office_.wait(post_office_.send(data, to, tag, seconds(timeout_s), true));
 }
 
 int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s) {
-  check_message("src", from, -1, tag);
+  check_message(false, from, tag);
   if (post_office_.receive_at_once(data, from, tag)) return from;
   post_office_.check_not_driven_here();
   const MessageHandle message = post_office_.receive(data, from, tag, seconds(timeout_s), true);
@@ -41,13 +43,13 @@ int Group::receive_now(Bytes data, int from, std::int64_t tag, double timeout_s)
 }
 
 MessageHandle Group::start_send(ConstBytes data, int to, std::int64_t tag) {
-  check_message("dst", to, 0, tag);
+  check_message(true, to, tag);
   if (post_office_.send_at_once(data, to, tag)) return nullptr;
   return post_office_.send(data, to, tag, kUnlimited);
 }
 
 MessageHandle Group::start_receive(Bytes data, int from, std::int64_t tag) {
-  check_message("src", from, -1, tag);
+  check_message(false, from, tag);
   return post_office_.receive(data, from, tag, kUnlimited);
 }
 

@@ -116,8 +116,8 @@ void last_reference() {
 void wrong_calls() {
   const auto group = alone();
   Data data(10);
-  CHECK_THROWS(group->send(data, 0, -2), UsageError, "tag=-2: expected 0 or more");
-  CHECK_THROWS(group->receive_now(data, 0, -3), UsageError, "tag=-3: expected 0 or more");
+  CHECK_THROWS(group->send(data, 0, -2), UsageError, "send: tag=-2: expected 0 or more");
+  CHECK_THROWS(group->receive_now(data, 0, -3), UsageError, "recv: tag=-3: expected 0 or more");
   group->close();
   CHECK_THROWS(group->monitored_barrier(false), UsageError, "is closed on this rank");
 }

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
+from types import SimpleNamespace
 
 import jobs
 import pytest
 from stand_in_machine import UUIDS
 
 from accdp_comm import _core
-from accdp_comm.launch.mps import control, daemon, records, session
+from accdp_comm.launch.mps import attachment, control, daemon, records, session
 from accdp_comm.launch.mps.control import MpsError
 
 LIMIT_S = 4.0  # of what does not come
@@ -208,3 +209,28 @@ def test_a_folder_that_stays_is_told(base, monkeypatch):
     monkeypatch.setattr(daemon.shutil, "rmtree", fail)
     with records.locked(base):
         assert daemon.stop(started) == [f"{started.folder} could not be removed: Read-only file system"]
+
+
+@pytest.mark.parametrize("refusals", [2, 3])
+def test_a_server_that_is_starting_may_refuse_to_answer_at_first(monkeypatch, refusals):
+    answers = iter([MpsError("refused 'get_client_list 7'")] * refusals + [[]] * 2)
+
+    class Starting:
+        record = SimpleNamespace(daemon_lives=lambda: True, is_kept=True)
+
+        def control(self):
+            return self
+
+        def clients(self):
+            answer = next(answers)
+            if isinstance(answer, MpsError):
+                raise answer
+            return answer
+
+    monkeypatch.setattr(attachment.gpus, "processes", lambda gpus: {})
+    watched = attachment.Attachment({UUIDS[0]: Starting()}, [0], print)
+    said = []
+    for _ in range(5):
+        said.append(watched.watch([]))
+        watched._thread.join()
+    assert said == ([""] * 5 if refusals < 3 else [""] * 3 + ["refused 'get_client_list 7'"] * 2)

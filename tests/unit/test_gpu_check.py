@@ -72,7 +72,8 @@ def without_gpu(monkeypatch, tmp_path):
     jobs.write_program(
         tmp_path / "compute-sanitizer",
         '[ "$1 $2 $3 $4 $5 $6" = "--error-exitcode 99 --report-api-errors no --print-limit 3" ] || exit 1',
-        '[ "$7 $8" = "--kernel-name kns=accdp" ] || exit 1; shift 8; exec "$@"',
+        '[ "$7 $8 $9" = "--kernel-name kns=accdp --launch-timeout" ] || exit 1; shift 10; "$@" || exit',
+        'echo "========= ERROR SUMMARY: ${ERRORS:-0} errors"',
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_check, "RANK", rank)
@@ -108,6 +109,11 @@ def test_many_ranks(without_gpu):
 def test_sanitizer(without_gpu):
     found = gpu_check.sanitizer()
     assert found["clean"] is True, found
+
+
+def test_sanitizer_that_saw_nothing(without_gpu, monkeypatch):
+    monkeypatch.setenv("ERRORS", "no")
+    assert "failed" in gpu_check.sanitizer()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps more_ranks nodes apart codecs memory sanitizer by_host staged nccl one_connection"
+    steps = "mpi nvcomp probe mps codecs sanitizer more_ranks nodes apart memory by_host staged nccl one_connection"
     steps += " connections hosts killed sanitizer_nodes"
     assert list(found) == ["machine", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]

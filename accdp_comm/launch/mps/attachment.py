@@ -14,6 +14,8 @@ from .daemon import Daemon
 
 # A context may appear a moment before its process is listed as a client.
 _LOOKS_OUTSIDE = 3
+# And a server that is starting may not answer for its clients.
+_LOOKS_REFUSED = 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Attachment:
         self._say = say
         self._outside: dict[int, int] = {}  # rank -> looks in a row that found it on the GPU, but not as a client
         self._thread: threading.Thread | None = None
+        self._refused = 0  # looks in a row
         self._trouble = ""
         self._has_said = False
 
@@ -70,8 +73,10 @@ class Attachment:
     def _look_safely(self, members: list[Member]) -> None:
         try:
             self.look(members)
+            self._refused = 0
         except MpsError as error:
-            self._trouble = self._dead_daemon() or str(error)
+            self._refused += 1
+            self._trouble = self._dead_daemon() or (str(error) if self._refused >= _LOOKS_REFUSED else "")
         except Exception as error:  # in a thread: it must reach the one who asks
             self._trouble = f"MPS could not be watched: {type(error).__name__}: {error}"
 

@@ -121,7 +121,7 @@ void bind_codecs(py::module_& m) {
       [](std::uintptr_t ptr, std::size_t nbytes, std::uint32_t seed) {
         return crc32c({reinterpret_cast<const std::byte*>(ptr), nbytes}, seed);
       },
-      py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
+      py::call_guard<NoGil>(), py::arg("ptr"), py::arg("nbytes"), py::arg("seed") = 0, "CRC-32C of host memory.");
   m.def(
       "set_nvcomp_directory", [](const py::str& path) { set_nvcomp_directory(encode_system(path)); },
       py::arg("directory"), "Where nvCOMP's libraries are; to be called before a codec of nvCOMP is used.");

@@ -90,7 +90,11 @@ class Experience {
   /// Where nothing is left to try, that is looked at again by and by: another codec may be good for a link that
   /// changed.
   bool wants_samples() const { return operations_ >= next_samples_; }
-  void has_all_samples() { next_samples_ = operations_ + kLaterEach; }
+  void has_all_samples() {
+    next_samples_ = operations_ + kLaterEach;
+    for (Option& option : codecs())  // by then data may be other data
+      if (!option.helps) option.helps = true, option.slice_bytes = 0;
+  }
 
   double saved_s = 0;               ///< of the time for samples that operations so far left over
   double transform_s_per_byte = 0;  ///< what differences to a reference take

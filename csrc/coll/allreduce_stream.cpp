@@ -44,6 +44,7 @@ class StreamFrames : public FrameCodec {
         contribution_(OpKind::kAllreduceCompressed, contributions, plan, options, c.signature().sequence, 0, report),
         sum_(OpKind::kAllreduceCompressed, sums, plan, options, c.signature().sequence, 0, report),
         divisor_(divisor),
+        others_(c.topology().nodes() - 1),
         residual_(residual),
         report_(report),
         begins_(plan.frames().size()) {
@@ -85,7 +86,7 @@ class StreamFrames : public FrameCodec {
   std::size_t room() const override { return plan_.room(); }
 
   ConstBytes encode_contribution(std::size_t frame, Bytes room) override {
-    const ConstBytes message = sent(frame, contribution_.encode(frame, room));
+    const ConstBytes message = sent(frame, contribution_.encode(frame, room), 1);
     if (is_far_) {
       if (!residual_.empty()) contribution_.round_far(frame, residual_of(frame), 1, false);
     } else if (!residual_.empty()) {
@@ -100,7 +101,7 @@ class StreamFrames : public FrameCodec {
     contribution_.decode_to(frame, message, out);
   }
   ConstBytes encode_sum(std::size_t frame, Bytes room) override {
-    const ConstBytes message = sent(frame, sum_.encode(frame, room));
+    const ConstBytes message = sent(frame, sum_.encode(frame, room), others_);
     if (!sum_.is_lossy()) return message;
     if (is_far_) {
       sum_.round_far(frame, residual_.empty() ? Bytes() : residual_of(frame), divisor_, true);
@@ -118,9 +119,9 @@ class StreamFrames : public FrameCodec {
   Bytes memory(std::size_t frame) const {
     return {pieces_.front().data.data() + begins_[frame], plan_.frames()[frame].bytes};
   }
-  ConstBytes sent(std::size_t frame, ConstBytes message) {
-    report_.wire_bytes += message.size();
-    report_.logical_bytes += plan_.frames()[frame].bytes;
+  ConstBytes sent(std::size_t frame, ConstBytes message, std::size_t receivers) {
+    report_.wire_bytes += receivers * message.size();
+    report_.logical_bytes += receivers * plan_.frames()[frame].bytes;
     return message;
   }
   Bytes residual_of(std::size_t frame) const {
@@ -136,6 +137,7 @@ class StreamFrames : public FrameCodec {
   const StreamPlan& plan_;
   StreamCodec contribution_, sum_;
   const double divisor_;
+  const std::size_t others_;  // nodes
   std::span<float> residual_;
   StreamReport& report_;
   std::vector<std::size_t> begins_;
@@ -379,7 +381,8 @@ class OverNodes {
     if (!is_lossy(options_.bound)) return;
     for (std::size_t i = 0; i < sums_.size(); ++i) {
       const double unit = options_.bound.is_relative ? std::sqrt(variances[i]) / divisor_ : 1;
-      const double whole = std::clamp(options_.bound.value * unit, kLeast, kMost);
+      // Of deviations that are beyond all numbers nothing is known.
+      const double whole = std::isfinite(unit) ? std::clamp(options_.bound.value * unit, kLeast, kMost) : kLeast;
       sums_[i].bound = share_of_sum(sums_[i].type, whole, nodes_ - 1, divisor_);
       contributions_[i].bound = (whole - sums_[i].bound) * divisor_ / (nodes_ - 1);
     }

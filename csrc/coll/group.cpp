@@ -223,6 +223,9 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   complete(options);
   const ErrorBound& bound = options.bound;
   check_root(root);
+  // There each hop encodes anew, so that nodes have different values: root could not take those of all.
+  if (options.root_takes_decoded && bound.value > 0 && options.algorithm == BcastAlgorithm::kP2pCompressed)
+    options.algorithm = BcastAlgorithm::kBinomial;
   if (options.algorithm == BcastAlgorithm::kMpi && !fabric_.wire())
     usage("algorithm=mpi: expected a group that has MPI: one over several nodes, or with ACCDP_MPI=on");
   check_codec(options);

@@ -117,6 +117,19 @@ void told_as_it_went(Group& group) {
   }
 }
 
+/// Each node's sums go to all others.
+void counts_what_each_node_gets(Group& group) {
+  Floats values = contribution(group.rank(), 1'000'000);
+  const StreamReport report =
+      group.allreduce_stream({{memory(values), Datatype::kF32}}, ReduceOp::kSum, stream_options("fpk", 0, ""), {});
+  const std::size_t sent = group.last_run().wire_bytes, most_else = 4096;  // signatures, and what ranks agree on
+  CHECK(sent >= report.wire_bytes && sent - report.wire_bytes <= most_else);
+  double logical = static_cast<double>(report.logical_bytes);
+  const Bytes all = std::as_writable_bytes(std::span(&logical, 1));
+  group.allreduce(all, all, Datatype::kF64, ReduceOp::kSum);
+  CHECK(logical == 2.0 * (group.topology().nodes() - 1) * memory(values).size());
+}
+
 /// Sums of data that changes its kind keep their bits, whatever was chosen for what came before.
 void changing_data(Group& group) {
   for (int turn = 0; turn < 4; ++turn) {
@@ -169,6 +182,8 @@ int main() {
     run_nodes({0, 0, 1, 1, 2, 2}, sums);
   }
   set_setting("ACCDP_CHUNK_BYTES", "256k");
+  run_nodes({0, 1, 2, 3}, counts_what_each_node_gets);
+  run_nodes({0, 0, 1, 1, 2, 2}, counts_what_each_node_gets);
   run_nodes({0, 1}, changing_data);
   run_nodes({0, 1}, agreement);
   run_nodes({0, 1, 0}, agreement);

@@ -216,6 +216,20 @@ void receipts_match_waits(bool measures_link) {
   }
 }
 
+/// By messages that each hop encodes anew nodes get different values: root could not take those of all.
+void alike_everywhere(Group& group) {
+  StreamOptions options = stream_options("qpk", 4096, "p2p_compressed");
+  options.bound = {1e-2, true};
+  options.root_takes_decoded = true;
+  Floats values = group.rank() == 0 ? weights(100'000, 1) : Floats(100'000);
+  const StreamReport report = group.bcast_stream({{memory(values), Datatype::kF32}}, 0, options);
+  CHECK(report.algorithm == std::string("binomial"));
+  Floats most = values, least = values;
+  group.allreduce(memory(most), memory(most), Datatype::kF32, ReduceOp::kMax);
+  group.allreduce(memory(least), memory(least), Datatype::kF32, ReduceOp::kMin);
+  CHECK(most == least && most != weights(100'000, 1));
+}
+
 int main() {
   if (const char* folder = std::getenv("ACCDP_TEST_NVCOMP_DIR")) set_nvcomp_directory(folder);
   set_setting("ACCDP_CACHE_DIR", "-");
@@ -227,6 +241,7 @@ int main() {
     for (int size : {1, 2, 3}) CHECK(run_ranks(size, body));
     for (const std::vector<int>& nodes : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2}}) run_nodes(nodes, body);
   }
+  run_nodes({0, 1, 2, 3}, alike_everywhere);
   for (const Body& body : {Body(wrong_reference), Body(wrong_options)}) {
     CHECK(run_ranks(3, body));
     run_nodes({0, 1, 2}, body);

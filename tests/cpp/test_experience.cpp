@@ -425,9 +425,21 @@ void finds_whose_time_it_is() {
   CHECK(!anew.has_seen(kZhuff));
 }
 
+/// Data that one codec cannot make smaller may give way to data that it can.
+void looks_again_at_what_did_not_help() {
+  Experience experience(candidates());
+  make_tried(experience);
+  const std::size_t looked_at = experience.codecs()[1].slice_bytes;
+  experience.codecs()[0].helps = false;
+  experience.has_all_samples();
+  CHECK(experience.codecs()[0].helps && experience.codecs()[0].slice_bytes == 0);
+  CHECK(looked_at > 0 && experience.codecs()[1].slice_bytes == looked_at);
+}
+
 }  // namespace
 
 int main() {
+  looks_again_at_what_did_not_help();
   learns_what_the_model_gets_wrong();
   leaves_what_is_good();
   tries_what_messages_seem_to_forbid();

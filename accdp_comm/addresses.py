@@ -32,7 +32,7 @@ def resolve(name: str) -> list[str]:
     """Return the IPv4 addresses of a host name; none where it cannot be resolved."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)))
-    except OSError:
+    except (OSError, UnicodeError):  # the latter of a label that DNS cannot have, as of more than 63 characters
         return []
 
 

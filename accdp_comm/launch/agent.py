@@ -119,7 +119,7 @@ class Guard:
             os.close(write)
             self._streams[read] = kind
         close_launcher_fds()
-        trouble = os.read(failed, 1000).decode()
+        trouble = os.read(failed, 1000).decode(errors="replace")
         os.close(failed)
         if trouble:
             self._link.tell(event="not_started", reason=trouble)
@@ -149,7 +149,7 @@ class Guard:
                 os.sched_setaffinity(0, orders["cpus"])
             os.execvp(orders["argv"][0], orders["argv"])
         except BaseException as error:
-            os.write(failure, f"{orders['argv'][0]}: {error}".encode())
+            os.write(failure, f"{orders['argv'][0]}: {error}".encode(errors="replace"))
         finally:
             os._exit(127)
 

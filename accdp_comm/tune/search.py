@@ -67,7 +67,9 @@ class Search:
         """
         again = ("skipped", "failed", *(["other batch"] if self.any_global_batch else []))
         known = {outcome.point: replace(outcome) for outcome in before if outcome.status not in again}
-        self._earlier = [outcome for outcome in known.values() if outcome.status == "ok"]
+        # What was measured at points that nobody asks for now, as of another batch size, is no reason to stop these.
+        asked = set(self.points)
+        self._earlier = [one for one in known.values() if one.status == "ok" and one.point in asked]
         untried = list(self.points)
         while untried:
             point = self._next(untried)

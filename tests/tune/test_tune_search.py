@@ -155,6 +155,16 @@ def test_bad_points_are_stopped_in_a_continued_search_too():
     assert trials.reached == {line[1]: 0}
 
 
+def test_earlier_outcomes_of_other_points_stop_nothing():
+    asked, other = (
+        speeds_of(*rates, batches=Batches("global", (size,))) for size, rates in ((64, (100, 90)), (256, (900, 800)))
+    )
+    before = [Outcome(point, "ok", samples_per_s=speed, steps_per_s=1) for point, speed in other.items()]
+    trials = Trials(asked)
+    best = Search([*asked], Batches("global", (64,))).run(trials, before)
+    assert best is not None and (best.point, best.samples_per_s) == (next(iter(asked)), 100)
+
+
 def test_interruption_keeps_what_is_known():
     speeds = speeds_of(100, 120, 130)
 

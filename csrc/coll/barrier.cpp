@@ -6,8 +6,6 @@
 
 namespace accdp {
 
-void barrier(Context& c) {
-  c.meet_everywhere();
-}
+void barrier(Context& c) { c.meet_everywhere(); }
 
 }  // namespace accdp

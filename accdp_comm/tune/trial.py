@@ -175,9 +175,8 @@ class _Trial:
         output.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "accdp_comm", *run_command(job, point)]
         variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder), PARENT_VARIABLE: str(os.getpid())}
-        with output.open(
-            "a", encoding="utf-8", errors="surrogateescape"
-        ) as out:  # behind what earlier trials of the point said, which begins with the command
+        # Behind what earlier trials of the point said, which begins with the command.
+        with output.open("a", encoding="utf-8", errors="surrogateescape") as out:
             out.write(f"$ {shlex.join(['accdp', *run_command(job, point)])}\n")
             out.flush()
             self.output_begins = out.tell()

@@ -195,8 +195,8 @@ void reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int r
 }
 
 void agree_on(Context& c, std::span<double> numbers, ReduceOp op) {
-  const Bytes own = std::as_writable_bytes(numbers),
-              room = c.scratch(own.size());  // where MPI may write after a failure
+  const Bytes own = std::as_writable_bytes(numbers);
+  const Bytes room = c.scratch(own.size());  // where MPI may write after a failure
   copy(room, own);
   reduce_to(c, room, room, {Datatype::kF64, op}, -1);
   copy(own, room);

@@ -1,41 +1,11 @@
 // Choosing by what operations took: simulated operations whose times are not what the model predicts.
-#include "codec/experience.hpp"
-
 #include <algorithm>
 #include <map>
 #include <random>
 
-#include "check.hpp"
-
-using namespace accdp;
+#include "experience_operations.hpp"
 
 namespace {
-
-const CodecRow *const kFpk = find_codec(CodecId::kFpk), *const kZhuff = find_codec(CodecId::kZhuff);
-const Journey kJourney{64 << 20, 256 << 10, 1, 0.5e9, 50e-6};
-constexpr unsigned kHere = 0, kElsewhere = 1;
-
-/// As samples say: both gain, zhuff a little more.
-std::vector<Candidate> candidates() { return {{kFpk, {1.17, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; }
-
-void make_tried(Experience& experience) {
-  for (Experience::Option& option : experience.codecs()) option.slice_bytes = 4 << 10;
-}
-
-void note(Experience& experience, const CodecRow* codec, double seconds, double ratio) {
-  experience.note(experience.trial(codec, kJourney.bytes, ratio), seconds);
-}
-
-/// Plays operations that take `truth` ms each; returns how often each way was taken.
-std::map<const CodecRow*, int> play(Experience& experience, std::map<const CodecRow*, double> truth, int operations) {
-  std::map<const CodecRow*, int> taken;
-  for (int i = 0; i < operations; ++i) {
-    const CodecRow* codec = experience.choose(kJourney);
-    ++taken[codec];
-    note(experience, codec, truth.at(codec) * 1e-3, codec ? 1.2 : 1);
-  }
-  return taken;
-}
 
 /// The model says that codecs gain, because it takes cores that are busy for a slow link.
 void learns_what_the_model_gets_wrong() {
@@ -272,60 +242,6 @@ void finds_the_best_in_noise() {
   CHECK(spent < 1.03 && wrong_at_end < kPrograms / 10);
 }
 
-/// Other data that only looked alike: what was seen is forgotten. Over another link, too.
-void forgets() {
-  Experiences all;
-  all.link_is(1e9);
-  Experience& one = all.at({kHere, 7}, candidates);
-  make_tried(one);
-  one.choose(kJourney);
-  note(one, kZhuff, 0.2, 1.2);
-  CHECK(one.has_seen(kZhuff));
-  note(one, kFpk, 0.2, 1.1);
-  note(one, kFpk, 0.2, 9);
-  CHECK(!one.has_seen(kZhuff) && one.has_seen(kFpk));
-  all.link_is(1.5e9);
-  CHECK(all.at({kHere, 7}, candidates).has_seen(kFpk));
-  all.link_is(0.4e9);
-  CHECK(!all.at({kHere, 7}, candidates).has_seen(kFpk));
-}
-
-/// What data of one kind showed about the machine holds for other data from the start, but not for other places.
-void transfers() {
-  Experiences all;
-  all.link_is(0.5e9);
-  Experience& weights = all.at({kHere, 1}, candidates);
-  make_tried(weights);
-  play(weights, {{nullptr, 135}, {kFpk, 180}, {kZhuff, 200}}, 16);
-  Experience& gradients = all.at({kHere, 2}, candidates);
-  make_tried(gradients);
-  CHECK(gradients.predict(kJourney) == kZhuff && gradients.choose(kJourney) == nullptr);
-  for (const std::uint64_t key : {1, 2}) {
-    Experience& elsewhere = all.at({kElsewhere, key}, candidates);
-    CHECK(!elsewhere.has_seen(nullptr));
-    make_tried(elsewhere);
-    CHECK(elsewhere.choose(kJourney) == kZhuff);
-  }
-  all.link_is(0.1e9);  // nor over another link
-  Experience& anew = all.at({kHere, 2}, candidates);
-  make_tried(anew);
-  CHECK(anew.choose(kJourney) == kZhuff);
-}
-
-/// A codec that was faster than predicted was so for the sake of its data.
-void does_not_transfer_luck() {
-  Experiences all;
-  all.link_is(0.5e9);
-  Experience& zeros = all.at({kHere, 1}, candidates);
-  make_tried(zeros);
-  CHECK(zeros.choose(kJourney) == kZhuff);
-  note(zeros, kZhuff, 0.01, 1.2);
-  Experience& weights = all.at(
-      {kHere, 2}, [] { return std::vector<Candidate>{{kFpk, {1.5, 2.5e9, 2.8e9}}, {kZhuff, {1.25, 2e9, 2.6e9}}}; });
-  make_tried(weights);
-  CHECK(weights.choose(kJourney) == kFpk);
-}
-
 /// What was seen long ago is looked at again.
 void notices_that_the_machine_changed() {
   Experience experience(candidates());
@@ -396,35 +312,6 @@ void comes_back() {
   CHECK(taken.at(kZhuff) >= 1000);
 }
 
-/// A time that comes late goes to the operation that it is of, if that is not forgotten; one that nobody expects, to
-/// none.
-void finds_whose_time_it_is() {
-  Experiences all;
-  all.link_is(0.5e9);
-  Experience& weights = all.at({kHere, 1}, candidates);
-  make_tried(weights);
-  all.took(0.2);
-  weights.choose(kJourney);
-  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
-  Experience& others = all.at({kHere, 2}, candidates);
-  make_tried(others);
-  others.choose(kJourney);
-  all.took(0.1);
-  CHECK(weights.has_seen(kZhuff) && !others.has_seen(kZhuff));
-  weights.forget_times();
-  all.took(0.2);
-  CHECK(!weights.has_seen(kZhuff) && !others.has_seen(kZhuff));
-  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
-  all.took(0);  // which was lost
-  all.took(0.1);
-  CHECK(!weights.has_seen(kZhuff));
-  all.expect({kHere, 1}, weights.trial(kZhuff, kJourney.bytes, 1.2));
-  all.link_is(0.1e9);
-  Experience& anew = all.at({kHere, 1}, candidates);
-  all.took(0.1);
-  CHECK(!anew.has_seen(kZhuff));
-}
-
 /// Data that one codec cannot make smaller may give way to data that it can.
 void looks_again_at_what_did_not_help() {
   Experience experience(candidates());
@@ -451,12 +338,8 @@ int main() {
   gives_what_was_disturbed_its_turn();
   is_not_in_step_with_the_program();
   finds_the_best_in_noise();
-  forgets();
-  transfers();
-  does_not_transfer_luck();
   notices_that_the_machine_changed();
   bears_slow_moments();
   gives_each_its_turn();
   comes_back();
-  finds_whose_time_it_is();
 }

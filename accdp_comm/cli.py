@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -51,6 +52,8 @@ def _parser() -> _Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that are no text in its encoding are shown, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = _main(words)

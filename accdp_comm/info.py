@@ -6,13 +6,12 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from . import _core, nvcomp, settings
+from . import _core, nvcomp, own_programs, settings
 from ._version import __version__
 from .bcast import codec_by_setting
 from .cards import declared_nodes
@@ -158,7 +157,7 @@ def mpi() -> dict[str, Any]:
     """Return what the MPI says about itself: library, abi, thread_level, cuda_aware; a text where it cannot."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK_MPI],
+            own_programs.python(_ASK_MPI),
             capture_output=True,
             text=True,
             timeout=_ASK_MPI_SECONDS,

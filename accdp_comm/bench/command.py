@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import own_programs
 from . import bandwidth, omb, options, record
 from .measure import BLOCKS
 from .operations import Refused, RefusedAlone
@@ -85,8 +86,9 @@ def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
     by_torchrun = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE") if _is_number(name)]
     if launcher is None and len(by_torchrun) < 2:
         # No labels: rank 0 alone prints, and scripts read it as OMB's output.
-        run = ["-m", "accdp_comm", "run", "-n", str(ranks), "--label", "never", "-m", "accdp_comm.bench"]
-        os.execv(sys.executable, [sys.executable, *run, *([operation] if operation else []), *words])
+        of_rank = own_programs.accdp("bench", *([operation] if operation else []), *words)
+        run = own_programs.accdp("run", "-n", str(ranks), "--label", "never", "--", *of_rank)
+        os.execv(run[0], run)
     started = launcher.size if launcher else by_torchrun[1]
     if started != ranks:
         what = f"one of {started} ranks" if started or launcher is None else f"a rank of {launcher.name}"

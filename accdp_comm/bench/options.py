@@ -99,7 +99,13 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="in one interleaved run: accdp (Communicator), mpi (mpi4py), accdp-torch, gloo, nccl (torch)",
     )
-    add("--codec", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="compressed bcast of accdp")
+    add(
+        "--codec",
+        type=lambda text: list(dict.fromkeys(text.split(","))),
+        default=[],
+        metavar="NAME,...",
+        help="compressed bcast of accdp",
+    )
     add("--error-bound", type=_bound, metavar="X", help="with --codec: allowed error, 1e-3 or relative:0.01")
     add("--data", default="random", metavar="KIND", help="random, zeros, weights:FILE, gradients (random)")
     add(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
-from .. import _core, info
+from .. import _core, info, own_programs
 from ..launch import programs
 from .findings import FAIL, OK, WARN, Finding
 
@@ -79,9 +78,10 @@ def ask(program: str) -> Any:
     Raises:
         CannotAsk: It ended otherwise.
     """
-    command = [sys.executable, "-c", program]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=info.without_launcher())
+        done = subprocess.run(
+            own_programs.python(program), capture_output=True, text=True, timeout=_SECONDS, env=info.without_launcher()
+        )
     except subprocess.TimeoutExpired as error:
         raise CannotAsk(f"no answer within {_SECONDS:g} s") from error
     if done.returncode != 0:

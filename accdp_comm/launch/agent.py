@@ -95,7 +95,7 @@ class Guard:
                 signal.set_wakeup_fd(-1)
                 close_launcher_fds()
                 os.environ[CONTROL_VARIABLE], os.environ[OWNER_VARIABLE] = control, order["wish"]
-                os.execv(sys.executable, [sys.executable, *order["words"]])
+                os.execv(order["argv"][0], order["argv"])
             finally:
                 os._exit(127)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import _core
+from .. import _core, own_programs
 from ..launcher import is_launcher_variable
 from .agent import CONTROL_VARIABLE
 from .hosts import Host
@@ -123,7 +123,8 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
     if launcher == "torchrun":
         if hosts:
             raise _core.UsageError("--launcher torchrun starts one node; --hosts needs mpiexec or srun")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = own_programs.python("from torch.distributed.run import main; main()")
+        command += ["--standalone", f"--nproc-per-node={ranks}"]
         command.append(f"--log-dir={os.devnull}")  # else a folder is left in the temporary one
         # What says that this process is a rank of MPI would say so to torchrun's, of a connection that they have not.
         strange: dict[str, str | None] = {

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core, addresses, procfs
+from .. import _core, addresses, own_programs, procfs
 from ..launcher import is_launcher_variable
 from . import gpus, hosts, placement, programs, room
 from .environment import MpsShare, rank_environment
@@ -163,7 +163,7 @@ class Run:
             "argv": self._command,
             "env": self._terminal() | self._not_from_launcher | environment,
             "cpus": place.cpus,
-            "terminate_client": [sys.executable, "-m", "accdp_comm", "mps", "terminate", "-q"] if share else [],
+            "terminate_client": own_programs.accdp("mps", "terminate", "-q") if share else [],
         }
 
     def _share(self, rank: Rank, place: placement.Place) -> MpsShare | None:

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     batch.add_argument("--batch-size", type=_sorted(1), metavar="LIST", help="of each rank: the global batch changes")
     tune.add_argument("--any-global-batch", action="store_true", help="let the script's own global batch change")
     tune.add_argument("--workers", type=_sorted(0), metavar="LIST", help="loader processes of a rank to try, as 0,1,2")
-    tune.add_argument("--codec", type=_words, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
+    tune.add_argument("--codec", type=_once, metavar="LIST", help="codecs to try (ACCDP_CODEC), where hosts are many")
     tune.add_argument("--gpus", type=_words, metavar="LIST", help="GPUs to use, as for accdp run (all)")
     tune.add_argument(
         "--run", type=shlex.split, default=[], metavar="TEXT", help="more options of accdp run, as --run='--mps on'"
@@ -109,9 +109,9 @@ def main(options: argparse.Namespace) -> int:
         def after(outcome: trial.Outcome) -> None:
             kept.add(outcome)
             bar.update(task, completed=len(search.outcomes))
-            rate = f"{outcome.samples_per_s:.0f} samples/s" if outcome.samples_per_s else ""
+            rate = f"{report.rate(outcome.samples_per_s)} samples/s" if outcome.samples_per_s else ""
             if outcome.rates:
-                rate += f", median of {' '.join(f'{one:.0f}' for one in outcome.rates)}"
+                rate += f", median of {' '.join(map(report.rate, outcome.rates))}"
             words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
             console.print(f"{_name(outcome.point)}: {', '.join(word for word in words if word)}")
 
@@ -260,3 +260,7 @@ def _words(text: str) -> list[str]:
     if not all(words):
         raise argparse.ArgumentTypeError(f"expected names with commas between them, got {text!r}")
     return words
+
+
+def _once(text: str) -> list[str]:
+    return list(dict.fromkeys(_words(text)))

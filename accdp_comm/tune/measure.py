@@ -97,8 +97,9 @@ class Meter:
 def _rate(steps: Steps, inside: np.ndarray, logs: Sequence[Log]) -> Rate:
     times = steps.seconds[inside]
     count, seconds = len(times) - 1, times[-1] - times[0]
-    # Parts of equal time, not of equal steps: what stalls a loop now and then is in all of them.
-    parts, _ = np.histogram(times[1:], bins=_PARTS, range=(times[0], times[-1]))
+    # Parts of equal time, not of equal steps: what stalls a loop now and then is in all of them. A step is divided
+    # where a part ends within it; whole ones would differ by one among parts, which is much where steps are long.
+    parts = np.diff(np.interp(np.linspace(times[0], times[-1], _PARTS + 1), times, np.arange(len(times))))
     error = parts.std(ddof=1) / np.sqrt(_PARTS) / parts.mean()
     batch = None
     if steps.samples is not None:

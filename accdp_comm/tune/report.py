@@ -18,7 +18,7 @@ def table(outcomes: Sequence[Outcome], best: Outcome | None) -> Table:
     made = Table(title="accdp tune", title_justify="left")
     optional = [
         ("rank's batch", lambda one: one.point.batch_size),
-        ("global batch", lambda one: f"{one.global_batch or one.point.global_batch or 0:g}"),
+        ("global batch", lambda one: f"{round(one.global_batch or one.point.global_batch or 0, 2):.12g}"),
         ("workers", lambda one: one.point.workers),
         ("codec", lambda one: one.point.codec),
     ]
@@ -31,11 +31,16 @@ def table(outcomes: Sequence[Outcome], best: Outcome | None) -> Table:
     for one in outcomes:
         measured = one.samples_per_s > 0
         cells = [f"{one.point.density}", *(_text(get(one)) for _, get in shown)]
-        cells += [f"{one.samples_per_s:.0f}", f"{100 * one.error:.1f} %"] if measured else ["", ""]
+        cells += [rate(one.samples_per_s), f"{100 * one.error:.1f} %"] if measured else ["", ""]
         cells += [f"{one.load[name]:.0f}" if name in one.load else "" for name in loads]
         cells += [f"{one.wall_s:.1f}" if one.wall_s else "", "best" if one is best else _status(one)]
         made.add_row(*cells, style="bold" if one is best else None)
     return made
+
+
+def rate(per_s: float) -> str:
+    """Samples/s with three digits, or all before the point."""
+    return f"{per_s:.3g}" if per_s < 100 else f"{per_s:.0f}"
 
 
 def _text(value: object) -> str:

@@ -8,14 +8,13 @@ import shlex
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .. import _core, steps
+from .. import _core, own_programs, steps
 from ..launch.interruption import PARENT_VARIABLE
 from . import events
 from .load import Sampler
@@ -173,7 +172,7 @@ class _Trial:
         self.job, self.point, self.folder, self.output, self.sampler = job, point, folder, output, sampler
         self.meter = Meter(job.plan)
         output.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "accdp_comm", *run_command(job, point)]
+        command = own_programs.accdp(*run_command(job, point))
         variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder), PARENT_VARIABLE: str(os.getpid())}
         # Behind what earlier trials of the point said, which begins with the command.
         with output.open("a", encoding="utf-8", errors="surrogateescape") as out:

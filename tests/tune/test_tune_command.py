@@ -111,6 +111,11 @@ def test_a_trial_may_take_what_its_parts_may(no_gpu):
     assert (job.start_s, job.limit_s, job.script) == (1200, 1400, ("train.py", "--", "-1"))
 
 
+def test_a_codec_named_twice_is_tried_once(no_gpu):
+    points = plan("--ranks", "2", "--codec", "none,none", "train.py")[2]
+    assert [point.codec for point in points] == ["none"]
+
+
 def test_a_codec_that_does_not_work_here_is_refused(capsys, no_gpu):
     with settings.override(codecs_off="fpk"):
         assert "codec=fpk does not work here: it is switched off" in fails(capsys, "--codec", "none,fpk", "x.py")

@@ -50,6 +50,23 @@ def test_slow_steps_get_the_steps_they_need():
     assert (level, rate.steps) == (1, 10)
 
 
+def test_long_steps_that_are_alike_are_seen_to_be():
+    """Steps of 0.7 s, 13 in 9 s: whole steps per part would be two or three, and 9 % of error nothing but rounding."""
+    plan = Plan(budgets_s=(9.0,), warm_up_s=1.0, warm_up_steps=5, least_steps=10)
+    assert Meter(plan).look(loop(30, step_s=0.7))[1].error < 1e-6
+
+
+def test_a_part_that_is_slower_is_error():
+    """One of five parts has half the rate of the others: its steps say so, however long they are."""
+    seconds = np.cumsum([0.0, *[0.5] * 17, *[1.0] * 2])
+    made = log([steps.OPTIMIZER] * len(seconds))
+    made.events["time_ns"] = (100 + seconds) * 1e9
+    rates = np.array([2, 2, 2, 2, 1.0])
+    plan = Plan(budgets_s=(9.0,), warm_up_s=0.5, warm_up_steps=1, least_steps=5)
+    expected = rates.std(ddof=1) / np.sqrt(5) / rates.mean()
+    assert Meter(plan).look([made])[1].error == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_slow_start_is_no_part_of_the_rate():
     slow = log(STEP * 20, every_s=0.1)
     fast = log(STEP * 300, every_s=0.01)

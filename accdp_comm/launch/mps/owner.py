@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from ... import _core
+from ... import _core, own_programs
 from .. import gpus
 from ..agent import CONTROL_VARIABLE, OWNER_VARIABLE
 from ..guard_link import Link, connect
@@ -75,4 +75,4 @@ def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu]) -> None:
 def order(node: str, mode: str, wanted: Sequence[gpus.Gpu], ranks_per_gpu: int) -> dict[str, Any]:
     """Return what a guard is told, to start an owner on its host."""
     wish = {"node": node, "mode": mode, "gpus": [gpu.uuid for gpu in wanted], "ranks_per_gpu": ranks_per_gpu}
-    return {"order": "own", "words": ["-m", "accdp_comm", "mps", "own"], "wish": json.dumps(wish)}
+    return {"order": "own", "argv": own_programs.accdp("mps", "own"), "wish": json.dumps(wish)}

@@ -1,0 +1,27 @@
+"""Commands that start Python again for what is ours, not the user's.
+
+``python -m`` and ``python -c`` look for modules in the caller's folder first: a user's ``json.py`` there would be
+imported by our helpers, and end them. The words given here leave that folder out, as `accdp`'s own start does.
+(``-P`` of Python 3.11 does the same; ``-I`` would leave out PYTHONPATH, too.)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Where this package is at home. Last: an installed one is found as ever, and one that lies in the folder it was started
+# in (python -m accdp_comm, in a checkout) is still found.
+_HOME = str(Path(__file__).absolute().parent.parent)
+_AWAY = f"import sys; sys.path[:] = [part for part in sys.path if part] + [{_HOME!r}]"
+_ACCDP = "from accdp_comm.cli import main; sys.exit(main())"
+
+
+def python(program: str) -> list[str]:
+    """Return the command of a process that executes ``program`` under this Python; it has ``sys`` imported."""
+    return [sys.executable, "-u", "-c", f"{_AWAY}\n{program}"]
+
+
+def accdp(*words: str) -> list[str]:
+    """Return the command that is ``accdp WORD ...`` under this Python."""
+    return [*python(_ACCDP), *words]

@@ -21,6 +21,11 @@ class Group(NamedTuple):
         """Return what a file of the group holds; nothing where the group has no such file."""
         return _text(f"{self.folder}/{name}")
 
+    def numbers(self, *names: str) -> list[int | None]:
+        """Return what files hold that hold a number each; None for one that is not there, or says "max"."""
+        texts = [self.read(name).strip() for name in names]
+        return [int(text) if text.isdecimal() else None for text in texts]
+
 
 def groups(controller: str, membership: str = MEMBERSHIP, mounted: str = MOUNTED) -> Iterator[Group]:
     """Yield the groups that may limit what a controller counts, this process's own before those above it.

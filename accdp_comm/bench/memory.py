@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import host_memory
 from .operations import Refused
 
 # Names for -T and what NumPy calls them. OMB has the first three, the last two are nccl-tests' words.
@@ -135,9 +135,8 @@ def free_bytes(device: str) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
+    if left := host_memory.left():
+        return min(one.bytes for one in left)
     raise Refused("/proc/meminfo does not say how much memory is available")
 
 

@@ -47,6 +47,7 @@ class Session:
         self._place = "GPU" if args.device == "cuda" else "host"
         self._device = self._choose_gpu(hosts[world.rank]) if args.device == "cuda" else "cpu"
         self._memories: dict[str, Memory] = {}
+        self._available = 0  # bytes that this rank may take, as sizes() finds
 
     def _choose_gpu(self, host: str) -> str:
         device, problem = "", None
@@ -125,7 +126,7 @@ class Session:
                 f"-M {limit}: {wanted[0]} bytes of {self.operation.name} take {needed(wanted[0])} bytes a rank"
             )
         sharing = self._ranks_here if self._device == "cpu" else -(-self.world.size // self._where["gpus"])
-        available = min(self.world.allgather(free_bytes(self._device) // sharing))
+        available = self._available = min(self.world.allgather(free_bytes(self._device) // sharing))
         if needed(fitting[-1]) > available:
             raise Refused(
                 f"too little memory: {fitting[-1]} bytes of {self.operation.name} take {needed(fitting[-1])} bytes a "
@@ -152,7 +153,7 @@ class Session:
                     warm_up=warm_up,
                     root=args.root,
                     window=args.window,
-                    limit_bytes=args.limit_bytes,
+                    limit_bytes=min(args.limit_bytes, self._available // 2),  # one set may take more
                     seconds=args.seconds,
                     least=args.at_least,
                     burst=args.burst,

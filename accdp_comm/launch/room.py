@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .. import _core, cgroups
+from .. import _core, cgroups, host_memory
 
 # What a rank takes before its program does anything. Measured: the two processes of a guard have 7 MiB of their own.
 _PROCESSES = 3  # the two of its guard, and itself
@@ -37,9 +37,7 @@ def limits() -> list[Limit]:
     ]
     if files != resource.RLIM_INFINITY:
         found.append(Limit("open files of the launcher", files, _FILES, "ulimit -n N allows more", 1))
-    if available := _available_mib():
-        found.append(Limit("MiB of memory", available, _MEMORY_MIB, "start fewer"))
-    return found + _group_limits()
+    return found + _group_limits() + _memory_limits(host_memory.left())
 
 
 def check_room(ranks: int, here: int, found: Sequence[Limit]) -> None:
@@ -80,28 +78,11 @@ def _group_limits(membership: str = cgroups.MEMBERSHIP, mounted: str = cgroups.M
     """Return what the control groups of this process leave to it: a container has fewer of all than its host."""
     found = []
     for group in cgroups.groups("pids", membership, mounted):
-        limit, taken = _numbers(group, "pids.max", "pids.current")
+        limit, taken = group.numbers("pids.max", "pids.current")
         if limit is not None and taken is not None:
             found.append(Limit("processes", limit - taken, _PROCESSES, f"see {group.folder}/pids.max"))
-    for group in cgroups.groups("memory", membership, mounted):
-        name, used = ("max", "current") if group.version == 2 else ("limit_in_bytes", "usage_in_bytes")
-        limit, taken = _numbers(group, f"memory.{name}", f"memory.{used}")
-        if limit is not None and taken is not None:
-            words = dict(line.split() for line in group.read("memory.stat").splitlines())
-            free = limit - taken + int(words.get("file", words.get("total_cache", "0")))  # the kernel drops its cache
-            found.append(Limit("MiB of memory", free >> 20, _MEMORY_MIB, f"see {group.folder}/memory.{name}"))
     return found
 
 
-def _numbers(group: cgroups.Group, *names: str) -> list[int | None]:
-    texts = [group.read(name).strip() for name in names]
-    return [int(text) if text.isdecimal() else None for text in texts]
-
-
-def _available_mib() -> int:
-    """Return how much memory programs may still take; 0 where the kernel does not tell."""
-    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) >> 10
-    return 0
+def _memory_limits(left: Sequence[host_memory.Left]) -> list[Limit]:
+    return [Limit("MiB of memory", one.bytes >> 20, _MEMORY_MIB, f"start fewer; see {one.said_by}") for one in left]

@@ -318,6 +318,15 @@ def test_all_operations_on_tensors_of_a_stand_in_for_a_device():
     assert set(checked) == {"Pass"} and "n = 1 counts gpus" in result.stdout, str(result)
 
 
+@pytest.mark.parametrize(("free", "sets"), [(1 << 40, 64), (1 << 16, 4)])
+def test_calls_go_round_as_many_buffers_as_there_is_memory_for(tmp_path, free, sets):
+    out = tmp_path / "o.jsonl"
+    line = ("bcast", "-d", "cuda", "--backend", "accdp-torch", *TINY, "-m", "4k:4k", "--json", str(out))
+    result = start(2, "-c", STAND_IN.format(lines=[line], calls=1, free=free))
+    assert result.returncode == 0, str(result)
+    assert [row["buffer_sets"] for row in rows_of(out)] == [sets]
+
+
 @pytest.mark.parametrize(
     ("words", "free", "said"),
     [

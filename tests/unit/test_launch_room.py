@@ -5,10 +5,11 @@ import resource
 import subprocess
 import sys
 
+import control_groups
 import pytest
 
-from accdp_comm import _core
-from accdp_comm.launch.room import Limit, _group_limits, check_room, limits
+from accdp_comm import _core, host_memory
+from accdp_comm.launch.room import Limit, _group_limits, _memory_limits, check_room, limits
 
 LIMITS = [Limit("processes", 300, 3, "raise it"), Limit("MiB of memory", 350, 7, "start fewer")]
 
@@ -42,44 +43,27 @@ def test_this_node_has_limits_and_room_for_some():
     check_room(2, 2, found)
 
 
-MIB = 1 << 20
-V1 = "9:pids:/a\n4:memory:/a\n"
-
-
 @pytest.mark.parametrize(
     ("membership", "files", "found"),
     [
         ("0::/\n", {}, []),
-        ("0::/\n", {"pids.max": "max", "pids.current": "7", "memory.max": "max", "memory.current": "9"}, []),
+        ("0::/\n", {"pids.max": "max", "pids.current": "7"}, []),
         ("0::/a\n", {"a/pids.max": "64\n", "a/pids.current": "4\n", "pids.max": "100", "pids.current": "9"}, [60, 91]),
-        ("0::/\n", {"memory.max": f"{90 * MIB}", "memory.current": f"{50 * MIB}"}, [40]),
-        (
-            "0::/\n",
-            {"memory.max": f"{90 * MIB}", "memory.current": f"{50 * MIB}", "memory.stat": f"anon 1\nfile {7 * MIB}\n"},
-            [47],
-        ),
-        (
-            V1,
-            {
-                "pids/a/pids.max": "20",
-                "pids/a/pids.current": "2",
-                "memory/a/memory.limit_in_bytes": f"{8 * MIB}",
-                "memory/a/memory.usage_in_bytes": f"{3 * MIB}",
-                "memory/a/memory.stat": f"cache {MIB}\ntotal_cache {2 * MIB}\n",
-            },
-            [18, 7],
-        ),
+        ("9:pids:/a\n", {"pids/a/pids.max": "20", "pids/a/pids.current": "2"}, [18]),
     ],
 )
-def test_control_groups_leave_so_much(tmp_path, membership, files, found):
-    (tmp_path / "cgroup").write_text(membership)
-    for name, text in files.items():
-        path = tmp_path / "fs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    limits = _group_limits(str(tmp_path / "cgroup"), str(tmp_path / "fs"))
+def test_control_groups_leave_so_many_processes(tmp_path, membership, files, found):
+    limits = _group_limits(*control_groups.lay_out(tmp_path, membership, files))
     assert [limit.total for limit in limits] == found
     assert all((tmp_path / "fs") in pathlib.Path(limit.advice.removeprefix("see ")).parents for limit in limits)
+
+
+def test_memory_that_a_control_group_leaves():
+    host, group = host_memory.Left((40 << 20) + 5, "/proc/meminfo"), host_memory.Left(13 << 20, "/x/memory.max")
+    found = _memory_limits([host, group])
+    with pytest.raises(_core.UsageError, match=r"2 ranks take 14 MiB of memory.*are 13 .*fewer; see /x/memory.max"):
+        check_room(2, 2, found)
+    check_room(1, 1, found)
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -40,12 +40,13 @@ def table(operation: Operation, rows: Iterable[dict[str, Any]]) -> Iterator[str]
     yield f"# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}{half}{half}"
     for row in rows:
         total = operation.total_bytes(row["bytes"], row["ranks"])
+        count = operation.part_bytes(row["bytes"], row["ranks"]) // row["itemsize"]
         wrong = "N/A" if row["errors"] is None else str(row["errors"])
         redop = "sum" if operation.reduces else "none"
         root = row["root"] if operation.is_rooted else -1
         kind = _TYPES.get(row["datatype"], row["datatype"])
         words = (
-            f"{total:12}  {total // row['itemsize']:12}  {kind:>8}  {redop:>6}  {root:>6}",
+            f"{total:12}  {count:12}  {kind:>8}  {redop:>6}  {root:>6}",
             f"  {_time(row['median_us']):>7}  {row['algbw_gbps']:6.2f}  {row['busbw_gbps']:6.2f}  {wrong:>5}",
         )
         yield "".join([words[0], _NOT_MEASURED, words[1]] if row["is_in_place"] else [*words, _NOT_MEASURED])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from .session import Result, Session, open_session
 from .world import early_rank, is_one_of_several
 
 _ALONE_S = 1.0
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # to standard output, on rank 0
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "accdp bench", operation: str | None = None) -> int:
@@ -48,6 +50,14 @@ def saying_refusals(prog: str, run: Callable[[], int]) -> int:
         return run()
     except RefusedAlone as error:
         return _refuse_alone(prog, error)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        return _refuse_alone(prog, error)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who started us hears how we ended
+        signal.raise_signal(signal.SIGINT)
+        raise
     except Refused as error:
         # All ranks are here, for the same reason. One says it; a status of the others could make the launcher end it.
         if early_rank():
@@ -56,7 +66,7 @@ def saying_refusals(prog: str, run: Callable[[], int]) -> int:
         return 2
 
 
-def _refuse_alone(prog: str, error: RefusedAlone) -> int:
+def _refuse_alone(prog: str, error: Exception) -> int:
     """Say why this rank cannot take part, and see to it that no other waits for it."""
     rank = early_rank()
     if rank:
@@ -120,6 +130,11 @@ def _run(session: Session, args: argparse.Namespace, prog: str) -> int:
                     page.add(found)
                 bar.show()
                 results += found
+    except KeyboardInterrupt:
+        bar.hide()
+        if speaks:  # what has been measured is not lost
+            page.end()
+        raise
     finally:
         bar.hide()
     if speaks:

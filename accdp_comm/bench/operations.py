@@ -58,6 +58,10 @@ class Operation:
         """The size that nccl-tests would print: the larger of what a rank sends and receives."""
         return size * ranks if "all" in (self.sends, self.receives) else size
 
+    def part_bytes(self, size: int, ranks: int) -> int:
+        """Bytes of the count that NCCL's call is given: of one rank's part, where ranks have parts of the whole."""
+        return size // ranks if self.receives == "part" else size
+
 
 def shares(count: int, ranks: int) -> list[int]:
     """Divide ``count`` elements among ranks as OMB does: the first ones get one more."""

@@ -153,6 +153,18 @@ def test_busbw_columns():
 
 
 @pytest.mark.parametrize(
+    ("name", "nbytes"),
+    [("allgather", 4000), ("reduce_scatter", 16000), ("alltoall", 4000), ("scatter", 4000), ("gather", 4000)],
+)
+def test_count_is_what_a_call_of_nccl_is_given(name, nbytes):
+    """nccl-tests prints the size of the larger buffer, and the count of one rank's part of it."""
+    given = {"bytes": nbytes, "ranks": 4, "itemsize": 4, "root": 0}
+    given |= {"datatype": "mpi_float", "median_us": 1.0, "errors": None, "is_in_place": False, "bus_n": 4}
+    given |= {"bus_n_counts": "ranks", "algbw_gbps": 1.0, "busbw_gbps": 1.0}
+    assert list(bandwidth.table(OPERATIONS[name], [given]))[4].split()[:2] == ["16000", "1000"]
+
+
+@pytest.mark.parametrize(
     ("name", "ranks", "factor", "total"),
     [
         ("allreduce", 4, 1.5, 1000),

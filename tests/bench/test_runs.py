@@ -172,6 +172,34 @@ def test_refusals_are_one_line(ranks, words, said):
     assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
 
 
+def test_a_full_disk_for_the_rows_is_one_line():
+    command = [sys.executable, "-m", "accdp_comm", "bench", "bcast", "-m", "4:4", *TINY]
+    result = jobs.run(["sh", "-c", 'exec "$@" > /dev/full', "sh", *command], timeout=60.0)
+    said = "accdp bench: [Errno 28] No space left on device\n"
+    assert (result.returncode, result.stderr) == (2, said), str(result)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from accdp_comm.bench import command, session
+real = session.Session.measure
+def measure(*words):
+    found = real(*words)
+    yield next(found)
+    os.kill(os.getpid(), signal.SIGINT)
+    yield next(found)
+session.Session.measure = measure
+sys.exit(command.main({words!r}, "bench"))
+"""
+
+
+def test_what_was_measured_before_ctrl_c_is_shown():
+    words = ("bcast", "--backend", "accdp,mpi", "-m", "4:8", *TINY)
+    result = start(2, "-c", INTERRUPTED.format(words=words))
+    assert result.returncode and "Traceback" not in str(result), str(result)
+    assert [[row["Size"] for row in block.rows] for block in omb.parse(result.stdout)] == [[4], [4]], str(result)
+
+
 def test_a_full_disk_is_one_line_below_what_was_measured():
     result = start(2, *module("bcast", "-m", "4:4", *TINY, "--json", "/dev/full"))
     assert result.returncode == 2 and result.stderr.endswith("writing: No space left on device\n"), str(result)

@@ -37,7 +37,7 @@ class Mpi:
             self.family = mpi_world.load().abi()
             self.mpiexec, self.python = programs.find_mpiexec(self.family), sys.executable
         else:
-            self.family = family
+            self.family, environment = family, environment.absolute()  # jobs run elsewhere
             self.mpiexec, self.python = str(environment / "bin" / "mpiexec"), str(environment / "bin" / "python")
             for program in (self.mpiexec, self.python):
                 if not Path(program).exists():
@@ -56,7 +56,9 @@ class Mpi:
         if not stamp.exists():
             command = [sys.executable, str(ROOT / "tools" / "make_env.py"), str(folder), f"peer-{family}"]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_LIMIT_S
+                )
             except subprocess.TimeoutExpired as error:
                 raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error
             if done.returncode:
@@ -93,7 +95,13 @@ def run(mpi: Mpi, ranks: int, words: Sequence[str], env: Mapping[str, str] | Non
     command = mpi.command(ranks, words)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=mpi.environment(env or {}), timeout=_LIMIT_S, cwd=ROOT
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=mpi.environment(env or {}),
+            timeout=_LIMIT_S,
+            cwd=ROOT,
         )
     except subprocess.TimeoutExpired as error:
         raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error

@@ -45,7 +45,7 @@ def run(mpi: Mpi, folder: Path, ranks: int, operations: Sequence[str], largest: 
         words = [] if op == "barrier" else ["-m", f":{largest}"]
         command = [*mpi.launcher(ranks), str(path), *words, *([] if OPERATIONS[op].is_pair else ["-f"])]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_LIMIT_S)
         except subprocess.TimeoutExpired as error:
             raise JobFailed(f"{path.name}: not finished after {_LIMIT_S:.0f} s") from error
         if done.returncode:

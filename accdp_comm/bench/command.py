@@ -93,6 +93,8 @@ def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
         launcher = find_launcher()
     except _core.UsageError as error:  # in a rank's child
         raise RefusedAlone(str(error)) from error
+    if launcher is not None and launcher.size == 1 < ranks and "SLURM_STEP_ID" in os.environ:
+        launcher = None  # a step of one task is where people type and scripts run (srun --pty bash)
     by_torchrun = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE") if _is_number(name)]
     if launcher is None and len(by_torchrun) < 2:
         # No labels: rank 0 alone prints, and scripts read it as OMB's output.

@@ -213,6 +213,16 @@ def test_families_of_mpi():
     assert jobs_of_bench.family_of(row(versions={"mpi": "Open MPI v5.0.11"})) == "openmpi"
 
 
+def test_an_environment_named_from_here_is_found_by_jobs_that_run_elsewhere(tmp_path, monkeypatch):
+    programs = [tmp_path / "env" / "bin" / name for name in ("mpiexec", "python")]
+    programs[0].parent.mkdir(parents=True)
+    for program in programs:
+        program.touch()
+    monkeypatch.chdir(tmp_path)
+    other = jobs_of_bench.Mpi(Path("env"), "openmpi")
+    assert [other.mpiexec, other.python] == [str(program) for program in programs]
+
+
 def test_the_page_is_written_between_its_markers(tmp_path):
     page = tmp_path / "performance.md"
     begin, end = "<!-- begin: written by bench/report.py -->", "<!-- end: written by bench/report.py -->"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import jobs
 import numpy as np
 import pytest
 
-from accdp_comm import nvcomp
-from accdp_comm.bench import omb
+from accdp_comm import launcher, nvcomp
+from accdp_comm.bench import command, omb
 from accdp_comm.bench.operations import OPERATIONS
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -170,6 +171,26 @@ def test_refusals_are_one_line(ranks, words, said):
     result = start(ranks, *module(*words))
     assert result.returncode == 2 and said in result.stderr, str(result)
     assert len(result.stderr.splitlines()) == 1 and result.stdout == "", str(result)
+
+
+@pytest.mark.parametrize(("step", "tasks"), [("0", 1), (None, 1), ("0", 2)])
+def test_a_step_of_one_task_starts_ranks(monkeypatch, step, tasks):
+    """As in srun --pty bash; a rank of anything else does not start others."""
+
+    class Started(Exception):
+        pass
+
+    def execv(program, words):
+        raise Started(words)
+
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(launcher, "find_launcher", lambda: launcher.Launcher("srun", tasks))
+    for name in ("RANK", "WORLD_SIZE", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    if step is not None:
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+    with pytest.raises(Started if (step, tasks) == ("0", 1) else command.Refused):
+        command._be_one_of(3, ["bcast", "-n", "3"], None)
 
 
 def test_a_full_disk_for_the_rows_is_one_line():

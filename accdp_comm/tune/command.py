@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import shlex
 import signal
@@ -65,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from . import record, report, trial
+    from . import load, record, report, trial
     from .search import Search
     from .space import undivided
 
@@ -83,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
         "measure_s": options.measure,
         "exhaustive": options.exhaustive,
         "host": platform.node(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": load.cores(),
         "versions": [__version__, version("torch")],
     }
     kept = record.Record(options.output / "trials.jsonl", question, fresh=options.fresh)

@@ -78,7 +78,7 @@ class Guard:
         self._status: int | None = None  # as os.waitpid gives it
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
-        self._helper = 0  # pid of the command that calls terminate_client, while it runs
+        self._helper = 0  # pid of the command that calls terminate_client, from its start on
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
@@ -232,6 +232,10 @@ class Guard:
             self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
             if self._step == "interrupt" and self._family():
                 self._step = "family"  # a shell's script may be about to save
+            elif self._step == "terminate" and self._family():
+                # A shell that was told to terminate does so at once; its programs have what is left of the grace.
+                self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
+                self._tell_family(signal.SIGTERM)
             else:
                 self._end_orphans()
         return pid > 0
@@ -241,9 +245,12 @@ class Guard:
         others = {self._owner, *descendants(self._owner)} if self._owner else set()
         return [pid for pid in descendants(os.getpid()) if pid not in others]
 
-    def _end_orphans(self) -> None:
+    def _tell_family(self, number: int) -> None:
         for pid in self._family():
-            send_signal(pid, signal.SIGTERM)
+            send_signal(pid, number)
+
+    def _end_orphans(self) -> None:
+        self._tell_family(signal.SIGTERM)
         self._step = "orphans"
         self._deadline = time.monotonic() + _ORPHANS_S
 
@@ -284,13 +291,12 @@ class Guard:
         elif self._step == "interrupt":
             self._terminate()
             self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
-        elif self._step == "terminate" and self._orders["terminate_client"]:
+        elif self._step in ("terminate", "orphans") and self._orders["terminate_client"] and not self._helper:
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
-            self._helper = self._start_helper([str(pid) for pid in [self._pid, *descendants(self._pid)]])
+            self._helper = self._start_helper([str(pid) for pid in self._family()])
         elif self._step in ("terminate", "terminate_client", "orphans"):
             self._step, self._deadline = "kill", time.monotonic() + _ORPHANS_S
-            for pid in self._family():
-                send_signal(pid, signal.SIGKILL)
+            self._tell_family(signal.SIGKILL)
         else:
             # It sleeps in the kernel, or became another user's: nothing more can be done, so do not wait either.
             self._step = "give up"

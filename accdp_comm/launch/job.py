@@ -332,6 +332,8 @@ class Job:
             self._unguarded.append(rank)
             if self._stop is None:
                 self._failures.append(rank)
+            if self._owners:  # of MPS, who ends in the safe order what such a rank left
+                self._owners.ended(rank.rank)
         if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
             self._end_unguarded()
             self._all_left_at = time.monotonic()

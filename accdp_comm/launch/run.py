@@ -163,7 +163,7 @@ class Run:
             "argv": self._command,
             "env": self._terminal() | self._not_from_launcher | environment,
             "cpus": place.cpus,
-            "terminate_client": own_programs.accdp("mps", "terminate", "-q") if share else [],
+            "terminate_client": _terminate_client(share),
         }
 
     def _share(self, rank: Rank, place: placement.Place) -> MpsShare | None:
@@ -225,6 +225,13 @@ def named_hosts(path: str | None, launcher: str, *, per_gpu: bool) -> list[hosts
         return hosts.read_hosts(path)
     is_slurm = per_gpu and programs.choose_launcher(launcher, os.environ) == "srun"
     return programs.allocated_hosts(os.environ) if is_slurm else []
+
+
+def _terminate_client(share: MpsShare | None) -> list[str]:
+    """Return the command that takes pids and ends what they do on a rank's GPU; empty where it is no client of MPS."""
+    if share is None:
+        return []
+    return own_programs.accdp("mps", "terminate", "-q", "--pipe-directory", share.pipe_directory)
 
 
 def _master(ranks: Sequence[Rank]) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """A rank that uses its GPU as a CUDA program would: ``python mps_rank.py BEHAVIOUR``; says one JSON line when it does.
 
 BEHAVIOUR: work (until told), once (attach, then end), stubborn (ignores SIGTERM), outside (on the GPU, but not through
-MPS), survivor (minds no error of its GPU), fail (rank 1 raises once it is attached).
+MPS), survivor (minds no error of its GPU), fail (rank 1 raises once it is attached), slow (takes 2 s to leave).
 """
 
 import contextlib
@@ -61,11 +61,13 @@ def main(behaviour: str) -> None:
             while journal.read_text().count("\nclient ") < int(os.environ["WORLD_SIZE"]):
                 time.sleep(0.01)
             raise ValueError("rank 1 has had enough")
-        if behaviour in ("work", "stubborn", "fail", "outside", "survivor"):
+        if behaviour in ("work", "stubborn", "fail", "outside", "survivor", "slow"):
             # Kernels run until somebody says stop: SIGTERM, or MPS by terminate_client.
             ready = select.select([stopping, *([daemon] if daemon else [])], [], [])[0]
             if behaviour == "stubborn" and daemon in ready:
                 signal.pause()  # its work on the GPU is gone, the process is not
+            if behaviour == "slow":
+                time.sleep(2)
     finally:
         if daemon:
             daemon.sendall(b"bye")

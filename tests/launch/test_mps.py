@@ -5,10 +5,12 @@ The journal is what the stand-in daemons saw: ``lost PID`` in it is a client tha
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import jobs
@@ -116,6 +118,33 @@ def test_a_stubborn_client_is_terminated_before_it_is_killed(machine):
     result = act(["run", "--grace", "0.5", *ONE_GPU, RANK, "stubborn"], 2, terminate, machine.env)
     assert result.returncode == 128 + signal.SIGTERM, str(result)
     assert sum(line.startswith("terminate_client") for line in machine.journal()) == 2
+    assert_clean(machine, 1)
+
+
+@pytest.mark.parametrize("behaviour", ["slow", "stubborn"])
+def test_a_program_below_a_shell_has_the_grace_of_a_rank(machine, behaviour):
+    """The shell ends by SIGTERM at once. Its program is told then; a client that does not end is not merely killed."""
+    words = ["sh", "-c", f"{shlex.join([sys.executable, RANK, behaviour])}; :"]
+    grace = "20" if behaviour == "slow" else "1"
+    result = act(["run", "--grace", grace, *ONE_GPU, "--", *words], 2, terminate, machine.env)
+    assert result.returncode == 128 + signal.SIGTERM, str(result)
+    assert 2 < result.seconds < 20 if behaviour == "slow" else result.seconds > 1, str(result)
+    asked = sum(line.startswith("terminate_client") for line in machine.journal())
+    assert asked == (0 if behaviour == "slow" else 2), machine.journal()
+    assert_clean(machine, 1)
+
+
+def test_what_a_rank_leaves_running_is_not_merely_killed(machine):
+    """It ends in order, and has a client of MPS in the background that takes no SIGTERM."""
+    words = [
+        "sh",
+        "-c",
+        f"{shlex.join([sys.executable, RANK, 'stubborn'])} & while ! grep -q client $STAND_IN_JOURNAL;",
+    ]
+    words[-1] += " do sleep 0.1; done"
+    result = run(machine, *ONE_GPU, "-n", "1", "--mps", "on", "--", *words)
+    assert result.returncode == 0, str(result)
+    assert sum(line.startswith("terminate_client") for line in machine.journal()) == 1, machine.journal()
     assert_clean(machine, 1)
 
 

@@ -1,8 +1,11 @@
 """Daemons that hang or say nothing, within a short limit for that: nothing waits for ever, nothing of them is left."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
+import time
 from types import SimpleNamespace
 
 import jobs
@@ -132,6 +135,53 @@ def test_a_folder_without_a_record_is_removed(base, machine):
     with records.locked(base):
         (line,) = daemon.clean(base)
     assert "it had no owner" in line and machine.folders() == []
+
+
+def test_a_living_daemon_whose_record_is_gone_is_left_alone(base, machine, monkeypatch):
+    """What tidies /tmp takes files that nobody has read for days, and leaves the daemon's sockets."""
+    running = start(base, "", monkeypatch)
+    record = running.folder / "owner.json"
+    said = record.read_text()
+    record.unlink()
+    with records.locked(base):
+        (line,) = daemon.clean(base)
+    assert f"left alone, it does not say whose MPS processes {running.record.daemon_pid} are" in line
+    record.write_text(json.dumps({**json.loads(said), "of_a_later_version": 1}))
+    assert [found.record for found in daemon.find_all(base)] == [running.record]
+    assert daemon.stop(running) == [] and machine.folders() == []
+
+
+def test_a_record_in_use_does_not_grow_old(base, machine):
+    folder = records.make_folder(base, records.of_this_process(UUIDS[0], is_kept=False))
+    for age_s, is_touched in ((60, False), (2 * 3600, True)):
+        then = time.time() - age_s
+        os.utime(folder / "owner.json", (then, then))
+        records.refresh(folder)
+        assert ((folder / "owner.json").stat().st_mtime > then + 1) == is_touched
+    shutil.rmtree(folder)
+    records.refresh(folder)  # it has been stopped meanwhile
+
+
+class Clients:
+    """Of a daemon that ends the work of some, refuses others, and at last says nothing more."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def clients(self):
+        return dict.fromkeys(self.answers, 1)
+
+    def terminate_client(self, server, client):
+        if self.answers[client] is not None:
+            raise self.answers[client]
+
+
+def test_one_client_that_is_refused_does_not_spare_the_others():
+    gone, here = 1 << 30, os.getpid()
+    answers = {gone: MpsError("no such client"), here: MpsError("not now"), 7: None, 8: None}
+    assert daemon.terminate_work(Clients(answers), [gone, here, 8]) == ([8], ["not now"])
+    answers = {7: None, here: control.MpsSilent("said nothing"), 8: None}
+    assert daemon.terminate_work(Clients(answers), [7, here, 8]) == ([7], ["said nothing"])
 
 
 def test_a_pid_of_an_earlier_boot_is_nobody_s(base, machine):

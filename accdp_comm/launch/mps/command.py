@@ -33,6 +33,7 @@ def add_parser(commands: Any) -> None:
     verbs.add_parser("own")  # what a guard starts on another host: owner.py
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
+    terminate.add_argument("--pipe-directory", metavar="DIR", help="ask the daemon of this directory alone")
     terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
 
 
@@ -48,7 +49,10 @@ def main(options: argparse.Namespace) -> int:
     if options.verb == "status":
         return _status(daemons.find_all(base), as_json=options.json)
     if options.verb == "terminate":
-        return _terminate(_living(base), options.pids, is_quiet=options.quiet)
+        living = _living(base)
+        if options.pipe_directory is not None:
+            living = [found for found in living if found.pipe_directory == options.pipe_directory]
+        return _terminate(living, options.pids, is_quiet=options.quiet)
     with records.locked(base):
         if options.verb == "start":
             return _start(base, options.gpus)

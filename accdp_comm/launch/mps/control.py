@@ -24,6 +24,10 @@ class MpsError(_core.Error):
     """A daemon of MPS did not start, does not answer, or refused a command."""
 
 
+class MpsSilent(MpsError):
+    """A daemon of MPS does not answer in time."""
+
+
 class _NobodyListens(MpsError):
     """There is no daemon, or it does not listen yet."""
 
@@ -131,7 +135,7 @@ class Control:
                 timeout=_ANSWER_S,
             )
         except subprocess.TimeoutExpired as error:
-            raise MpsError(
+            raise MpsSilent(
                 f"the MPS daemon of {self.pipe_directory} did not answer {command!r} within {_ANSWER_S:g} s"
             ) from error
         said = (done.stdout + done.stderr).strip()

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ... import procfs
 from .. import processes
+from ..interruption import signals_wait
 from ..kinship import adopt_orphans
 from . import records
-from .control import BINARY, SERVER, Control, MpsError
+from .control import BINARY, SERVER, Control, MpsError, MpsSilent
 from .records import LOG, PIPE, Record
 
 _PID_FILE = "nvidia-cuda-mps-control.pid"
@@ -70,7 +71,8 @@ def start(base: Path, gpu: str, *, is_kept: bool) -> Daemon:
         record = records.with_daemon(record, _daemon_pid(folder))
         records.write(folder, record)
     except BaseException:
-        stop(daemon)
+        with signals_wait():
+            stop(daemon)
         raise
     return Daemon(folder, record)
 
@@ -195,15 +197,24 @@ def terminate_work(control: Control, pids: Sequence[int]) -> tuple[list[int], li
     Returns:
         Those whose work was ended, and what did not go as it should.
     """
-    ended = []
+    ended: list[int] = []
+    trouble: list[str] = []
     try:
-        for client, server in control.clients().items():
-            if client in pids:
-                control.terminate_client(server, client)
-                ended.append(client)
+        clients = control.clients()
     except MpsError as error:
         return ended, [str(error)]
-    return ended, []
+    for client, server in clients.items():
+        if client not in pids:
+            continue
+        try:
+            control.terminate_client(server, client)
+            ended.append(client)
+        except MpsError as error:
+            if procfs.start_time(client):  # else it has left by itself, and is refused for that
+                trouble.append(str(error))
+            if isinstance(error, MpsSilent):
+                break  # it would keep us waiting for each
+    return ended, trouble
 
 
 def _reap(pids: Sequence[int]) -> None:
@@ -230,10 +241,20 @@ def clean(base: Path) -> list[str]:
     for folder in records.folders(base):
         record = records.read(folder)
         if record is None:
-            shutil.rmtree(folder)  # its maker died before it started anything
-            lines.append(f"{folder}: removed, it had no owner")
+            lines.append(_clean_unowned(folder))
         elif record.is_orphan():
             trouble = stop(Daemon(folder, record))
             gone = "its daemon was gone" if record.is_kept else f"its owner (pid {record.owner_pid}) was gone"
             lines.append("; ".join([f"{folder}: stopped and removed, {gone}", *trouble]))
     return lines
+
+
+def _clean_unowned(folder: Path) -> str:
+    """Remove a folder that does not say whose it is, unless somebody uses it: what tidies /tmp may have taken that."""
+    daemons, servers = _processes_of(str(folder / PIPE))
+    if daemons or servers:
+        pids = " ".join(str(pid) for pid, _ in [*daemons, *servers])
+        by_hand = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={folder / PIPE} {BINARY}"
+        return f"{folder}: left alone, it does not say whose MPS processes {pids} are: `{by_hand}` ends them"
+    shutil.rmtree(folder)  # its maker died before it started anything
+    return f"{folder}: removed, it had no owner"

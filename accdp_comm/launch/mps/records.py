@@ -15,8 +15,9 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ... import _core, procfs
@@ -27,6 +28,7 @@ _DIRECTORY = "ACCDP_RUN_MPS_DIR"
 _SOCKET_PATH_BYTES = 107
 _LONGEST = len("/12345678-4194304-16/pipe/control_privileged")
 _RECORD = "owner.json"
+_REFRESH_S = 3600.0
 PIPE, LOG = "pipe", "log"
 
 
@@ -132,10 +134,18 @@ def write(folder: Path, record: Record) -> None:
     unfinished.replace(folder / _RECORD)
 
 
+def refresh(folder: Path) -> None:
+    """Show that a folder is in use to what removes old files of /tmp. Cheap enough to be called every second."""
+    with contextlib.suppress(OSError):  # it is gone already
+        if time.time() - (folder / _RECORD).stat().st_mtime > _REFRESH_S:
+            os.utime(folder / _RECORD)
+
+
 def read(folder: Path) -> Record | None:
-    """Return a folder's record; None if its maker died before it had written one."""
+    """Return a folder's record; None if its maker died before it had written one. Another version's may say more."""
     try:
-        return Record(**json.loads((folder / _RECORD).read_text()))
+        said = json.loads((folder / _RECORD).read_text())
+        return Record(**{field.name: said[field.name] for field in fields(Record) if field.name in said})
     except (FileNotFoundError, ValueError, TypeError):
         return None
 

@@ -64,6 +64,8 @@ class Session:
 
     def watch(self, members: Sequence[Member]) -> str:
         """Look after the clients; return why the job must end, empty if it need not."""
+        for found in self._daemons.values():
+            records.refresh(found.folder)
         trouble = self._attachment.watch(members) if self._attachment else ""
         if trouble and not self._is_required and not self._has_warned:
             self._has_warned = True

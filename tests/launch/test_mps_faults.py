@@ -151,6 +151,15 @@ def test_a_living_daemon_whose_record_is_gone_is_left_alone(base, machine, monke
     assert daemon.stop(running) == [] and machine.folders() == []
 
 
+def test_a_job_ends_while_another_one_starts_daemons(base, machine, monkeypatch):
+    """Which may take as long as a sick GPU takes to answer; who waits for its lock hears no signal."""
+    ours = session.Session(True, print)
+    ours._owned.append(start(base, "", monkeypatch))
+    with records.locked(base):
+        ours.stop()
+    assert machine.folders() == []
+
+
 def test_a_record_in_use_does_not_grow_old(base, machine):
     folder = records.make_folder(base, records.of_this_process(UUIDS[0], is_kept=False))
     for age_s, is_touched in ((60, False), (2 * 3600, True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -133,10 +134,17 @@ def stop(daemon: Daemon) -> list[str]:
     _reap([member for member, _ in members])
     trouble += _keep_logs(daemon)
     try:
-        shutil.rmtree(daemon.folder)
+        _remove(daemon.folder)
     except OSError as error:
         trouble.append(f"{daemon.folder} could not be removed: {error.strerror}")
     return trouble
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, the record last: without it who cleans takes the folder for abandoned, and may do the same then."""
+    for path in (folder / PIPE, folder / LOG, folder):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def _keep_logs(daemon: Daemon) -> list[str]:
@@ -256,5 +264,5 @@ def _clean_unowned(folder: Path) -> str:
         pids = " ".join(str(pid) for pid, _ in [*daemons, *servers])
         by_hand = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={folder / PIPE} {BINARY}"
         return f"{folder}: left alone, it does not say whose MPS processes {pids} are: `{by_hand}` ends them"
-    shutil.rmtree(folder)  # its maker died before it started anything
+    _remove(folder)  # its maker died before it started anything
     return f"{folder}: removed, it had no owner"

@@ -1,6 +1,6 @@
 """Where our daemons live on disk: one private folder each, with who owns it.
 
-BASE/lock                  held while daemons are started, stopped or cleaned
+BASE/lock                  held while daemons are started and cleaned, and those that `accdp mps start` keeps stopped
 BASE/<GPU>-<owner>/pipe    CUDA_MPS_PIPE_DIRECTORY
 BASE/<GPU>-<owner>/log     CUDA_MPS_LOG_DIRECTORY
 BASE/<GPU>-<owner>/owner.json
@@ -104,7 +104,7 @@ def _is_private(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(base: Path) -> Iterator[None]:
-    """Keep other processes of this user from starting, stopping or cleaning daemons."""
+    """Keep other processes of this user from starting and cleaning daemons. Each may stop its own meanwhile."""
     with (base / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -83,12 +83,10 @@ class Session:
         if self._attachment is not None and self._attachment.missing():
             names = ", ".join(map(str, self._attachment.missing()))
             self._say(f"MPS: rank {names} was never seen as a client: it ended early, or did not use its GPU")
-        if not self._owned:
-            return
-        with records.locked(records.base_directory()):
-            for found in self._owned:
-                for line in daemons.stop(found):
-                    self._say(f"MPS: {line}")
+        # Without the lock: nobody else touches them while we live, and a GPU that is stuck must not hold up other jobs.
+        for found in self._owned:
+            for line in daemons.stop(found):
+                self._say(f"MPS: {line}")
         self._owned.clear()
 
 

@@ -200,7 +200,7 @@ def _tensor(tensor: Any, name: str, device: bool = False, any_order: bool = Fals
         return buffer
     _need_cuda(name)
     stream = sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
-    return replace(buffer, device=tensor.device.index, stream=stream)
+    return _on_device(buffer, name, tensor.device.index, stream)
 
 
 def _address_of(tensor: Any, name: str) -> int:
@@ -240,7 +240,25 @@ def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     named = str(getattr(x, "dtype", kind.name))
     buffer = _buffer(pointer or 0, math.prod(shape), kind.itemsize, named if named in _NAMES else kind.name, shape, x)
     # None says that nothing is pending; our own work then goes into the legacy default stream, number 1.
-    return replace(buffer, device=_core.device_of(pointer or 0, name), stream=facts.get("stream") or 1)
+    return _on_device(buffer, name, _device_of(pointer or 0, x, name), facts.get("stream") or 1)
+
+
+def _device_of(pointer: int, x: Any, name: str) -> int:
+    # An empty array has no address to ask about; without an owner that knows, it counts as on the current device.
+    known = None if pointer else getattr(getattr(x, "device", None), "id", None)
+    return known if isinstance(known, int) else _core.device_of(pointer, name)
+
+
+def _on_device(buffer: Buffer, name: str, device: int, stream: int) -> Buffer:
+    """Say where a buffer is; refuse one that kernels could not read, whose fault would reach all clients of MPS."""
+    numbers = 2 if buffer.datatype in (Datatype.c64, Datatype.c128) else 1
+    expected = buffer.itemsize // numbers
+    if buffer.count and buffer.pointer % expected:
+        raise UsageError(
+            f"{name} is at address {buffer.pointer:#x} of a CUDA device: expected a multiple of {expected} bytes for "
+            f"{buffer.kind}, as in a copy of it"
+        )
+    return replace(buffer, device=device, stream=stream)
 
 
 def _need_cuda(name: str) -> None:

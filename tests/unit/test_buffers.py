@@ -268,8 +268,8 @@ def test_new_arrays_are_of_the_same_library():
 class OnDevice:
     """What CuPy's arrays say about themselves."""
 
-    def __init__(self, **facts):
-        self.dtype = "float32"
+    def __init__(self, dtype="float32", **facts):
+        self.dtype = dtype
         self.__cuda_array_interface__ = {
             "shape": (2, 3),
             "typestr": "<f4",
@@ -327,11 +327,29 @@ def test_cuda_array_interface(cuda):
         (OnDevice(strides=(16, 4)), "x is not contiguous"),
         (OnDevice(data=(4096, True)), "x is read-only"),
         (OnDevice(typestr=">f4"), "foreign byte order"),
+        (OnDevice(data=(4098, False)), "x is at address 0x1002 of a CUDA device: expected a multiple of 4 bytes for"),
+        (OnDevice(typestr="<c16", data=(4100, False), dtype="complex128"), "expected a multiple of 8 bytes for compl"),
     ],
 )
 def test_refused_on_device(cuda, x, text):
     with pytest.raises(UsageError, match=text):
         describe(x, "x", writable=True, device=True)
+
+
+def test_alignment_on_device_is_that_of_numbers(cuda):
+    pair = OnDevice(typestr="<c8", data=(4100, False), dtype="complex64")
+    assert describe(pair, "x", writable=True, device=True).pointer == 4100
+    empty = OnDevice(shape=(0, 3), data=(4098, False))
+    assert describe(empty, "x", writable=True, device=True).count == 0
+    raw = OnDevice(typestr="<V2", data=(4097, False), dtype="V2")
+    assert describe(raw, "x", writable=True, device=True).count == 12
+
+
+def test_an_empty_array_is_where_its_owner_says(cuda):
+    empty = OnDevice(shape=(0, 3), data=(0, False))
+    assert describe(empty, "x", writable=True, device=True).device == 1  # as current
+    empty.device = types.SimpleNamespace(id=3)  # CuPy's
+    assert describe(empty, "x", writable=True, device=True).device == 3
 
 
 def test_device_memory_where_it_cannot_be_used(monkeypatch):

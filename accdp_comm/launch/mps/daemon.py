@@ -141,7 +141,7 @@ def stop(daemon: Daemon) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, the record last: without it, who cleans takes it for abandoned, and may do the same just then."""
+    """Remove a folder, the record last: who cleans takes one without it for abandoned, and may remove it just then."""
     for path in (folder / PIPE, folder / LOG, folder):
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)

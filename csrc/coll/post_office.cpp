@@ -108,7 +108,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     if (caller_waits) show_driving(true);  // in a moment, but the receiver may see the message sooner
     begin(*m);
     const bool needs_attendant = !caller_waits && !open_.empty();
-    if (needs_attendant && !attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
+    if (needs_attendant && !stop_ && !attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
   } catch (...) {
     give_up(std::current_exception());
   }

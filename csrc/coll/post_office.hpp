@@ -91,7 +91,10 @@ class PostOffice {
   void check_not_driven_here() const;
   /// From now on it may take as long as that, if nothing has said yet how long.
   void limit(const MessageHandle& message, double timeout_s);
-  bool is_attendant() const { return attendant_.get_id() == std::this_thread::get_id(); }
+  bool is_attendant() const { return attendant_id_ == std::this_thread::get_id(); }
+  /// After the group was left or has failed: ends the background thread, so that no memory of messages is let go on it
+  /// from then on, and gives up what it would have. Without the host language's lock, which what it lets go may want.
+  void retire();
 
  private:
   /// What a rank may hold of each other one because it was sent before anybody asked.
@@ -195,6 +198,8 @@ class PostOffice {
   Patience wire_patience_;  // of who drives messages of other nodes
   std::atomic<bool> stop_{false};
   std::thread attendant_;
+  std::atomic<std::thread::id> attendant_id_{};  // while it runs
+  std::mutex retiring_;
 };
 
 }  // namespace accdp

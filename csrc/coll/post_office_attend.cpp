@@ -18,6 +18,7 @@ void PostOffice::prepare_attendant(std::function<void()> prepare) {
 }
 
 void PostOffice::attend() {
+  attendant_id_ = std::this_thread::get_id();
   std::unique_lock lock(mutex_);
   int idle_rounds = 0, graces = 0;
   while (!stop_) {
@@ -47,6 +48,27 @@ void PostOffice::attend() {
     drive(lock, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
     attended_ = false;
   }
+  if (!driving_ && !open_.empty() && fabric_.board().has_failed()) {
+    try {
+      fabric_.throw_if_failed();
+    } catch (...) {
+      give_up(std::current_exception());
+    }
+    run_callbacks(lock);
+  }
+  attendant_id_ = std::thread::id();
+}
+
+void PostOffice::retire() {
+  if (is_attendant() || is_driven_here()) return;  // neither can be waited for here
+  const std::lock_guard retiring(retiring_);
+  {
+    const std::unique_lock lock = enter();
+    stop_ = true;
+    attention_.notify_all();
+    fabric_.board().mine().bells[kPointToPoint].ring();
+  }
+  if (attendant_.joinable()) attendant_.join();
 }
 
 }  // namespace accdp

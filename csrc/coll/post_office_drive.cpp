@@ -65,13 +65,7 @@ class PostOffice::Watcher final : public Lookout {
 };
 
 PostOffice::~PostOffice() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-    attention_.notify_all();
-    fabric_.board().mine().bells[kPointToPoint].ring();
-  }
-  if (attendant_.joinable()) attendant_.join();
+  retire();
   // MPI may still read them: all of a group that has failed, else letters without a message, for which nobody waits.
   if (!parcels_.empty()) keep_for_ever(std::move(parcels_));
 }

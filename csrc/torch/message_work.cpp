@@ -6,6 +6,27 @@
 #include "base/error.hpp"
 
 namespace accdp::torch_backend {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A time-out for several waits, one after another; below 0 it is the group's, as 0 is.
+class Timeout {
+ public:
+  explicit Timeout(milliseconds given)
+      : is_given_(given > kNoTimeout), end_(Deadline(std::chrono::duration<double>(given).count()).at()) {}
+
+  milliseconds left() const {  // none at all would mean no limit
+    if (!is_given_) return kNoTimeout;
+    return std::max(std::chrono::ceil<milliseconds>(end_ - Clock::now()), milliseconds(1));
+  }
+
+ private:
+  bool is_given_;
+  Clock::time_point end_;
+};
+
+}  // namespace
 
 void MessageWork::follow(const c10::intrusive_ptr<MessageWork>& work, std::shared_ptr<Queue> callbacks,
                          std::shared_ptr<PostOffice> office, MessageHandle message, double timeout_s,
@@ -45,14 +66,15 @@ void MessageWork::end_and_call_back(std::exception_ptr error) {
 
 /// The time that operations of the group may take counts from here: the rank may have had other things to do, and the
 /// peer as well. A time-out that is given ends this wait alone.
-bool MessageWork::wait(std::chrono::milliseconds timeout) {
+bool MessageWork::wait(milliseconds timeout) {
+  const Timeout all(timeout);
   in_torchs_terms([&] {
     check_process();
     if (!wait_returns()) office_->check_not_driven_here();
   });
   if (!wait_returns()) {
     try {
-      if (timeout == kNoTimeout || timeout.count() < 0)
+      if (timeout <= kNoTimeout)
         office_->wait(message_, timeout_s_);
       else if (const double most = std::chrono::duration<double>(timeout).count();
                !office_->wait_all({&message_, 1}, 0, most))
@@ -67,7 +89,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   // Whoever saw it finish may still be on the way to tell us.
-  return Work::wait(timeout);
+  return Work::wait(all.left());
 }
 
 void MessageWork::limit() {
@@ -117,15 +139,10 @@ BatchWork::BatchWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works
       works_(std::move(works)),
       left_(works_.size()) {}
 
-bool BatchWork::wait(std::chrono::milliseconds timeout) {
-  using std::chrono::milliseconds;
-  const auto end = Deadline(std::chrono::duration<double>(timeout).count()).at();
-  const auto left = [&] {  // of the time for all; none at all would mean no limit
-    return timeout <= kNoTimeout ? timeout
-                                 : std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(1));
-  };
-  for (const auto& work : works_) work->wait(left());
-  return Work::wait(left());
+bool BatchWork::wait(milliseconds timeout) {
+  const Timeout all(timeout);
+  for (const auto& work : works_) work->wait(all.left());
+  return Work::wait(all.left());
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> BatchWork::getFuture() {

@@ -127,7 +127,15 @@ c10d::ErrorType ProcessGroupAccdp::getError() {
 void ProcessGroupAccdp::abort_because(const std::string& reason) {
   if (group_->is_inherited()) return;
   group_->abort(reason);
+  stop_threads();
+}
+
+/// The one that moves messages, too: at the interpreter's end a tensor that it lets go would want the GIL in vain,
+/// which ends the process by SIGABRT; and whoever drops the group's last reference with the GIL would wait for it for
+/// ever.
+void ProcessGroupAccdp::stop_threads() {
   queue_->stop(failure());
+  without_gil([this] { group_->post_office().retire(); });
   callbacks_->stop();
 }
 
@@ -158,8 +166,7 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
     interruption = translated(std::current_exception());
     group_->abort("was interrupted while operations were under way");
   }
-  queue_->stop(failure());
-  callbacks_->stop();
+  stop_threads();
   devices_.finish();
   group_->close();
   is_shut_down_ = true;
@@ -190,9 +197,10 @@ void ProcessGroupAccdp::settle(Milliseconds most) {
 }
 
 void ProcessGroupAccdp::startCoalescing() {
+  decltype(coalesced_) left;  // by a manager that an exception ended; their tensors are let go without the lock
   std::lock_guard lock(coalescing_mutex_);
   coalescing_ = true;
-  coalesced_.clear();
+  left.swap(coalesced_);
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::endCoalescing() {

@@ -214,6 +214,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::exception_ptr failure() const;  ///< what the group failed with, if it has
   bool drain(Milliseconds most);
   void settle(Milliseconds most);
+  void stop_threads();
 
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<BackendOptions> options_;

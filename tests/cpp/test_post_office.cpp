@@ -394,6 +394,28 @@ void busy_and_death(Group& group) {
   sender.join();
 }
 
+/// Of a group that has failed nothing stays open when the background thread is retired, and all are told before.
+void retire(Group& group) {
+  std::byte none[64] = {};
+  if (group.rank() == 1) {
+    CHECK_THROWS(group.receive_now(none, 0, kNever), Error, "had enough");
+    return;
+  }
+  Data data(1 << 22);
+  std::vector<MessageHandle> open;
+  std::atomic<std::size_t> told{0};
+  for (int tag : {0, 1}) open.push_back(group.send(data, 1, tag));
+  open.push_back(group.receive(none, 1, 0));
+  for (const MessageHandle& m : open) group.post_office().on_done(m, [&] { ++told; });
+  std::this_thread::sleep_for(2ms);  // the background thread takes over
+  group.abort("had enough");
+  group.post_office().retire();
+  CHECK(told == open.size());
+  for (const MessageHandle& m : open) CHECK(m->done && m->error);
+  CHECK_THROWS(group.send(data, 1, 2), Error, "had enough");
+  group.post_office().retire();
+}
+
 int main() {
   make_limits_small();
   for (const char* cma : {"off", "auto"}) {
@@ -407,6 +429,7 @@ int main() {
   const auto flood_all = [&](Group& group) { flood(group, *has_heard); };
   CHECK(run_ranks(3, flood_all));
   CHECK(run_ranks(3, flood_and_death));
+  for (int i = 0; i < 20; ++i) CHECK(run_ranks(2, retire));
   CHECK(run_ranks(2, busy_and_death));
   for (const auto& nodes : {std::vector{0, 1, 0}, {0, 1, 2}}) {
     *has_heard = false;

@@ -87,6 +87,18 @@ def ask_for(wait):
     return ""
 
 
+@pytest.mark.on_ranks(2)
+def test_a_time_out_below_0_is_the_groups(rank, size):
+    """Also of the callbacks, which a message that has come may have to wait for."""
+    if rank == 0:
+        work = dist.irecv(torch.zeros(1), 1)
+        seen = work.get_future().then(lambda _: time.sleep(0.2))
+        assert work.wait(datetime.timedelta(milliseconds=-1))
+        seen.wait()
+    else:
+        dist.send(torch.ones(1), 0)
+
+
 @pytest.mark.on_ranks(2, fresh=True)
 @pytest.mark.parametrize("kind", ["collective", "message"])
 def test_an_interrupt_is_told_as_often_as_one_asks(rank, size, kind):

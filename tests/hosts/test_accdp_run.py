@@ -115,7 +115,7 @@ def test_where_mps_cannot_be_used_on_a_host(two_hosts, places, shared_gpu, tmp_p
     ran = result.stdout.splitlines().count("none")  # beside it the launcher may say that it was ended
     assert (result.returncode, ran) == ((2, 0) if mode == "on" else (0, 4)), str(result)
     if mode == "auto":
-        warned = [line for line in result.stderr.splitlines() if "without MPS, ranks that share" in line]
+        warned = [line for line in result.stderr.splitlines() if "no MPS is started, and ranks that share" in line]
         assert sorted(line.split(": ")[1] for line in warned) == ["node0", "node1"], str(result)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from stand_in_machine import UUIDS
 
 from accdp_comm import _core
-from accdp_comm.launch.mps import attachment, control, daemon, records, session
+from accdp_comm.launch.mps import attachment, control, daemon, records, refusals, session
 from accdp_comm.launch.mps.control import MpsError
 
 LIMIT_S = 4.0  # of what does not come
@@ -268,6 +269,23 @@ def test_a_folder_that_stays_is_told(base, monkeypatch):
     monkeypatch.setattr(daemon.shutil, "rmtree", fail)
     with records.locked(base):
         assert daemon.stop(started) == [f"{started.folder} could not be removed: Read-only file system"]
+
+
+def test_a_daemon_that_all_programs_find_is_somebody_elses(machine, monkeypatch, tmp_path):
+    """As an administrator's: ranks are its clients without being told, and one of ours may find the GPU taken."""
+    monkeypatch.setenv("PATH", machine.env["PATH"])
+    monkeypatch.setattr(refusals, "_DEFAULT", str(tmp_path))
+    monkeypatch.setattr(refusals, "foreign_servers", list)
+    assert refusals.why_not([], 2, {}) == ""
+    with subprocess.Popen(["nvidia-cuda-mps-control", "60"], executable="/bin/sleep") as theirs:
+        (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{theirs.pid}\n")
+        try:
+            assert f"an MPS daemon (pid {theirs.pid}) serves {tmp_path}" in refusals.why_not([], 2, {})
+        finally:
+            theirs.kill()
+    assert refusals.why_not([], 2, {}) == ""
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # a number that is ours by now
+    assert refusals.why_not([], 2, {}) == ""
 
 
 @pytest.mark.parametrize("refusals", [2, 3])

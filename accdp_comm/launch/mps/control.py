@@ -11,6 +11,7 @@ from ... import _core
 
 BINARY = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
+PID_FILE = f"{BINARY}.pid"  # in the pipe directory
 _START_S = 30.0
 _ANSWER_S = 10.0
 _LISTEN_S = 5.0  # from the end of `-d` until the daemon answers

@@ -16,10 +16,9 @@ from .. import processes
 from ..interruption import signals_wait
 from ..kinship import adopt_orphans
 from . import records
-from .control import BINARY, SERVER, Control, MpsError, MpsSilent
+from .control import BINARY, PID_FILE, SERVER, Control, MpsError, MpsSilent
 from .records import LOG, PIPE, Record
 
-_PID_FILE = "nvidia-cuda-mps-control.pid"
 _CLIENT_S = 5.0  # for clients to end after SIGTERM
 _QUIT_S = 10.0  # for the daemon and its servers to end after `quit`
 _KILL_S = 2.0
@@ -92,7 +91,7 @@ def _daemon_pid(folder: Path) -> int:
 
 def _read_pid(folder: Path) -> int:
     try:
-        text = (folder / PIPE / _PID_FILE).read_text().strip()
+        text = (folder / PIPE / PID_FILE).read_text().strip()
     except FileNotFoundError:
         return 0
     return int(text) if text.isdecimal() else 0

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ..gpus import Gpu, driver_cuda
-from .control import BINARY, SERVER, find_binary
+from .control import BINARY, PID_FILE, SERVER, find_binary
 
 _VOLTA = 7.0
+_DEFAULT = "/tmp/nvidia-mps"  # where CUDA looks for a daemon when nobody says where
 
 
 def client_limit(cuda: tuple[int, int]) -> int:
@@ -32,6 +33,11 @@ def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int, environment: Mapping[str, s
             f"CUDA_MPS_PIPE_DIRECTORY={theirs} is set, so somebody else runs MPS for this job; --mps off uses it as "
             "it is, unset it to have daemons of accdp's own"
         )
+    if pid := _system_daemon():
+        return (
+            f"an MPS daemon (pid {pid}) serves {_DEFAULT}, where all programs find it, so somebody else runs MPS here; "
+            "--mps off uses it as it is, end it to have daemons of accdp's own"
+        )
     for gpu in gpus:
         if gpu.is_mig:
             return f"GPU {gpu.index} ({gpu.name}) is divided by MIG; turn MIG off (nvidia-smi -mig 0), or use --mps off"
@@ -52,6 +58,18 @@ def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int, environment: Mapping[str, s
             "others would wait for it"
         )
     return ""
+
+
+def _system_daemon() -> int:
+    """Return the pid of a daemon that programs find without being told; 0 where there is none."""
+    try:
+        with open(os.path.join(_DEFAULT, PID_FILE)) as file:
+            pid = int(file.read())
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except (OSError, ValueError):
+        return 0
+    return pid if any(os.path.basename(word) == BINARY.encode() for word in words[:2]) else 0
 
 
 def foreign_servers() -> list[tuple[int, int]]:

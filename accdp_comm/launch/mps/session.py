@@ -118,7 +118,7 @@ def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[s
         if reason and mode == "on":
             raise _core.UsageError(f"--mps on: {reason}")
         if reason:
-            say(f"without MPS, ranks that share a GPU take turns on it: {reason}")
+            say(f"no MPS is started, and ranks that share a GPU take turns on it: {reason}")
         yield None if reason else ours
     finally:
         with signals_wait():

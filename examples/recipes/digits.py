@@ -43,8 +43,8 @@ def summary(recipe: str, model: nn.Module, losses: list[float]) -> str:
         "ranks": dist.get_world_size(),
         "backend": dist.get_backend(),
         "steps": len(losses),
-        "first_loss": losses[0],
-        "last_loss": losses[-1],
+        "first_loss": round(losses[0], 4),
+        "last_loss": round(losses[-1], 4),
         "weights_agree": torch.equal(low, high),
     }
     return json.dumps(line)

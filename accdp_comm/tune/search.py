@@ -2,9 +2,9 @@
 
 Every point starts a job, and starting is often the most expensive part of a short trial. So points are not started
 again for a longer look, as successive halving in rounds would; its stopping variant is used: a trial is measured for
-1, 3 and 9 s, and at each but the last it must be among the best third of those that got there, or not clearly slower than the
-best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better are not
-started at all (space.needless), and workers and codecs are varied at the best point only (space.next_point).
+1, 3 and 9 s, and at each but the last it must be among the best third of those that got there, or not clearly slower
+than the best: by more than `tolerance` and what the measurement does not know. Besides, points that cannot be better
+are not started at all (space.needless), and workers and codecs are varied at the best point only (space.next_point).
 
 At the end the points whose rates are close meet again, in turns: between two trials of one point, minutes apart, the
 rate of a shared machine drifts by more than what a trial knows of its own error, and that must not choose the winner.

@@ -33,21 +33,18 @@ Limits of the table: 2kn bytes over the bandwidth of a device-to-device copy, fo
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from gpu_table import has_failed, summary, table
+from gpu_run import LATE, end_within, kept, last_json, run, write_json
+from gpu_table import has_failed, outcome, summary, table
 
 from accdp_comm import _core
 from accdp_comm.launch.mps.control import find_binary
@@ -66,11 +63,9 @@ SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-ap
 SANITIZER += ["--kernel-name", "kns=accdp"]  # of our kernels, by their names: with torch's it takes many times as long
 SANITIZER += ["--launch-timeout", "90"]  # seconds until the first call of CUDA's, before which torch is imported
 UNSUPPORTED, INVALID, SEEN = "Device not supported", "========= Invalid", "ERROR SUMMARY: 0 errors"  # in what it says
-MOST_SAID = 8000  # bytes of what a command said that are kept
 STUCK = "or ACCDP_GPU_PATH=by_host"  # in the error of a group whose ranks cannot wait for each other's events
 OTHER_WAYS = {"auto": "by_host", "by_host": "staged"}  # ACCDP_GPU_PATH: where data goes when it does not get on so
 REFUSAL = "--mps on"  # in the line with which `accdp run` says why not
-PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 TURNS_MOST_BYTES = 64 << 20  # of more than 2 ranks that take turns on the GPU
 ALLOCATORS = {  # scenes of gpu_memory.py: what torch's allocator is told
     "expandable segments": "expandable_segments:True",
@@ -81,81 +76,6 @@ FEW_ELEMENTS = ["--most-elements", "65537"]
 SLOW = ["--peers", "", "--most-bytes", "4096", "--codec-s", "40", *FEW_ELEMENTS]  # codecs' kernels take long to load
 FEW = ["--few", "--most-bytes", "4096", *FEW_ELEMENTS]  # of 16 ranks
 LOG_TAIL = 2000  # characters of each of MPS's logs that are kept where a run failed
-LATE = 124  # as timeout(1) says it
-
-
-_end = math.inf  # of the time that all steps together have
-
-
-class Ended(NamedTuple):
-    """How a command ended, and the end of what it said."""
-
-    status: int | None  # LATE where its own limit ended it; None where the time for all steps did, or let it not begin
-    said: str
-
-    def trouble(self) -> dict[str, str]:
-        """What is recorded of that: nothing where it went well; what there was no time for is no failure."""
-        if self.status is None:
-            return {"not_done": self.said}
-        return {"failed": self.said} if self.status else {}
-
-
-def run(command: Sequence[str], limit_s: float, **environment: str) -> Ended:
-    """Run a command for as long as its limit, and the time for all, allow."""
-    left_s = _end - time.monotonic()
-    if left_s < 5:
-        return Ended(None, "no time left")
-    # Not into a pipe: its end would not come while any process that is left over holds it.
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment},
-                start_new_session=True,
-            )
-        except OSError as error:  # a program that the machine lacks
-            return Ended(127, f"{command[0]}: {error.strerror}")
-        status: int | None
-        late = ""
-        began = time.monotonic()
-        try:
-            status = process.wait(min(limit_s, left_s))
-        except subprocess.TimeoutExpired:
-            status = LATE if limit_s <= left_s else None
-            why = "its limit" if status else "no time left"
-            late = f"; ended after {time.monotonic() - began:.0f} s: {why}"
-        finally:
-            end(process)
-        output.seek(max(0, output.seek(0, os.SEEK_END) - MOST_SAID))
-        return Ended(status, output.read().decode(errors="replace").strip() + late)
-
-
-def end(process: subprocess.Popen) -> None:
-    """End a command, if it has not ended, and then what it left running in its process group."""
-    process.terminate()  # not the group: ranks under MPS must not be killed with work in flight
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE_S)
-    with contextlib.suppress(ProcessLookupError):  # there is nothing left
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
-        process.wait(5)
-
-
-def last_json(said: str) -> Any:
-    """Return what a command wrote as JSON, in a line that others may come before and after."""
-    for line in reversed(said.splitlines()):
-        if line.startswith(("{", "[")):
-            with contextlib.suppress(ValueError):
-                return json.loads(line)
-    raise ValueError(f"no JSON in: {said}")
-
-
-def kept(out: Path) -> dict:
-    """What a command wrote into its file before it ended, whatever ended it."""
-    return {"rows": []} | (json.loads(out.read_text()) if out.exists() else {})
 
 
 def place(ranks: int, mps: bool) -> list[str]:
@@ -228,9 +148,18 @@ def mpi() -> dict:
 
 
 def stood_still(found: dict) -> bool:
-    """Whether a run's ranks waited for each other's events for ever, in the probe of them or later."""
-    failed = found.get("failed", "")
-    return STUCK in json.dumps(found) or (failed.endswith(": its limit") and not found["rows"])
+    """Whether a run's ranks waited for each other's events for ever, in the probe of them or later.
+
+    Under MPS one that never came to use the device says nothing of that: it may have waited for the server.
+    """
+    is_late = found.get("failed", "").endswith(": its limit") and not found["rows"]
+    return STUCK in json.dumps(found) or (is_late and (not found["mps"] or used_the_gpu(found)))
+
+
+def used_the_gpu(found: dict) -> bool:
+    """Whether the ranks of a run were seen to have done one collective on it."""
+    first_failed = any(": the first call: " in line for line in found.get("failures", []))
+    return bool(found["rows"]) or (found["device_path"] not in ("", "unknown", "not used yet") and not first_failed)
 
 
 def two_ranks(keep: Callable[[dict], None]) -> str:
@@ -251,7 +180,7 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
             return two_ranks(keep)
     if refused:
         return f"does not work: {refused}"
-    return "works" if found["rows"] or found["device_path"] != "unknown" else "was not seen to work"
+    return "works" if used_the_gpu(found) else "was not seen to work"
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
@@ -381,14 +310,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--seconds", type=float, default=480, help="for all steps; what is left then is not done")
     parser.add_argument("--only", help="of the steps, these, comma separated: for what a first run had no time for")
+    parser.add_argument("--after", type=Path, help="the first run's file: what it found of MPS, and the way it took")
     options = parser.parse_args()
-    global _end
-    _end = time.monotonic() + options.seconds
-    found: dict = {"machine": {}, "runs": []}
+    end_within(options.seconds)
+    found: dict = {"machine": {}, "gpu_path": "auto", "runs": []}
+    if options.after is not None:
+        first = json.loads(options.after.read_text())
+        found |= {"mps": first["mps"]} if "mps" in first else {}
+        os.environ["ACCDP_GPU_PATH"] = first.get("gpu_path", "auto")
 
     def keep() -> None:
         """After every step and run, so that what is ended from outside leaves what was found until then."""
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        found["gpu_path"] = os.environ.get("ACCDP_GPU_PATH", "auto")
+        write_json(options.out, found)
 
     def keep_run(run_: dict) -> None:
         found["runs"].append(run_)
@@ -433,11 +367,13 @@ def main() -> int:
     found["machine"] = last_json(ended.said)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in (name for name in steps if name in wanted):
+        began = time.monotonic()
         try:
             found[name] = steps[name]()
         except Exception as error:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
         keep()
+        print(f"gpu_check: {name}: {outcome(found[name])}, {time.monotonic() - began:.0f} s", flush=True)
     print(table(found))
     print(summary(found, options.out))
     return 1 if has_failed(found) else 0

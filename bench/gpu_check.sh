@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in one command, from a checkout, in less than 10 minutes:
-#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json] [--seconds N] [--only STEP,...]
+#   bench/gpu_check.sh [--wheels FOLDER] [--out FILE.json] [--seconds N] [--only STEP,... [--after FILE.json]]
 # Builds with CUDA in .venv-gpu, which sees the machine's own packages (its torch), then runs bench/gpu_check.py.
 # --wheels: install what is missing (mpich, pybind11, ...) from that folder, without any index. What is not there either
 # is told, and the check goes on: nvCOMP it can do without, and what it cannot, the build asks for in a sentence.
@@ -13,8 +13,9 @@ while [ $# -gt 0 ]; do
     --wheels) wheels="$(realpath -e -- "$2")"; shift 2 ;;
     --out) out="$2"; shift 2 ;;
     --seconds) limit_s="$2"; shift 2 ;;
-    --only) only=(--only "$2"); shift 2 ;;
-    *) echo "gpu_check.sh: $1: expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,..." >&2; exit 2 ;;
+    --only) only+=(--only "$2"); shift 2 ;;
+    --after) only+=(--after "$(realpath -e -- "$2")"); shift 2 ;;
+    *) echo "gpu_check.sh: $1: expected --wheels FOLDER, --out FILE, --seconds N, --only STEP,... or --after FILE" >&2; exit 2 ;;
   esac
 done
 out="$(realpath -m -- "$out")"
@@ -28,6 +29,8 @@ unset PYTHONDONTWRITEBYTECODE  # every rank of every step would make the byte co
 # torch's libraries are of gigabytes, which a new machine reads for the first time: beside the build.
 "${PYTHON:-python3}" -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1 &
 export ACCDP_CUDA=on PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# What was brought along is tried, whichever MPI the machine has besides.
+if compgen -G "${wheels:-/nowhere}/mpich-*.whl" > /dev/null; then export MPICC="${MPICC:-$PWD/.venv-gpu/bin/mpicc}"; fi
 make=(make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS="$wheels")
 if ! "${make[@]}" .venv-gpu/stamps/run; then
   [ -x .venv-gpu/bin/python ] || exit 1  # why, has been said

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import gpu_ops
@@ -235,8 +235,18 @@ def measure_compressed(comm: Communicator, device: str, most_bytes: int, codecs:
             yield row | {name: getattr(results[0], name) for name in ("ratio", "codec", "codec_place")}
 
 
-def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, dist.ProcessGroup]) -> Iterator[dict]:
-    """Time all libraries by turns at every size: Communicator, the torch backend, and the peers."""
+def measure(
+    comm: Communicator,
+    device: str,
+    most_bytes: int,
+    peers: dict[str, dist.ProcessGroup],
+    attempt: Callable[[str, Callable[[], float]], float | None] = lambda name, take: take(),
+) -> Iterator[dict]:
+    """Time all libraries by turns at every size: Communicator, the torch backend, and the peers.
+
+    What `attempt` has no time of is not tried again at larger sizes.
+    """
+    failed = set()
     for nbytes in (size for size in BYTES if size <= most_bytes):
         x = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
         repeats = 50 if nbytes <= 1 << 20 else 15
@@ -249,8 +259,14 @@ def measure(comm: Communicator, device: str, most_bytes: int, peers: dict[str, d
                 f"bcast {name}": lambda x=x, group=group: dist.broadcast(x, 0, group),
             }
         for name, run in ways.items():
+            if name in failed:
+                continue
             few = 5 if "gloo" in name and nbytes > 1 << 20 else repeats
-            yield {"what": name, "bytes": nbytes, "ranks": comm.size, "s": seconds(run, comm, device, few)}
+            taken = attempt(f"time of {name}", lambda run=run, few=few: seconds(run, comm, device, few))
+            if taken is None:
+                failed.add(name)
+            else:
+                yield {"what": name, "bytes": nbytes, "ranks": comm.size, "s": taken}
 
 
 class Run:
@@ -351,9 +367,16 @@ class Run:
                 peers[name] = dist.new_group(backend=name, timeout=self.limit)
             if not self.holds_on_all(name in peers):
                 peers.pop(name, None)
-        self.keep(measure(self.comm, self.device, self.options.most_bytes, peers))
+        self.keep(measure(self.comm, self.device, self.options.most_bytes, peers, self.attempt))
         if not self.options.compressed and not self.options.few:
             self.check_codecs()
+
+    def attempt(self, name: str, take: Callable[[], float]) -> float | None:
+        """What it takes; None where it fails on a rank: a peer that does not get on must not end what follows."""
+        taken = None
+        with self.checks.one(name):
+            taken = take()
+        return taken if self.holds_on_all(taken is not None) else None
 
     def keep(self, rows: Iterable[dict]) -> None:
         for row in rows:

@@ -138,11 +138,16 @@ def table_of_codecs(codecs: dict) -> list[str]:
     return [*lines, *dict.fromkeys(skipped)]  # one line for all rows of a codec
 
 
+def outcome(part: dict | str) -> str:
+    """In a line, how a step ended."""
+    return part if isinstance(part, str) else "; ".join(what_is_missing(part)) or "done"
+
+
 def summary(found: dict, out: Path) -> str:
     """Say what is not in the table."""
     lines = []
     for name, part in found.items():
-        if name in ("machine", "mps", "runs") or "rows" in part:
+        if name in ("machine", "mps", "runs", "gpu_path") or "rows" in part:
             continue
         good = part.get("work_here") or part.get("why_not") or part.get("library")
         if "cuda_aware" in part:

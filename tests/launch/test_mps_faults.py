@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import jobs
@@ -280,6 +281,8 @@ def test_a_daemon_that_all_programs_find_is_somebody_elses(machine, monkeypatch,
     with subprocess.Popen(["nvidia-cuda-mps-control", "60"], executable="/bin/sleep") as theirs:
         (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{theirs.pid}\n")
         try:
+            while not Path(f"/proc/{theirs.pid}/cmdline").read_bytes():  # it has begun, but not got its words yet
+                time.sleep(0.001)
             assert f"an MPS daemon (pid {theirs.pid}) serves {tmp_path}" in refusals.why_not([], 2, {})
         finally:
             theirs.kill()

@@ -18,6 +18,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
 import gpu_machine  # noqa: E402
+import gpu_run  # noqa: E402
 import gpu_table  # noqa: E402
 
 ANS = [codec for codec in ("ans",) if codec not in nvcomp.missing_codecs()]
@@ -124,7 +125,7 @@ def test_sanitizer_that_saw_nothing(without_gpu, monkeypatch):
     + [((1, "Error: Device not supported"), {"skipped": "compute-sanitizer: Device not supported"})],
 )
 def test_sanitizer_that_did_not_end_well(without_gpu, monkeypatch, status, verdict):
-    monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_check.Ended(*status))
+    monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_run.Ended(*status))
     assert gpu_check.sanitizer() == verdict
     assert gpu_check.sanitizer_over_nodes() == verdict
 
@@ -177,7 +178,12 @@ def test_where_a_run_hangs_is_told(without_gpu, monkeypatch, tmp_path):
     "check, name, error, rows",
     [
         ("check_float8", "0 of 8 bits", "MismatchError", []),  # the meeting is another call of the same communicator
-        ("check_torch", "torch backend, 0 of torch.float32", "Timed out after 5 s", ["allreduce", "bcast"]),
+        (
+            "check_torch",
+            "torch backend, 0 of torch.float32",
+            "Timed out after 5 s",
+            ["allreduce", "bcast", "allreduce gloo", "bcast gloo"],
+        ),
     ],
 )
 def test_ranks_do_not_wait_for_one_that_left_a_check(without_gpu, tmp_path, check, name, error, rows):
@@ -215,6 +221,10 @@ def test_gloo_is_not_timed_with_the_longest_messages(monkeypatch):
     rows = list(gpu_rank.measure(alone, "cpu", gpu_rank.BYTES[-1], {"gloo": None}))
     assert max(row["bytes"] for row in rows if "gloo" in row["what"]) == gpu_rank.GLOO_MOST_BYTES
     assert max(row["bytes"] for row in rows) == gpu_rank.BYTES[-1] > gpu_rank.GLOO_MOST_BYTES
+    none = list(
+        gpu_rank.measure(alone, "cpu", 4096, {"gloo": None}, lambda name, take: None if "gloo" in name else 1.0)
+    )
+    assert none and not [row for row in none if "gloo" in row["what"]]
 
 
 def test_a_program_that_is_not_there():
@@ -224,9 +234,9 @@ def test_a_program_that_is_not_there():
 
 def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path, capsys):
     machine = {"gpu": "a GPU", "nccl": "2.28.9", "copy_bytes_per_s": 1e12}
-    told = gpu_check.Ended(0, "a warning\n" + json.dumps(machine))
+    told = gpu_run.Ended(0, "a warning\n" + json.dumps(machine))
     monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: told)
-    monkeypatch.setattr(gpu_check, "_end", gpu_check._end)  # main() sets it
+    monkeypatch.setattr(gpu_run, "_ends_at", gpu_run._ends_at)  # main() sets it
     monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
     run_ = {"mps": False, "ranks": 2, "rows": [{"what": "bcast", "bytes": 8, "s": 1.0}], "device_path": "unknown"}
     monkeypatch.setattr(gpu_check, "ranks_on_one_gpu", lambda ranks, mps, *_, **__: run_ | {"ranks": ranks, "mps": mps})
@@ -248,7 +258,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
     steps = "mpi nvcomp probe mps codecs sanitizer more_ranks nodes apart memory by_host staged nccl one_connection"
     steps += " connections hosts killed sanitizer_nodes"
-    assert list(found) == ["machine", "runs", *steps.split()]
+    assert list(found) == ["machine", "gpu_path", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]
     said = capsys.readouterr().out.splitlines()
@@ -265,7 +275,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     assert "expected a new file with --only" in capsys.readouterr().err
     out.unlink()
     assert gpu_check.main() == 0
-    assert list(json.loads(out.read_text())) == ["machine", "runs", "one_connection", "killed"]
+    assert list(json.loads(out.read_text())) == ["machine", "gpu_path", "runs", "one_connection", "killed"]
     assert capsys.readouterr().out.splitlines()[-1] == f"a GPU, MPS not looked at; {out}"
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out), "--only", "kill"])
     with pytest.raises(SystemExit):
@@ -298,6 +308,50 @@ def test_a_run_that_had_begun_to_measure_did_not_stand_still():
     assert not gpu_check.stood_still({"rows": []})
 
 
+LATE = {"failed": "ended after 130 s: its limit", "rows": []}
+
+
+@pytest.mark.parametrize(
+    ("found", "used", "stood_still"),
+    [
+        ({"mps": False, "device_path": "unknown", **LATE}, False, True),
+        ({"mps": True, "device_path": "unknown", **LATE}, False, False),  # in the server, it may be
+        ({"mps": True, "device_path": "not used yet", **LATE}, False, False),
+        ({"mps": True, "device_path": "shared GPU, ordered by events", **LATE}, True, True),
+        ({"mps": True, "device_path": "", "rows": []}, False, False),
+        (
+            {"mps": True, "device_path": "shared GPU", "rows": [], "failures": ["rank 1: the first call: no"]},
+            False,
+            False,
+        ),
+        ({"mps": True, "device_path": "shared GPU", "rows": [], "failures": ["rank 1: capture: no"]}, True, False),
+        ({"mps": True, "device_path": "shared GPU", "rows": [{"bytes": 4}]}, True, False),
+    ],
+)
+def test_what_a_run_shows_of_mps(found, used, stood_still):
+    assert (gpu_check.used_the_gpu(found), gpu_check.stood_still(found)) == (used, stood_still)
+
+
+def test_a_second_run_knows_what_the_first_found(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setenv("ACCDP_GPU_PATH", "auto")  # so that it is as before after this test
+    told = gpu_run.Ended(0, json.dumps({"gpu": "a GPU", "copy_bytes_per_s": 1e12}))
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s, **_: told)
+    monkeypatch.setattr(gpu_run, "_ends_at", gpu_run._ends_at)
+    monkeypatch.setattr(_core, "cuda_report", lambda: {"why_not": ""})
+    monkeypatch.setattr(
+        gpu_check, "apart", lambda mps: seen.append((mps, os.environ["ACCDP_GPU_PATH"])) or {"skipped": "here"}
+    )
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for verdict, works in (("works", True), ("was not seen to work", False)):
+        first.write_text(json.dumps({"mps": verdict, "gpu_path": "by_host", "runs": []}))
+        words = ["--out", str(second), "--only", "apart", "--after", str(first)]
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", *words])
+        assert gpu_check.main() == 0 and seen.pop() == (works, "by_host")
+        assert json.loads(second.read_text())["gpu_path"] == "by_host" and not list(tmp_path.glob("*.part"))
+        second.unlink()
+
+
 @pytest.mark.parametrize("part", [{"failed": "why"}, {"failures": ["why"], "not_done": "why"}, {"clean": False}])
 def test_failures(part):
     assert gpu_table.has_failed({"runs": [], "nodes": part}) and gpu_table.has_failed({"runs": [part]})
@@ -315,14 +369,14 @@ def test_limits():
 
 
 def test_time_for_all_is_no_limit_of_a_step(monkeypatch):
-    monkeypatch.setattr(gpu_check, "_end", time.monotonic() + 6)
+    monkeypatch.setattr(gpu_run, "_ends_at", time.monotonic() + 6)
     ended = gpu_check.run(["sleep", "60"], 60)
     assert ended.status is None and re.fullmatch(r"; ended after [5-9] s: no time left", ended.said), ended
     assert gpu_check.run(["true"], 60).trouble() == {"not_done": "no time left"}
 
 
 def test_nothing_is_left_of_a_command_that_does_not_end(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_check, "PATIENCE_S", 1)
+    monkeypatch.setattr(gpu_run, "PATIENCE_S", 1)
     pid = tmp_path / "pid"
     ended = gpu_check.run(["sh", "-c", f"trap '' TERM; sleep 60 & echo $! > {pid}; wait; wait"], 5)
     assert ended.status == gpu_check.LATE

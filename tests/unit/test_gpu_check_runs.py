@@ -11,6 +11,7 @@ from accdp_comm import nvcomp
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
+import gpu_run  # noqa: E402
 import gpu_table  # noqa: E402
 
 
@@ -46,7 +47,7 @@ def ended_with(monkeypatch, status, **logs):
         folder.mkdir(parents=True)
         for name, text in logs.items():
             (folder / f"{name}.log").write_text(text)
-        return gpu_check.Ended(status, "why")
+        return gpu_run.Ended(status, "why")
 
     monkeypatch.setattr(gpu_check, "run", run)
     return commands

@@ -16,7 +16,7 @@ def test_the_script_names_a_wrong_option():
         ["bash", str(BENCH / "gpu_check.sh"), "--wheel"], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    expected = "expected --wheels FOLDER, --out FILE, --seconds N or --only STEP,..."
+    expected = "expected --wheels FOLDER, --out FILE, --seconds N, --only STEP,... or --after FILE"
     assert done.stderr == f"gpu_check.sh: --wheel: {expected}\n"
 
 

@@ -10,6 +10,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
 import gpu_memory  # noqa: E402
+import gpu_run  # noqa: E402
 import gpu_table  # noqa: E402
 
 # What of CuPy the scenes use, on NumPy's arrays.
@@ -79,7 +80,7 @@ def test_torch_is_told_which_allocator_and_cupy_where_libraries_are(monkeypatch,
 
     def run(command, limit_s, **environment):
         told.append((command[command.index("--scenes") + 1], environment))
-        return gpu_check.Ended(None, "no time left")
+        return gpu_run.Ended(None, "no time left")
 
     monkeypatch.setattr(gpu_check, "run", run)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu_check  # found only after the line above
 import gpu_codecs
 import gpu_nvcomp
+import gpu_run
 
 # A chunk of one byte again and again is that byte behind a 1; any other is itself behind a 0.
 LIBRARY = r"""
@@ -125,7 +126,7 @@ def test_nvcomp_takes_the_options(codec, width):
 def test_what_works_is_asked_in_a_process_of_its_own(monkeypatch):
     assert set(gpu_check.nvcomp_functions()) == {"device_codecs", "why_not", "work_here"}
     lines = ["accdp: nvCOMP's lz4 of int8 is not used on GPU 0: it encoded nothing", '[["LZ4"], "", ["fpk", "qpk"]]']
-    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s: gpu_check.Ended(0, "\n".join(lines)))
+    monkeypatch.setattr(gpu_check, "run", lambda command, limit_s: gpu_run.Ended(0, "\n".join(lines)))
     assert gpu_check.nvcomp_functions() == {
         "device_codecs": ["LZ4"],
         "why_not": "",

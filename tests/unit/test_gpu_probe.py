@@ -14,6 +14,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import gpu_check  # noqa: E402  (found only after the line above)
 import gpu_probe  # noqa: E402
+import gpu_run  # noqa: E402
 import gpu_table  # noqa: E402
 
 # Ranks are threads, a handle holds the address itself, and of a stream's work only what comes after a wait is put off.
@@ -205,9 +206,9 @@ def test_a_probe_that_hangs_is_ended_and_told(on_host, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_mps_that_is_refused(monkeypatch, tmp_path, is_installed):
-    refused = gpu_check.Ended(2, "accdp run: --mps on: why\nmore")
+    refused = gpu_run.Ended(2, "accdp run: --mps on: why\nmore")
     monkeypatch.setattr(
-        gpu_check, "run", lambda command, *_, **__: refused if "on" in command else gpu_check.Ended(0, "")
+        gpu_check, "run", lambda command, *_, **__: refused if "on" in command else gpu_run.Ended(0, "")
     )
     monkeypatch.setenv("PATH", str(tmp_path))
     if is_installed:

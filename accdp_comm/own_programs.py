@@ -10,10 +10,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Where this package is at home. Last: an installed one is found as ever, and one that lies in the folder it was started
-# in (python -m accdp_comm, in a checkout) is still found.
+# Where this package is at home: before what is installed, so that all of a job is of one version (python -m accdp_comm
+# in a checkout), and behind Python's own modules.
 _HOME = str(Path(__file__).absolute().parent.parent)
-_AWAY = f"import sys; sys.path[:] = [part for part in sys.path if part] + [{_HOME!r}]"
+_AWAY = f"""import sys
+sys.path[:] = [part for part in sys.path if part]
+installed = [place for place, part in enumerate(sys.path) if part.endswith("-packages")]
+sys.path.insert(installed[0] if installed else len(sys.path), {_HOME!r})"""
 _ACCDP = "from accdp_comm.cli import main; sys.exit(main())"
 
 

@@ -1,5 +1,7 @@
 """What accdp starts for itself is not led astray by modules that lie in the user's folder."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -38,6 +40,15 @@ def test_a_package_that_is_not_installed_is_found(astray, monkeypatch):
     command.insert(1, "-S")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert str(PACKAGE) in done.stdout + done.stderr, done.stderr  # NumPy may be missing behind it
+
+
+def test_this_version_comes_before_an_installed_one_and_behind_python(astray):
+    done = subprocess.run(
+        own_programs.python("import json; print(json.dumps(sys.path))"), capture_output=True, timeout=60
+    )
+    path = json.loads(done.stdout)
+    stdlib, ours = path.index(str(Path(os.__file__).parent)), path.index(str(PACKAGE.parent))
+    assert stdlib < ours < min(place for place, part in enumerate(path) if part.endswith("-packages"))
 
 
 @pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])

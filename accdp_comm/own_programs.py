@@ -13,9 +13,11 @@ from pathlib import Path
 # Where this package is at home: before what is installed, so that all of a job is of one version (python -m accdp_comm
 # in a checkout), and behind Python's own modules.
 _HOME = str(Path(__file__).absolute().parent.parent)
-_AWAY = f"""import sys
+_AWAY = f"""import os, sys
 sys.path[:] = [part for part in sys.path if part]
-installed = [place for place, part in enumerate(sys.path) if part.endswith("-packages")]
+pythons = os.path.dirname(os.__file__)
+first = sys.path.index(pythons) if pythons in sys.path else 0  # before it comes PYTHONPATH, of whatever names
+installed = [place for place, part in enumerate(sys.path) if place > first and part.endswith("-packages")]
 sys.path.insert(installed[0] if installed else len(sys.path), {_HOME!r})"""
 _ACCDP = "from accdp_comm.cli import main; sys.exit(main())"
 

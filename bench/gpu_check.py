@@ -316,7 +316,8 @@ def main() -> int:
     found: dict = {"machine": {}, "gpu_path": "auto", "runs": []}
     if options.after is not None:
         first = json.loads(options.after.read_text())
-        found |= {"mps": first["mps"]} if "mps" in first else {}
+        if "mps" in first:
+            found["mps"] = first["mps"] if isinstance(first["mps"], str) else "was not seen to work"
         os.environ["ACCDP_GPU_PATH"] = first.get("gpu_path", "auto")
 
     def keep() -> None:

@@ -132,9 +132,9 @@ def _run(session: Session, args: argparse.Namespace, prog: str) -> int:
                     page.add(found)
                 bar.show()
                 results += found
-    except KeyboardInterrupt:
+    except BaseException:  # Ctrl-C, or that it has ended another rank: what has been measured is not lost
         bar.hide()
-        if speaks:  # what has been measured is not lost
+        if speaks:
             page.end()
         raise
     finally:

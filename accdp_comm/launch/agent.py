@@ -78,7 +78,8 @@ class Guard:
         self._status: int | None = None  # as os.waitpid gives it
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
-        self._helper = 0  # pid of the command that calls terminate_client, from its start on
+        self._helper = 0  # pid of the command that calls terminate_client, while it runs
+        self._has_helped = False  # it has been started, which it is once
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
@@ -217,7 +218,8 @@ class Guard:
             self._has_children = False
             return False
         if pid and pid == self._helper:
-            self._deadline = time.monotonic() + _AFTER_TERMINATE_S
+            self._helper = 0
+            self._deadline = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
         if pid and pid == self._owner:
             self._owner = 0
         if self._owner and not self._family():
@@ -236,6 +238,8 @@ class Guard:
                 # A shell that was told to terminate does so at once; its programs have what is left of the grace.
                 self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
                 self._tell_family(signal.SIGTERM)
+            elif self._helper:
+                self._tell_family(signal.SIGTERM)  # the helper may have others yet, and is waited for
             else:
                 self._end_orphans()
         return pid > 0
@@ -246,8 +250,10 @@ class Guard:
         return [pid for pid in descendants(os.getpid()) if pid not in others]
 
     def _tell_family(self, number: int) -> None:
+        spared = {self._helper, *descendants(self._helper)} if self._helper and number != signal.SIGKILL else set()
         for pid in self._family():
-            send_signal(pid, number)
+            if pid not in spared:
+                send_signal(pid, number)
 
     def _end_orphans(self) -> None:
         self._tell_family(signal.SIGTERM)
@@ -291,7 +297,8 @@ class Guard:
         elif self._step == "interrupt":
             self._terminate()
             self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
-        elif self._step in ("terminate", "orphans") and self._orders["terminate_client"] and not self._helper:
+        elif self._step in ("terminate", "orphans") and self._orders["terminate_client"] and not self._has_helped:
+            self._has_helped = True
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
             self._helper = self._start_helper([str(pid) for pid in self._family()])
         elif self._step in ("terminate", "terminate_client", "orphans"):

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from . import kinship
 
@@ -74,9 +75,18 @@ def _are_too_late() -> None:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Let signals wait until the block is done: half-stopped daemons would be left behind."""
+    """Let signals wait until the block is done: half-stopped daemons would be left behind. For the main thread."""
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
+        # Another thread may take a signal all the same, and Python calls its handler in the main one.
+        for number in STOPPING:
+            handlers[number] = signal.signal(number, lambda which, _: came.append(which))
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for which, handler in handlers.items():
+            signal.signal(which, signal.SIG_DFL if handler is None else handler)
+        for which in came:
+            os.kill(os.getpid(), which)

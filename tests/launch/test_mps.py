@@ -134,6 +134,18 @@ def test_a_program_below_a_shell_has_the_grace_of_a_rank(machine, behaviour):
     assert_clean(machine, 1)
 
 
+def test_all_clients_of_a_rank_are_terminated_before_one_is_killed(machine):
+    """The rank ends when its own work was; its child's has its turn still, before the helper has ended."""
+    child = shlex.join([sys.executable, RANK, "stubborn"])
+    script = f"{child} & exec {shlex.join([sys.executable, RANK, 'deaf'])}"
+    result = act(
+        ["run", "--grace", "1", *ONE_GPU, "-n", "1", "--mps", "on", "--", "sh", "-c", script], 2, terminate, machine.env
+    )
+    assert result.returncode, str(result)
+    assert sum(line.startswith("terminate_client") for line in machine.journal()) == 2, machine.journal()
+    assert_clean(machine, 1)
+
+
 def test_what_a_rank_leaves_running_is_not_merely_killed(machine):
     """It ends in order, and has a client of MPS in the background that takes no SIGTERM."""
     words = [

@@ -343,7 +343,7 @@ def test_a_second_run_knows_what_the_first_found(monkeypatch, tmp_path):
         gpu_check, "apart", lambda mps: seen.append((mps, os.environ["ACCDP_GPU_PATH"])) or {"skipped": "here"}
     )
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    for verdict, works in (("works", True), ("was not seen to work", False)):
+    for verdict, works in (("works", True), ("was not seen to work", False), ({"failed": "why"}, False)):
         first.write_text(json.dumps({"mps": verdict, "gpu_path": "by_host", "runs": []}))
         words = ["--out", str(second), "--only", "apart", "--after", str(first)]
         monkeypatch.setattr(sys, "argv", ["gpu_check.py", *words])

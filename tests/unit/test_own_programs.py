@@ -21,6 +21,7 @@ def astray(tmp_path, monkeypatch):
     for name in ("json", "argparse", "random", "numpy", "mpi4py", "torch", "accdp_comm"):
         (tmp_path / f"{name}.py").write_text(ASTRAY)
     monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_the_folder_would_lead_astray(astray):
@@ -42,13 +43,15 @@ def test_a_package_that_is_not_installed_is_found(astray, monkeypatch):
     assert str(PACKAGE) in done.stdout + done.stderr, done.stderr  # NumPy may be missing behind it
 
 
-def test_this_version_comes_before_an_installed_one_and_behind_python(astray):
+def test_this_version_comes_before_an_installed_one_and_behind_python(astray, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{astray}/site-packages")
     done = subprocess.run(
         own_programs.python("import json; print(json.dumps(sys.path))"), capture_output=True, timeout=60
     )
     path = json.loads(done.stdout)
     stdlib, ours = path.index(str(Path(os.__file__).parent)), path.index(str(PACKAGE.parent))
-    assert stdlib < ours < min(place for place, part in enumerate(path) if part.endswith("-packages"))
+    packages = [place for place, part in enumerate(path) if part.endswith("-packages")]
+    assert packages[0] == path.index(f"{astray}/site-packages") < stdlib < ours < packages[1]
 
 
 @pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])

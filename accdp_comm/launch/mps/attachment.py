@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ... import procfs
 from .. import gpus
-from ..interruption import STOPPING
 from .control import MpsError
 from .daemon import Daemon
 
@@ -73,8 +71,6 @@ class Attachment:
         return f"the MPS daemon of {dead[0].record.gpu} (pid {dead[0].record.daemon_pid}) has died" if dead else ""
 
     def _look_safely(self, members: list[Member]) -> None:
-        # Of a process the kernel gives a signal to a thread that takes it: the main one has it wait while daemons stop.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             self.look(members)
             self._refused = 0

@@ -53,6 +53,7 @@ def saying_refusals(prog: str, run: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered must not fail again
         return _refuse_alone(prog, error)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # who started us hears how we ended

@@ -1,11 +1,8 @@
 // Send and receive: any order of tags, any source, messages of all lengths under way at once, to oneself.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <map>
-#include <optional>
 #include <random>
 #include <thread>
 

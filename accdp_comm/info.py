@@ -161,7 +161,7 @@ def mpi() -> dict[str, Any]:
             capture_output=True,
             text=True,
             timeout=_ASK_MPI_SECONDS,
-            env=without_launcher(),
+            env=_alone(),
         )
         answers, trouble = done.stdout, done.stderr.strip() or f"it ended with status {done.returncode}"
     except subprocess.TimeoutExpired as error:
@@ -174,6 +174,14 @@ def mpi() -> dict[str, Any]:
     known: dict[str, Any] = json.loads(lines[-1])
     known.setdefault("thread_level", f"could not be initialised: {last}")
     return known
+
+
+def _alone() -> dict[str, str]:
+    """Return the environment of an MPI process that nothing launched and that talks to nobody.
+
+    Without shared memory, of which Open MPI leaves 16 MiB in /dev/shm where no launcher of its own cleans up.
+    """
+    return {"OMPI_MCA_btl": "self"} | without_launcher()
 
 
 def without_launcher() -> dict[str, str]:

@@ -53,6 +53,8 @@ class Siblings:
         if not _name(self._launcher).startswith(_LAUNCHERS):
             self._count = 0
         self._seen: set[str] = set()
+        # By pid and start. A process may write a title of its own where its variables were (setproctitle).
+        self._known: dict[tuple[int, int], str] = {}
         self._suspected = ""
 
     def gone(self) -> str:
@@ -77,21 +79,26 @@ class Siblings:
         return found if found == before else ""
 
     def _ranks(self) -> dict[str, list[int]] | None:
-        """The living processes of each rank; None where one below the launcher may not be looked at."""
+        """The living processes of each rank; None where one below the launcher does not show whose it is."""
         running = processes()
         ranks: dict[str, list[int]] = {}
-        for pid in running:
+        for pid, it in running.items():
             above = pid
             while above in running and above != self._launcher:
                 above = running[above].parent
             if above != self._launcher or pid == above:
                 continue
-            try:
-                rank = _environment(pid).get(self._variable)
-            except PermissionError:
-                return None
-            if rank is not None:
-                ranks.setdefault(rank, []).append(pid)
+            if (pid, it.started) not in self._known:
+                try:
+                    variables = os.environ if pid == os.getpid() else _environment(pid)
+                except PermissionError:
+                    return None
+                if not variables and it.parent == self._launcher:
+                    return None
+                if self._variable not in variables:
+                    continue
+                self._known[pid, it.started] = variables[self._variable]
+            ranks.setdefault(self._known[pid, it.started], []).append(pid)
         return ranks
 
     def _find_launcher(self) -> int:
@@ -115,7 +122,8 @@ def _environment(pid: int) -> Mapping[str, str]:
             entries = os.fsdecode(file.read()).split("\0")
     except (FileNotFoundError, ProcessLookupError):  # it ended in the meantime
         return {}
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    found = (entry.partition("=") for entry in entries)
+    return {name: value for name, equals, value in found if equals and name.isidentifier()}  # a title may have "="
 
 
 def _name(pid: int) -> str:

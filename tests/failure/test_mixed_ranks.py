@@ -11,9 +11,15 @@ pytest.importorskip("mpi4py")
 
 # What a rank does, by name; the first word of the arguments is rank 0's.
 SCRIPT = """
-import os, sys
+import ctypes, os, sys, time
 rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
 what = sys.argv[1:][rank]
+if "titled" in what:  # as setproctitle writes over the variables that the process was given
+    os.environ.update(dict(os.environ))
+    with open("/proc/self/stat") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[47:49])
+    ctypes.memset(start, 0, end - start)
+    time.sleep(3)
 if "mpi4py" in what:
     from mpi4py import MPI
 if "accdp" in what:
@@ -50,6 +56,11 @@ def play(*what: str, limit_s: float = 60.0, timeout: float = 30.0) -> jobs.Resul
 def test_whoever_owns_mpi_all_ranks_end(what):
     result = play(*what)
     assert result.returncode == 0 and result.stdout.count("done") == len(what), str(result)
+
+
+def test_a_rank_that_hides_its_variables_behind_a_title_is_waited_for():
+    result = play("accdp group", "titled accdp group")
+    assert result.returncode == 0 and result.stdout.count("done") == 2, str(result)
 
 
 def test_a_rank_that_ends_before_mpi():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -49,19 +50,46 @@ def find_launcher() -> Launcher | None:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return None
+    _, name, size = _sign()
+    if not _reaches_pmi() and not _is_below_open_mpi():
+        if "RANK" in os.environ or size <= 1:
+            return None
+        raise _core.UsageError(
+            f"PMI_FD={os.environ['PMI_FD']} is not open in this process, so it cannot reach the launcher that "
+            f"started {size} ranks: start Python directly by mpiexec or srun, or unset PMI_FD, PMI_RANK, PMI_SIZE"
+        )
+    return Launcher(name, size, minds_deaths=not is_srun_pmi2()) if name else None
+
+
+def ranks_started() -> int:
+    """Return how many ranks the launcher started of which this is one, or a child of one; 0 where nothing tells."""
+    return _sign()[2]
+
+
+def rank_variable() -> str:
+    """Return which variable tells the launcher's ranks apart; empty where none does."""
+    found = _sign()[0]
+    name = "PMI_RANK" if found.startswith("PMI_") else found
+    return name if name in os.environ else ""
+
+
+def _sign() -> tuple[str, str, int]:
+    """Return what says that this is a rank or the child of one, who started that, and how many; "" and 0 if nobody."""
+    outer = "PMI_" if _is_below_open_mpi() else "none"
     for variable, name, size_variable in _SIGNS:
-        if variable not in os.environ:
-            continue
-        size = _number(size_variable) or _number("SLURM_STEP_NUM_TASKS")
-        if "PMI_FD" in os.environ and not _is_launchers(os.environ["PMI_FD"]):
-            if "RANK" in os.environ or size <= 1:
-                return None
-            raise _core.UsageError(
-                f"PMI_FD={os.environ['PMI_FD']} is not open in this process, so it cannot reach the launcher that "
-                f"started {size} ranks: start Python directly by mpiexec or srun, or unset PMI_FD, PMI_RANK, PMI_SIZE"
-            )
-        return Launcher(name, size, minds_deaths=not is_srun_pmi2())
-    return None
+        if variable in os.environ and not variable.startswith(outer):
+            return variable, name, _number(size_variable) or _number("SLURM_STEP_NUM_TASKS")
+    return "", "", 0
+
+
+def _is_below_open_mpi() -> bool:
+    """Whether mpirun of Open MPI is the nearest launcher: it hands on what one around it said, such as srun's PMI_*."""
+    return "OMPI_COMM_WORLD_RANK" in os.environ and ("MPI_LOCALNRANKS" not in os.environ or not _reaches_pmi())
+
+
+def _reaches_pmi() -> bool:
+    """Whether this process has the connection to a launcher of MPICH's kind, where one is named."""
+    return "PMI_FD" not in os.environ or _is_launchers(os.environ["PMI_FD"])
 
 
 def seat() -> str:
@@ -83,9 +111,10 @@ def refuse_srun_without_mpi() -> None:
 def is_srun_pmi2() -> bool:
     """Whether srun --mpi=pmi2 started this rank: unless Slurm is told otherwise, it lets ranks survive each other.
 
-    A mpiexec inside a task of srun hands srun's PMI_JOBID on, and adds what only MPICH's family sets.
+    A mpiexec inside a task of srun hands srun's PMI_JOBID on, and adds what only MPICH's family or Open MPI sets.
     """
-    return {"PMI_JOBID", "PMI_FD"} <= os.environ.keys() and "MPI_LOCALNRANKS" not in os.environ
+    inner = {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_RANK"}
+    return {"PMI_JOBID", "PMI_FD"} <= os.environ.keys() and inner.isdisjoint(os.environ)
 
 
 def _number(variable: str) -> int:
@@ -102,7 +131,8 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 def _is_launchers(text: str) -> bool:
     """Whether a descriptor can be the connection to the launcher, and not another one that has got its number since.
 
-    Those of mpiexec and srun are of Unix's own kind, and made by them; a rank's child makes its own, for asyncio and
+    srun closes its end when a rank has finalised MPI, so what a shell starts after the first is alone. Those of
+    mpiexec and srun are of Unix's own kind, and made by them; a rank's child makes its own, for asyncio and
     multiprocessing among others, and connects to other programs by the network.
     """
     try:
@@ -114,4 +144,11 @@ def _is_launchers(text: str) -> bool:
     is_made_by_others = connection.family == socket.AF_UNIX and peer_of(connection)[0] != os.getpid()
     connection.detach()
     os.set_blocking(number, is_blocking)  # socket.setdefaulttimeout() changes it
-    return is_made_by_others
+    return is_made_by_others and not _is_hung_up(number)
+
+
+def _is_hung_up(connection: int) -> bool:
+    """Whether the other end has been closed."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))

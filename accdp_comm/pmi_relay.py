@@ -47,11 +47,13 @@ def relayed(fd: int) -> Iterator[None]:
 def _relay(inside: socket.socket, launcher: socket.socket) -> None:
     """Carry bytes both ways until either side has closed; MPICH then finds its end closed too."""
     with inside, contextlib.suppress(ConnectionError):
+        poll = select.poll()  # select() cannot take descriptors of 1024 and above
+        ways = {inside.fileno(): (inside, launcher), launcher.fileno(): (launcher, inside)}
+        for fd in ways:
+            poll.register(fd, select.POLLIN)
         while True:
-            ready, _, _ = select.select([inside, launcher], [], [])
-            for source, target in ((inside, launcher), (launcher, inside)):
-                if source not in ready:
-                    continue
+            for fd, _ in poll.poll():
+                source, target = ways[fd]
                 data = source.recv(_READ_BYTES)
                 if not data:
                     return

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import _core
+from .launcher import rank_variable
 from .procfs import processes
 
-_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_COUNT_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+# How many ranks of this host the launcher started, by the variable of a rank.
+_COUNTS = {"PMI_RANK": "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE"}
 # Programs whose children are the ranks that those variables count, as the kernel calls them. Below anything else, a
 # starter of containers for one, not all of them can be seen.
 _LAUNCHERS = ("hydra_pmi", "prte", "orted", "mpirun", "mpiexec")
@@ -46,9 +47,9 @@ class Siblings:
     """The ranks of this job on this host, as seen from one of them."""
 
     def __init__(self) -> None:
-        self._variable = next((name for name in _RANK_VARIABLES if name in os.environ), "")
-        counts = [os.environ[name] for name in _COUNT_VARIABLES if name in os.environ]
-        self._count = int(counts[0]) if counts and counts[0].isdecimal() else 0
+        self._variable = rank_variable()
+        count = os.environ.get(_COUNTS.get(self._variable, ""), "")
+        self._count = int(count) if count.isdecimal() else 0
         self._launcher = self._find_launcher()
         if not _name(self._launcher).startswith(_LAUNCHERS):
             self._count = 0

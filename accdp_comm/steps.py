@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from . import _core
 from .arguments import real_number, shown
-from .launcher import find_launcher
+from .launcher import ranks_started
 from .procfs import node_key, start_time
 from .settings import value_of
 
@@ -84,8 +84,7 @@ def _world_size() -> int:
     text = os.environ.get("WORLD_SIZE", "")
     if text.isascii() and text.isdecimal():
         return int(text)
-    launcher = find_launcher()
-    return max(1, launcher.size) if launcher else 1
+    return max(1, ranks_started())  # in children of a rank too, such as those of its data loader
 
 
 def environment(batch_size: int | None, global_batch_size: int | None, workers: int | None) -> dict[str, str]:

@@ -20,11 +20,18 @@ _store: list[Any] = []  # torchrun's store, opened once: rank 0 may be the one t
 
 def whole_job(timeout_s: float) -> Exchange:
     """Return the exchange of all ranks of this job, whatever started it."""
-    if find_launcher() is not None:
+    dist = sys.modules.get("torch.distributed")
+    has_torchs = dist is not None and dist.is_available() and dist.is_initialized()
+    try:
+        is_launched = find_launcher() is not None
+    except _core.UsageError:
+        if not has_torchs:
+            raise
+        is_launched = False  # a child of a rank, in a world whose ranks somebody else has told it
+    if is_launched:
         rank, size = mpi_world.enter_launched(timeout_s)
         return MpiExchange(rank, size, timeout_s)
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    if dist is not None and has_torchs:
         store = dist.PrefixStore("accdp_communicator", dist.distributed_c10d._get_default_store())
         return StoreExchange(store, dist.get_rank(), dist.get_world_size(), timeout_s)
     if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):

@@ -1,8 +1,10 @@
 """The relay between MPICH and srun: what passes unchanged, what does not, and what is left afterwards."""
 
 import array
+import contextlib
 import fcntl
 import os
+import resource
 import socket
 import termios
 import time
@@ -50,6 +52,19 @@ def test_a_smaller_limit_stays(ends):
     with pmi_relay.relayed(rank.fileno()):
         launcher.sendall(b"cmd=maxes rc=0 vallen_max=512\n")
         assert rank.recv(100) == b"cmd=maxes rc=0 vallen_max=512\n"
+
+
+def test_descriptors_may_have_any_number(ends):
+    rank, launcher = ends
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull))
+        with pmi_relay.relayed(rank.fileno()):
+            rank.sendall(b"cmd=get_maxes\n")
+            assert launcher.recv(100) == b"cmd=get_maxes\n"
 
 
 def test_everything_else_passes_unchanged(ends):

@@ -10,13 +10,13 @@ import pytest
 
 from accdp_comm import _core
 from accdp_comm._core import UsageError
-from accdp_comm.launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, refuse_srun_without_mpi
+from accdp_comm.launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, rank_variable, refuse_srun_without_mpi
 
 pytest.importorskip("torch")
 
 import torch.distributed as dist
 
-from accdp_comm import mpi_world, rendezvous
+from accdp_comm import mpi_world, rendezvous, steps, worlds
 
 TORCHS = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -99,18 +99,18 @@ def test_srun_without_mpi_is_not_taken_for_many_worlds_of_one(monkeypatch):
 
 @pytest.fixture
 def launchers():
-    """A connection that another process has made, as launchers do."""
-    code = "from socket import *; send_fds(socket(fileno=0), [b'1'], [socketpair()[0].detach()])"
+    """A connection that another process has made, as launchers do: the rank's end and the launcher's."""
+    code = "from socket import *; send_fds(socket(fileno=0), [b'1'], [end.detach() for end in socketpair()])"
     ours, theirs = socket.socketpair()
     with ours, theirs:
         subprocess.run([sys.executable, "-c", code], stdin=theirs, check=True, timeout=60)
-        [number] = socket.recv_fds(ours, 1, 1)[1]
-    yield number
-    os.close(number)
+        ends = socket.recv_fds(ours, 1, 2)[1]
+    with socket.socket(fileno=ends[0]) as rank, socket.socket(fileno=ends[1]) as launcher:
+        yield rank, launcher
 
 
 def test_srun_is_told_from_an_mpiexec_in_one_of_its_tasks(monkeypatch, launchers):
-    for name, value in {"PMI_FD": str(launchers), "PMI_RANK": "0", "PMI_SIZE": "4"}.items():
+    for name, value in {"PMI_FD": str(launchers[0].fileno()), "PMI_RANK": "0", "PMI_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
     assert find_launcher().minds_deaths
@@ -135,6 +135,33 @@ def test_a_launcher_that_mpi_does_not_understand_is_not_taken_for_worlds_of_one(
         mpi_world._check_not_alone(Mpi(size), launcher)
 
 
+def test_what_a_shell_below_srun_starts_after_the_first_is_alone(monkeypatch, launchers):
+    """srun has closed its end when the first finalised MPI."""
+    for name, value in {"PMI_FD": str(launchers[0].fileno()), "PMI_RANK": "0", "PMI_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert find_launcher().size == 1
+    launchers[1].close()
+    assert find_launcher() is None
+
+
+def test_mpirun_of_open_mpi_below_srun_is_the_launcher(monkeypatch, launchers):
+    """It hands on what srun told the shell; whether with the connection or not."""
+    outer = {"PMI_FD": str(launchers[0].fileno()), "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID": "7.0"}
+    for name, value in (outer | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
+    for connection in (outer["PMI_FD"], "999"):
+        monkeypatch.setenv("PMI_FD", connection)
+        found = find_launcher()
+        assert (found.name, found.size, found.minds_deaths) == ("mpirun (Open MPI)", 4, True)
+        assert rank_variable() == "OMPI_COMM_WORLD_RANK"
+    monkeypatch.setenv("MPI_LOCALNRANKS", "2")  # as mpiexec of MPICH's kind tells its ranks
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert find_launcher().size == 4
+    monkeypatch.setenv("PMI_FD", outer["PMI_FD"])
+    assert (find_launcher().size, rank_variable()) == (2, "PMI_RANK")
+
+
 def test_children_of_a_rank_are_not_ranks(monkeypatch, launchers):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "1")
@@ -145,7 +172,7 @@ def test_children_of_a_rank_are_not_ranks(monkeypatch, launchers):
         find_launcher()
     monkeypatch.setenv("RANK", "0")
     assert find_launcher() is None
-    monkeypatch.setenv("PMI_FD", str(launchers))
+    monkeypatch.setenv("PMI_FD", str(launchers[0].fileno()))
     assert find_launcher().size == 4
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     assert find_launcher() is None
@@ -157,6 +184,20 @@ def test_children_of_a_rank_are_not_ranks(monkeypatch, launchers):
             monkeypatch.setenv("PMI_FD", str(own.fileno()))
             with pytest.raises(UsageError, match="is not open in this process"):
                 find_launcher()
+
+
+def test_children_of_a_rank_have_the_world_that_torch_was_told(monkeypatch):
+    """And values of the tuner as the rank has them, in workers of its data loader."""
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "999", "ACCDP_TUNED_BATCH_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="PMI_FD=999 is not open in this process"):
+        worlds.whole_job(5.0)
+    assert steps.tuned("global_batch_size", 1) == 8
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert worlds.whole_job(5.0).size == 1
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_are_placed_as_asked_or_as_mpi_has_them():

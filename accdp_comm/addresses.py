@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import socket
 import struct
 
-_SIOCGIFADDR = 0x8915
+_SIOCGIFCONF = 0x8912
+_IFREQ = struct.Struct("16s4x4s16x")  # name; family, port and address of a struct sockaddr_in; room for others
 # Bridges and pairs of container engines usually lead nowhere from another host: tried last.
 _VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "lxc")
 
 
 def interface_addresses() -> list[str]:
-    """Return the primary IPv4 address of every interface: physical ones, then virtual ones, loopback left out."""
+    """Return the IPv4 addresses of all interfaces: of physical ones, then of virtual ones, loopback left out."""
     found: list[tuple[bool, str]] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # an interface without an IPv4 address
-            address = socket.inet_ntoa(answer[20:24])
-            if not address.startswith("127."):
-                found.append((name.startswith(_VIRTUAL), address))
+    for entry in _IFREQ.iter_unpack(_listed()):
+        name, address = entry[0].rstrip(b"\0").decode(errors="replace"), socket.inet_ntoa(entry[1])
+        if not address.startswith("127."):
+            found.append((name.startswith(_VIRTUAL), address))
     return [address for _, address in sorted(found, key=lambda entry: entry[0])]
+
+
+def _listed() -> bytes:
+    """Return a struct ifreq for each address of each interface that is up."""
+    room = 64 * _IFREQ.size
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        while True:
+            entries = array.array("B", bytes(room))
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, struct.pack("iP", room, entries.buffer_info()[0]))
+            length = struct.unpack("iP", answer)[0]
+            if length < room:  # else there may be more
+                return entries.tobytes()[:length]
+            room *= 2
 
 
 def resolve(name: str) -> list[str]:
@@ -34,16 +43,6 @@ def resolve(name: str) -> list[str]:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)))
     except (OSError, UnicodeError):  # the latter of a label that DNS cannot have, as of more than 63 characters
         return []
-
-
-def source_towards(address: str) -> str:
-    """Return which of this host's addresses it uses towards another; that one itself where nothing leads there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 1))  # sends nothing
-        except OSError:
-            return address
-        return str(probe.getsockname()[0])
 
 
 def candidate_addresses() -> list[str]:

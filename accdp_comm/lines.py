@@ -16,9 +16,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
+from . import _core, addresses, pmi1, unlaunched
 from .exchange import Exchange, agree
 from .keepalive import keep_open
+from .procfs import node_key
 
 _CONNECT_SECONDS = 5.0  # of them 3 until the kernel has asked for the third time
 # Of one process; larger jobs go without. So do those whose limit of descriptors leaves too few for other things.
@@ -33,14 +36,14 @@ _open: set[int] = set()  # descriptors, to the end of the process
 
 
 def open_lines(
-    exchange: Exchange, nodes: Sequence[Hashable], addresses: tuple[str, str], hosts: Sequence[str]
+    exchange: Exchange, nodes: Sequence[Hashable], routes: tuple[str, str], hosts: Sequence[str]
 ) -> list[int]:
     """Open this process's lines, which last as long as it does; once per process.
 
     Args:
         exchange: Reaches the ranks.
         nodes: Node of each rank; those of one node need no line.
-        addresses: Of rank 0's host, as this rank reaches it; of this one, as that one is reached from here.
+        routes: Address of rank 0's host, as this rank reaches it; of this one, as that one is reached from here.
         hosts: Identity of each rank's host.
     Returns:
         A descriptor by rank, -1 where there is no line: all where the job is too large, or some rank could not be
@@ -66,7 +69,7 @@ def open_lines(
             listener = socket.create_server((bind, 0), backlog=max(128, len(nodes)))
         except OSError as error:
             return "", 0, "", str(error)
-        return addresses[1], listener.getsockname()[1], nonce, ""
+        return routes[1], listener.getsockname()[1], nonce, ""
 
     def connect_to_lower() -> str:
         """The kernel takes what connects to a listener, so ranks need not wait for each other here."""
@@ -76,7 +79,7 @@ def open_lines(
                 return f"rank {rank}: {trouble}"
             if rank > exchange.rank:
                 continue
-            address = addresses[0] if hosts[rank] == hosts[0] else address
+            address = routes[0] if hosts[rank] == hosts[0] else address
             try:
                 with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as link:
                     link.sendall(bytes.fromhex(its_nonce) + exchange.rank.to_bytes(_RANK_BYTES, "big"))
@@ -107,12 +110,61 @@ def open_lines(
     if not trouble:
         return by_rank
     _close(by_rank)
+    _say_none(exchange, trouble)
+    return none
+
+
+def open_between_hosts(exchange: Exchange, declared: bool) -> list[int]:
+    """Open lines as open_lines() where ranks know nothing of each other yet, as under a launcher of MPI.
+
+    Args:
+        declared: On rank 0: whether nodes will be told later, and may divide a host.
+    """
+    cards = agree(exchange, lambda: (node_key(), declared))
+    hosts = [host for host, _ in cards]
+    nodes = range(exchange.size) if cards[0][1] else hosts
+    routes = ("127.0.0.1", "127.0.0.1") if len(set(hosts)) == 1 else _routes(exchange)
+    return open_lines(exchange, nodes, routes, hosts) if routes else [-1] * exchange.size
+
+
+def _routes(exchange: Exchange) -> tuple[str, str] | None:
+    """Return the address of rank 0's host as reached from here, and of this one as from there; None if any has none."""
+    service: pmi1.Pmi1Service | None = None
+
+    def offer() -> dict[str, Any]:
+        nonlocal service
+        if exchange.rank != 0:
+            return {}
+        service = pmi1.Pmi1Service([0], "")  # which answers whoever says hello
+        found = addresses.candidate_addresses()
+        return {"addresses": found, "port": service.port, "token": service.token, "host": socket.gethostname()}
+
+    def reach() -> tuple[str, str, str]:
+        try:
+            return (*unlaunched.reach(card, card["host"]), "")
+        except _core.Error as error:
+            return "", "", f"rank {exchange.rank}: {error}"
+
+    try:
+        card = agree(exchange, offer)[0]
+        found = agree(exchange, reach)
+    finally:
+        if service is not None:
+            service.close()
+    trouble = next(filter(None, (why for _, _, why in found)), "")
+    if trouble:
+        _say_none(exchange, trouble)
+        return None
+    there, here, _ = found[exchange.rank]
+    return there, here
+
+
+def _say_none(exchange: Exchange, why: str) -> None:
     if exchange.rank == 0:
         sys.stderr.write(
-            f"accdp: ranks cannot connect to each other ({trouble}): where one dies, those of other nodes notice at "
-            "their deadlines\n"
+            f"accdp: ranks cannot connect to each other ({why}): where one dies, those of other nodes notice at their "
+            "deadlines\n"
         )
-    return none
 
 
 def _accept(listener: socket.socket, awaited: set[int], nonce: bytes) -> Iterable[tuple[int, int]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _core, addresses, at_end, last_words, lines, pmi_relay, procfs, siblings, uncaught, unlaunched
+from . import _core, at_end, last_words, lines, pmi_relay, siblings, uncaught, unlaunched
 from .cards import Card, have_seats
 from .exchange import Exchange, MpiExchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
@@ -102,27 +102,11 @@ def enter_launched(timeout_s: float) -> tuple[int, int]:
             _world.minds_deaths = launcher is None or launcher.minds_deaths
             module.set_deaths_end_the_job(launcher is not None and launcher.minds_deaths)
             if not _world.minds_deaths:
-                _watch_other_hosts(module, timeout_s)
+                exchange = MpiExchange(module.world_rank(), module.world_size(), timeout_s)
+                module.watch_lines(lines.open_between_hosts(exchange, bool(value_of("ACCDP_TOPOLOGY"))))
+                exchange.close()
             _unlink_segments_of_mpich()
         return module.world_rank(), module.world_size()
-
-
-def _watch_other_hosts(module: ModuleType, timeout_s: float) -> None:
-    """Open lines under a launcher that lets the others run on when a rank dies."""
-    exchange = MpiExchange(module.world_rank(), module.world_size(), timeout_s)
-
-    def introduce() -> dict[str, Any]:
-        found = addresses.candidate_addresses() if exchange.rank == 0 else [""]
-        return {"host": procfs.node_key(), "address": found[0], "declared": bool(value_of("ACCDP_TOPOLOGY"))}
-
-    cards = agree(exchange, introduce)
-    hosts = [card["host"] for card in cards]
-    # Declared nodes are told later, and may divide a host.
-    nodes = range(exchange.size) if cards[0]["declared"] else hosts
-    first = cards[0]["address"] if len(set(hosts)) > 1 else "127.0.0.1"
-    own = addresses.source_towards(first)
-    module.watch_lines(lines.open_lines(exchange, nodes, (first, own), hosts))
-    exchange.close()
 
 
 def _check_not_alone(module: ModuleType, launcher: Launcher | None) -> None:

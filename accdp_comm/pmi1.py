@@ -11,6 +11,7 @@ library, when no Python thread of any rank runs any more, and crashes where nobo
 from __future__ import annotations
 
 import json
+import os
 import resource
 import secrets
 import signal
@@ -19,6 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # no package, where a file is run isolated
+    from keepalive import keep_open  # type: ignore[import-not-found]
+else:
+    from .keepalive import keep_open
 
 # The limits PMI-1 clients are built with; a longer value would be cut silently.
 _VALUE_BYTES = 1024
@@ -152,6 +159,7 @@ class Pmi1Service:
         try:
             with connection, connection.makefile("rb") as lines:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                keep_open(connection)  # breaks too where the rank's host is no more
                 # A stranger that says nothing must not hold a thread for ever; a rank may be silent for days.
                 connection.settimeout(_HELLO_SECONDS)
                 while (line := lines.readline(_LINE_BYTES)).endswith(b"\n"):

@@ -1,5 +1,6 @@
 """Groups that span hosts: one script under mpiexec and torchrun, uneven nodes, groups across hosts, a lost rank."""
 
+import subprocess
 import sys
 
 import jobs
@@ -113,6 +114,16 @@ def test_killed_rank_on_the_other_host(two_hosts, mpich_launcher, placed, pause_
         assert report["said"][0] == report["said"][1], str(result)
         assert f"rank {victim} (pid" in report["said"][0], str(result)
     assert "Segmentation fault" not in result.stderr, str(result)
+
+
+def test_all_addresses_of_an_interface_are_known(two_hosts):
+    """MASTER_ADDR may be any of them."""
+    code = "from accdp_comm import addresses; print(*addresses.candidate_addresses())"
+    script = 'ip address add 10.9.9.9/24 dev eth0 && "$0" -c "$1"; ip address delete 10.9.9.9/24 dev eth0'
+    command = ["sh", "-c", script, sys.executable, code]
+    env = {"MASTER_ADDR": "10.9.9.9"}
+    with two_hosts.popen(0, command, env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.communicate(timeout=SECONDS)[0].split() == ["10.9.9.9", two_hosts.addresses[0], "127.0.0.1"]
 
 
 def test_mpiexec_ends_a_job_that_lost_a_rank(two_hosts, mpich_launcher):

@@ -55,6 +55,28 @@ def open_all():
     lines._open.clear()
 
 
+@pytest.fixture
+def open_between_hosts(monkeypatch):
+    """As above for ranks that each run on a host of its own, of which rank 0's says that it has these addresses."""
+
+    def call(size, found):
+        barrier, table, here = threading.Barrier(size), [b""] * size, threading.local()
+        monkeypatch.setattr(lines, "node_key", lambda: f"host {here.rank}")
+        monkeypatch.setattr(lines.addresses, "candidate_addresses", lambda: found)
+
+        def of_rank(rank):
+            here.rank = rank
+            return lines.open_between_hosts(Threads(rank, size, table, barrier), False)
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(of_rank, range(size)))
+
+    yield call
+    for fd in lines._open:
+        os.close(fd)
+    lines._open.clear()
+
+
 def is_broken(fd):
     with socket.socket(fileno=os.dup(fd)) as link:
         try:
@@ -169,3 +191,15 @@ def test_jobs_with_too_many_ranks_have_none(monkeypatch, open_all):
     monkeypatch.setattr(lines, "_MOST", 2)
     assert open_all([0, 1, 2, 2]) == [[-1] * 4] * 4
     assert all(fd >= 0 for fd in open_all([0, 0, 1, 1])[0][2:])
+
+
+def test_the_first_address_that_leads_there_is_used(open_between_hosts):
+    """As where every host's first interface is that of its management controller, with the same address."""
+    ends = open_between_hosts(3, ["255.255.255.255", "127.0.0.1"])
+    assert [[fd >= 0 for fd in row] for row in ends] == [[at != rank for at in range(3)] for rank in range(3)]
+
+
+def test_no_address_that_leads_there_is_said_once(open_between_hosts, capfd):
+    assert open_between_hosts(3, ["255.255.255.255"]) == [[-1] * 3] * 3
+    said = capfd.readouterr().err
+    assert said.count("ranks cannot connect to each other (rank 0: no route to") == 1 and said.count("\n") == 1

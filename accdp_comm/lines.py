@@ -33,6 +33,7 @@ _HIGH = 2048
 _NONCE_BYTES, _RANK_BYTES = 16, 4
 
 _open: set[int] = set()  # descriptors, to the end of the process
+_are_missing = False
 
 
 def open_lines(
@@ -56,7 +57,10 @@ def open_lines(
     by_rank = list(none)
     listener: socket.socket | None = None
     nonce = secrets.token_hex(_NONCE_BYTES)
-    if not 0 < len(nodes) - min(Counter(nodes).values()) <= _MOST:
+    far = len(nodes) - min(Counter(nodes).values())
+    if far > _MOST:
+        _note_missing()
+    if not 0 < far <= _MOST:
         return none
 
     def listen() -> tuple[str, int, str, str]:
@@ -159,7 +163,18 @@ def _routes(exchange: Exchange) -> tuple[str, str] | None:
     return there, here
 
 
+def are_missing() -> bool:
+    """Whether this process cannot tell the end of ranks of other nodes."""
+    return _are_missing
+
+
+def _note_missing() -> None:
+    global _are_missing
+    _are_missing = True
+
+
 def _say_none(exchange: Exchange, why: str) -> None:
+    _note_missing()
     if exchange.rank == 0:
         sys.stderr.write(
             f"accdp: ranks cannot connect to each other ({why}): where one dies, those of other nodes notice at their "

@@ -45,6 +45,7 @@ class _World:
         self.is_ours = False  # this module initialised MPI, and leaves it
         self.is_joining = False  # or has tried to in vain
         self.has_launcher = True
+        self.patience_s = 0.0  # with other ranks, as the first group has it
         self.minds_deaths = True  # something ends all ranks when one dies or leaves without MPI_Finalize
         self.lock = threading.RLock()
 
@@ -100,6 +101,7 @@ def enter_launched(timeout_s: float) -> tuple[int, int]:
             mine = secrets.token_hex(8).encode() if module.world_rank() == 0 else b""
             _world.universe = module.Exchange().allgather(mine, timeout_s)[0].decode()
             _world.minds_deaths = launcher is None or launcher.minds_deaths
+            _world.patience_s = timeout_s
             module.set_deaths_end_the_job(launcher is not None and launcher.minds_deaths)
             if not _world.minds_deaths:
                 exchange = MpiExchange(module.world_rank(), module.world_size(), timeout_s)
@@ -191,6 +193,7 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     load().Exchange().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
     _unlink_segments_of_mpich()
     _world.universe, _world.has_launcher, _world.minds_deaths = service["token"], False, False
+    _world.patience_s = exchange.timeout_s
     return str(service["token"])
 
 
@@ -373,8 +376,10 @@ def _close_groups_and_mpi() -> None:
         # that the rank failed and ends the job.
         return
     # mpiexec takes leaving without MPI_Finalize for a crash and ends all ranks: there, others may take their time.
-    # Where nobody does, a rank that has died would be waited for without end.
-    seconds = math.inf if _world.minds_deaths else _FINALIZE_SECONDS
+    # Where nobody does, a rank that has died would be waited for without end. Without lines who comes later would not
+    # see that this one has gone, and MPI may crash in a message to it.
+    alone = _world.patience_s if lines.are_missing() else _FINALIZE_SECONDS
+    seconds = math.inf if _world.minds_deaths else alone
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
     pmi_fd = os.environ.get("PMI_FD", "-1")

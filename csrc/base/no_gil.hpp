@@ -36,6 +36,22 @@ class NoGil {
   PyThreadState* state_;
 };
 
+/// Calls it without the GIL if this thread has it: for waits for threads that may need it.
+template <class Call>
+void without_gil(Call call) {
+  if (!Py_IsInitialized() || !PyGILState_Check()) return call();
+  const NoGil nogil;
+  call();
+}
+
+/// Ends an object so: of destructors that wait.
+struct EndWithoutGil {
+  template <class T>
+  void operator()(T* object) const {
+    without_gil([object] { delete object; });
+  }
+};
+
 /// A scope with the GIL, in what may end on any thread.
 class WithGil {
  public:

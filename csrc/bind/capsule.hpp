@@ -4,6 +4,8 @@
 #include <exception>
 #include <memory>
 
+#include "base/no_gil.hpp"
+
 namespace accdp::bind {
 
 // Objects cross from one extension module to another in capsules, because the modules may be built
@@ -12,7 +14,7 @@ namespace accdp::bind {
 template <class T>
 pybind11::capsule make_capsule(std::shared_ptr<T> object, const char* name) {
   return pybind11::capsule(new std::shared_ptr<T>(std::move(object)), name, [](PyObject* capsule) {
-    delete static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+    EndWithoutGil()(static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule))));
   });
 }
 

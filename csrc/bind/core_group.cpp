@@ -118,7 +118,8 @@ std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<
   if (!notices.is_none()) place = from_capsule<Notices>(notices, kNoticesCapsule);
   NoGil nogil;
   const std::shared_ptr<Group> group(
-      new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link)), Group::End());
+      new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link)),
+      [](Group* last) { without_gil([last] { Group::End()(last); }); });
   group->set_notices(std::move(place));
   return group;
 }

@@ -49,12 +49,13 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("thread_level", &mpi::thread_level);
   m.def("world_rank", &mpi::world_rank);
   m.def("world_size", &mpi::world_size);
-  py::class_<mpi::Exchange>(m, "Exchange",
-                            "Bytes among the ranks of an MPI communicator that form a group; collective.")
+  using ExchangePtr = std::unique_ptr<mpi::Exchange, EndWithoutGil>;
+  py::class_<mpi::Exchange, ExchangePtr>(m, "Exchange",
+                                         "Bytes among the ranks of an MPI communicator that form a group; collective.")
       .def(py::init([](const py::object& comm) {
              const MPI_Comm among = comm_from(comm);
              NoGil release;  // a communicator's attributes may be copied by Python
-             return std::make_unique<mpi::Exchange>(among);
+             return ExchangePtr(new mpi::Exchange(among));
            }),
            "comm"_a = py::none())
       .def(
@@ -71,7 +72,14 @@ PYBIND11_MODULE(_mpi, m) {
             return result;
           },
           "data"_a, "timeout_s"_a, "Everybody's bytes in rank order.");
-  m.def("comm_world_ranks", [](const py::object& comm) { return mpi::world_ranks_of(comm_from(comm)); }, "comm"_a);
+  m.def(
+      "comm_world_ranks",
+      [](const py::object& comm) {
+        const MPI_Comm among = comm_from(comm);
+        NoGil release;
+        return mpi::world_ranks_of(among);
+      },
+      "comm"_a);
   m.def(
       "wire",
       [](const std::vector<int>& world_ranks, const std::string& name) {
@@ -84,7 +92,7 @@ PYBIND11_MODULE(_mpi, m) {
       },
       "world_ranks"_a, "name"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
   m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
-  m.def("check_safe", [] { mpi::safe_turn(); }, "Throw MpiError where MPI is not used any more in this process.");
+  m.def("check_safe", &mpi::check_safe, "Throw MpiError where MPI is not used any more in this process.");
   m.def("watch_lines", &mpi::watch_lines, "fds"_a,
         "A socket to each rank of MPI_COMM_WORLD, or -1, which breaks when the rank's process ends.");
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,

@@ -212,11 +212,9 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
 void Fabric::let_leave() noexcept {
   if (wire_->moves_by_itself()) return;
   try {
-    int from;
-    std::vector<std::byte> ignored;
     for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until;
          std::this_thread::sleep_for(kBetweenLooks))
-      if (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
+      take_farewells();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),
                  name_.c_str(), error.what());
@@ -243,10 +241,10 @@ bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
   }
 }
 
-/// Who has left a group that then fails need not know of it, and may have ended, which MPI minds where nobody else
-/// does.
+/// Who has left the group may have ended, which MPI minds where nobody else does. It need not know of a failure since.
+/// Where its end would be known it is told of this rank's farewell; else it keeps the wire's communicator.
 bool Fabric::may_have_ended(int rank) const {
-  return board_->has_failed() && said_farewell_[rank] && !wire_->late_ranks_live();
+  return said_farewell_[rank] && !wire_->late_ranks_live() && (board_->has_failed() || !wire_->can_tell_end_of(rank));
 }
 
 void Fabric::expect_silence_of(int rank) {
@@ -270,9 +268,7 @@ bool Fabric::has_failed() {
     fail(FailureKind::kOther, describe(topology_.rank()) + ": " + Wire::kUnsafeMeans);
   if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_->has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
-    int from;
-    std::vector<std::byte> ignored;
-    while (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
+    take_farewells();
     take_notice();
     try {
       roll_call_.look();
@@ -281,6 +277,12 @@ bool Fabric::has_failed() {
     }
   }
   return board_->has_failed();
+}
+
+void Fabric::take_farewells() {
+  int from;
+  std::vector<std::byte> ignored;
+  while (wire_->take(Wire::kFarewell, from, ignored)) said_farewell_[from] = true;
 }
 
 void Fabric::take_notice() {
@@ -336,6 +338,12 @@ void Fabric::leave() noexcept {
   board_->ring_others(kPointToPoint);
   std::lock_guard lock(failure_mutex_);
   if (!wire_ || wire_->health() >= Wire::kRanksMayBeDead || std::exchange(said_goodbye_, true)) return;
+  try {
+    for (int look = 0; look < 2; ++look) take_farewells();  // the first may be what lets MPI move them
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "accdp: rank %d of group %s, while leaving it: %s\n", topology_.rank(), name_.c_str(),
+                 error.what());
+  }
   tell_other_nodes(Wire::kFarewell, "");
   // Of a group that others leave without a farewell the wire is kept: something may still come.
   wire_->retire(topology_.size() - topology_.local_size());

@@ -147,6 +147,7 @@ class Fabric {
   Patience patience_[kChannels];
   bool is_crowded_ = false;
   void probe_neighbours();
+  void take_farewells();
   void take_notice();
   void abandon_given_up() noexcept;
   bool tell(int rank, Wire::Tag tag, const std::string& text) noexcept;  // false: it could not, and has said why

@@ -113,7 +113,7 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
       error = std::current_exception();
     }
   } catch (const std::exception& e) {
-    fabric_.fail(FailureKind::kOther, who + " failed in " + what + ": " + e.what());
+    fabric_.fail(kind_of(e), who + " failed in " + what + ": " + e.what());
   }
   std::set<int> receivers;
   for (const Parcel& parcel : parcels_)

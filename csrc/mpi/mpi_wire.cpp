@@ -25,7 +25,8 @@ namespace {
 // the rest of one that has begun to come is missing only where its sender stands still.
 constexpr std::chrono::milliseconds kLeaving{250};
 constexpr std::chrono::seconds kComing{2};
-constexpr std::chrono::milliseconds kRead{500};  // what a rank that has ended had sent, TCP's second try included
+constexpr std::chrono::milliseconds kOneGo{100};  // at most between two that are abandoned in one go
+constexpr std::chrono::milliseconds kRead{500};   // what a rank that has ended had sent, TCP's second try included
 
 /// MPI's counts are ints: callers send what is longer in pieces.
 int count_of(std::size_t bytes) {
@@ -206,12 +207,12 @@ class MpiWire : public Wire {
     if (!request.pending) return;
     cancel(request);
     if (request.is_lost || request.form == Form::kUpTo) return forget(request);
-    Clock::rep began = 0;
-    if (const Clock::rep now = Clock::now().time_since_epoch().count();
-        began_to_abandon_.compare_exchange_strong(began, now))
-      began = now;
+    // What a thread abandons in one go has that time together.
+    static thread_local Clock::time_point began, ended;
+    if (const auto now = Clock::now(); now - ended > kOneGo) began = now;
     for (; request.pending && mpi::health() != kUnsafe; complete_one(request))
-      see_off(unpack(request.raw), request, Clock::time_point(Clock::duration(began)));
+      see_off(unpack(request.raw), request, began);
+    ended = Clock::now();
   }
 
   void retire(int farewells) noexcept override {
@@ -222,6 +223,7 @@ class MpiWire : public Wire {
   bool late_ranks_live() const noexcept override { return mpi::deaths_end_the_job(); }
   void worsen(Health health) noexcept override { mpi::worsen(health); }
   bool has_ended(int rank) const noexcept override { return mpi::has_ended(world_ranks_[rank]); }
+  bool can_tell_end_of(int rank) const noexcept override { return mpi::has_line(world_ranks_[rank]); }
   Health health() const noexcept override { return mpi::health(); }
 
  private:
@@ -330,7 +332,6 @@ class MpiWire : public Wire {
 
   MPI_Comm comm_;
   const std::vector<int> world_ranks_;
-  std::atomic<Clock::rep> began_to_abandon_{0};
   std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
   bool retired_ = false;
   const Birthplace birthplace_;                              // a forked child has a copy of this, and no part in MPI

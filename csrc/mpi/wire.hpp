@@ -103,6 +103,7 @@ class Wire {
   virtual void worsen(Health health) noexcept = 0;
   /// Whether that rank's process has ended, as far as is known; where a death ends the job nobody asks.
   virtual bool has_ended(int) const noexcept { return false; }
+  virtual bool can_tell_end_of(int) const noexcept { return false; }  ///< whether has_ended() would be known of it
   /// Whether a death ends the whole job: then a rank that does not come in time is only late, and can be told so.
   virtual bool late_ranks_live() const noexcept = 0;
   virtual Health health() const noexcept = 0;

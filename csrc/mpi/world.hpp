@@ -14,9 +14,11 @@ namespace accdp::mpi {
 
 [[noreturn]] void throw_mpi(int code, const char* call, const char* file, int line);
 
-/// Held around each MPI call where the library was initialised for one thread at a time.
+/// Held around each MPI call that talks to others where the library was initialised for one thread at a time. Not to be
+/// waited for with the GIL: whoever has it may stay within MPI for as long as a rank is missing.
 std::unique_lock<std::mutex> turn();
-std::unique_lock<std::mutex> safe_turn();  ///< the same; throws where MPI is Wire::kUnsafe
+std::unique_lock<std::mutex> safe_turn();  ///< the same; throws as check_safe()
+void check_safe();                         ///< throws where MPI is Wire::kUnsafe
 
 std::string library();  ///< version text; works before initialisation
 const char* flavour();  ///< "mpich", "openmpi" or "other"

@@ -59,12 +59,6 @@ std::exception_ptr translated(std::exception_ptr error) {
   }
 }
 
-void without_gil(const std::function<void()>& call) {
-  if (!Py_IsInitialized() || !PyGILState_Check()) return call();
-  const NoGil nogil;
-  call();
-}
-
 bool is_handling_exception() {
   if (!Py_IsInitialized()) return false;
   pybind11::gil_scoped_acquire gil;

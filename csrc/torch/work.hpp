@@ -22,8 +22,6 @@ auto in_torchs_terms(Call call) {
   }
 }
 
-/// Calls it without the GIL if this thread holds it: for waits for threads that may need it.
-void without_gil(const std::function<void()>& call);
 /// Whether this thread is in an `except` or `finally` of Python's that an exception came to.
 bool is_handling_exception();
 

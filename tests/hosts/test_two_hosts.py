@@ -116,6 +116,30 @@ def test_killed_rank_on_the_other_host(two_hosts, mpich_launcher, placed, pause_
     assert "Segmentation fault" not in result.stderr, str(result)
 
 
+# As of more ranks than have lines between them, or where a firewall lets none through.
+WITHOUT_LINES = """
+import sys, time, torch, torch.distributed as dist
+from accdp_comm import lines
+lines._MOST = 0
+dist.init_process_group("accdp")
+dist.all_reduce(torch.ones(4))
+time.sleep(8 * dist.get_rank())  # longer than a rank waits for the others where it would see them end
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_ends_long_after_others_of_which_nothing_tells(two_hosts, mpich_launcher):
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": two_hosts.addresses[0], "MASTER_PORT": "29500"}
+    command = [sys.executable, "-c", WITHOUT_LINES]
+
+    def ranks(out, err):
+        places = [{**env, "RANK": str(rank)} for rank in range(2)]
+        return [two_hosts.popen(rank, command, place, stdout=out, stderr=err) for rank, place in enumerate(places)]
+
+    result = jobs.finish(ranks, two_hosts.processes, SECONDS)
+    assert result.returncode == 0, str(result)
+
+
 def test_all_addresses_of_an_interface_are_known(two_hosts):
     """MASTER_ADDR may be any of them."""
     code = "from accdp_comm import addresses; print(*addresses.candidate_addresses())"

@@ -18,15 +18,19 @@ MORE_RANKS ?= $(if $(filter file,$(origin RANKS)),5 6 7 8)
 # make takes a space for the end of a name.
 $(if $(word 2,$(CURDIR)),$(error accdp: this folder's path has a space in it, which make cannot take: $(CURDIR)))
 
-# nproc believes OMP_NUM_THREADS, which is for the ranks; and make 4.4 would hand it our own.
-CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+# Programs at a time, of compilers above all.
+CORES := $(shell $(PYTHON) tools/cores.py)
 BIN := $(abspath $(VENV))/bin
 STAMPS := $(VENV)/stamps
-export PATH := $(BIN):$(PATH)
+# An MPI that was named, and is not on PATH: its mpiexec too.
+export PATH := $(BIN):$(foreach mpicc,$(if $(MPICC),$(shell command -v $(MPICC))),$(dir $(mpicc)):)$(PATH)
 # Several ranks share the cores: one thread each, unless the caller says otherwise.
 export OMP_NUM_THREADS ?= 1
 # Hundreds of programs below import torch. What the first writes spares each of the others up to ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
+# Packages go into the environment, wherever its user has pip put them otherwise.
+export PIP_USER := 0
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT
 
 make_env = $(PYTHON) tools/make_env.py $(VENV) $(1) --venv-flags="$(VENV_FLAGS)" --torch-index=$(TORCH_INDEX) \
 	$(if $(WHEELS),--wheels=$(WHEELS)) && mkdir -p $(STAMPS) && touch $@
@@ -37,6 +41,7 @@ INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.
 .PHONY: all build demo test test-unit test-cudasim test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
 	lint format sanitize races emulate fuzz clean distclean
 .NOTPARALLEL:
+FORCE:
 .DELETE_ON_ERROR:
 
 all: build
@@ -57,8 +62,15 @@ $(STAMPS)/recipes: requirements/recipes.txt $(STAMPS)/run
 $(STAMPS)/lint: requirements/lint.txt $(STAMPS)/run
 	@$(call make_env,lint)
 
+# What the native modules of this checkout were last made with, and for which environment. Changed when any of it does.
+build/made-with: FORCE
+	@mkdir -p $(@D); \
+	echo $(BIN) $(VENV)/lib/python*/site-packages/torch-*.dist-info "CXX=$$CXX MPICC=$$MPICC NVCC=$$NVCC" \
+	  "ACCDP_CUDA=$$ACCDP_CUDA" > $@.new; \
+	if cmp -s $@ $@.new; then rm $@.new; else mv $@.new $@; fi
+
 # The native build first, by itself: its messages, and the one sentence of a failure, come without pip around them.
-$(STAMPS)/native: $(NATIVE) $(STAMPS)/run
+$(STAMPS)/native: $(NATIVE) $(STAMPS)/run build/made-with
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -72,7 +84,7 @@ demo: build
 # -- tests: every suite has a limit of its own, every test one of 120 s (pyproject.toml) --------------------------
 
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -rs -q --durations=10 --durations-min=2
-LIMIT = timeout -k 10
+LIMIT = $(BIN)/python tools/limit.py
 CTEST = $(LIMIT) 600 ctest --parallel $(CORES) --output-on-failure --no-tests=error
 # The launcher of the MPI that the build used: the environment's own first. Open MPI wants to be told that root, and
 # more ranks than cores, are meant.
@@ -98,6 +110,8 @@ test-unit test-torch test-failure test-hosts test-launch test-bench test-tune te
 SANITIZED ?=
 CMAKE_BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-in-place
 test-cudasim: build $(STAMPS)/test
+	@# pip in an environment of its own, which is gone by now, may have configured it.
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	cmake --build $(CMAKE_BUILD) --parallel $(CORES) --target $(if $(SANITIZED),cudasim_pytest,cudasim_tests)
 	$(if $(SANITIZED),,$(if $(NVCOMP_DIR),ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR)) \
 		$(CTEST) --test-dir $(CMAKE_BUILD) -R '^cudasim/')

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,7 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
-import toolchain  # noqa: E402  (found only after the line above)
+import cores  # noqa: E402  (found only after the line above)
+import toolchain  # noqa: E402
 
 
 class CMakeBuild(build_ext):
@@ -53,10 +55,10 @@ class CMakeBuild(build_ext):
                 "CMAKE_CUDA_ARCHITECTURES": cuda.architectures,
             }
         cmake = toolchain.find_cmake()
-        forget_moved_cache(folder)
+        forget_others_cache(folder, settings)
         configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), "--log-level=WARNING"]
         call([*configure, *(f"-D{name}={value}" for name, value in settings.items())])
-        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(cores.cores()))
         call([cmake, "--build", str(folder), "--parallel", jobs])
 
     def get_output_mapping(self) -> dict[str, str]:
@@ -71,18 +73,28 @@ def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:
     """
     if toolchain.mpi_wheel(mpi.mpicc) is None:
         return mpi.lib_dir
-    lib = Path(sysconfig.get_path("data"), "lib")  # of Debian's own Python not that of sys.prefix
-    if in_place:
-        return f"{lib};{mpi.lib_dir}"
-    return "$ORIGIN/" + os.path.relpath(lib, Path(sysconfig.get_path("platlib"), "accdp_comm"))
+    lib = str(Path(sysconfig.get_path("data"), "lib"))  # of Debian's own Python not that of sys.prefix
+    beside = "$ORIGIN/" + os.path.relpath(lib, Path(sysconfig.get_path("platlib"), "accdp_comm"))
+    # Where the MPI was there already, in another prefix than what is built goes to: the user's, for one.
+    is_passing = "pip-build-env-" in mpi.lib_dir
+    return ";".join([lib if in_place else beside, *([] if is_passing else [mpi.lib_dir])])
 
 
-def forget_moved_cache(folder: Path) -> None:
-    """Drop a CMake cache that was made for another checkout (a copied or renamed folder): CMake refuses it."""
+def forget_others_cache(folder: Path, settings: Mapping[str, object]) -> None:
+    """Drop a CMake cache of another checkout (a copied or renamed folder), or of other compilers.
+
+    CMake refuses the former; of the latter it forgets all other settings, in the very run that states them.
+    """
     cache = folder / "CMakeCache.txt"
-    home = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.M) if cache.is_file() else None
-    if home and Path(home.group(1)) != ROOT:
-        shutil.rmtree(folder)
+    text = cache.read_text() if cache.is_file() else ""
+    compilers = {
+        name: str(settings[name]) for name in ("CMAKE_CXX_COMPILER", "CMAKE_CUDA_COMPILER") if name in settings
+    }
+    for name, now in {"CMAKE_HOME_DIRECTORY": str(ROOT), **compilers}.items():
+        had = re.search(rf"^{name}:\w+=(.*)$", text, re.M)
+        if had and had.group(1) != now:
+            shutil.rmtree(folder)
+            return
 
 
 def call(command: list[str]) -> None:

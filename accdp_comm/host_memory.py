@@ -1,11 +1,17 @@
-"""How much memory programs may still take on this host: what the kernel has, and what control groups leave of it."""
+"""How much memory programs may still take on this host: what the kernel has, and what control groups leave of it.
+
+Standard library alone: tools/cores.py imports it by file, without the package.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from typing import NamedTuple
 
-from . import cgroups
+if __package__:
+    from . import cgroups
+else:
+    import cgroups  # type: ignore[import-not-found,no-redef]
 
 _HOST = "/proc/meminfo"
 

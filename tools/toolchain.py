@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import site
 import subprocess
 import sys
 import sysconfig
@@ -39,8 +40,19 @@ def package_dirs(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin:
         dirs.append(Path(spec.origin).parent)
-    dirs += [Path(sysconfig.get_path(kind)) / name for kind in ("platlib", "purelib")]
+    dirs += [Path(place) / name for place in site_dirs()]
     return [path for path in dirs if (path / "__init__.py").is_file()]
+
+
+def site_dirs() -> list[str]:
+    """Where this Python's packages are: of its environment, and what that sees of the Python below it."""
+    dirs = [sysconfig.get_path(kind) for kind in ("platlib", "purelib")]
+    about = Path(sys.prefix, "pyvenv.cfg")
+    sees_base = about.is_file() and re.search(r"^include-system-site-packages *= *true", about.read_text(), re.M | re.I)
+    if sys.prefix == sys.base_prefix or sees_base:
+        base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+        dirs += [site.getusersitepackages(), *(sysconfig.get_path(kind, vars=base) for kind in ("platlib", "purelib"))]
+    return dirs
 
 
 def run_quietly(command: list[str]) -> tuple[int, str]:

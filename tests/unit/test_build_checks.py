@@ -3,11 +3,15 @@
 import importlib.metadata
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from accdp_comm import procfs
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -19,7 +23,7 @@ import toolchain  # noqa: E402
 def bare(monkeypatch, tmp_path):
     """A machine whose only programs, headers and packages are those that a test puts into ``tmp_path``."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda kind: str(tmp_path))
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda kind, **_: str(tmp_path))
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
     for name in ("CXX", "MPICC"):
         monkeypatch.delenv(name, raising=False)
@@ -267,6 +271,92 @@ def test_an_environment_that_was_interrupted_is_begun_again(tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         env.create()
     assert not env.folder.exists()
+
+
+def test_an_environment_without_pip_gets_one(tmp_path):
+    make_env.Environment(str(tmp_path / "venv"), ["--without-pip"], None).create()
+    env = make_env.Environment(str(tmp_path / "venv"), [], None)
+    assert not env.has("pip")
+    env.create()
+    assert env.has("pip")
+
+
+def test_a_folder_of_other_things_stays_where_no_environment_can_be_made(tmp_path, monkeypatch):
+    program(tmp_path, "python", "exit 1")
+    monkeypatch.setattr(make_env.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="Debian: python3-venv"):
+        make_env.Environment(str(tmp_path / "mine"), [], None).create()
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_a_torch_that_is_there_stays_and_is_told(capsys, monkeypatch):
+    env = make_env.Environment("there", [], None)
+    monkeypatch.setattr(env, "has", lambda module: True)
+    monkeypatch.setattr(env, "version", lambda package: "2.11.0+cpu")
+    make_env.install_torch(env, "")
+    assert "torch 2.11.0+cpu is there and stays; 'make distclean' first for torch==" in capsys.readouterr().out
+    monkeypatch.setattr(env, "version", lambda package: make_env.pins("torch.txt")[0][0].split("==")[1] + "+cpu")
+    make_env.install_torch(env, "")
+    assert not capsys.readouterr().out
+
+
+def test_a_python_that_torch_is_not_built_for_is_told_before_packages_are_fetched(monkeypatch):
+    class Newer(tuple):
+        major, minor = 3, 15
+
+    monkeypatch.setattr(make_env.sys, "version_info", Newer((3, 15, 0, "final", 0)))
+    with pytest.raises(SystemExit, match=r"torch==[0-9.]+ is not built for Python .*make PYTHON=python3.14"):
+        make_env.check_machine()
+
+
+def test_packages_of_the_user_and_of_the_python_below_are_seen(monkeypatch, tmp_path):
+    """As pip's isolated builds hide them: a torch there is the one that what is built will meet."""
+    monkeypatch.setattr(toolchain.sys, "prefix", str(tmp_path))
+    assert toolchain.site.getusersitepackages() not in toolchain.site_dirs()
+    (tmp_path / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert toolchain.site.getusersitepackages() in toolchain.site_dirs()
+    monkeypatch.setattr(toolchain.sys, "base_prefix", str(tmp_path))
+    (tmp_path / "pyvenv.cfg").unlink()
+    assert toolchain.site.getusersitepackages() in toolchain.site_dirs()
+
+
+LIMIT = [sys.executable, str(ROOT / "tools/limit.py")]
+
+
+def test_a_limit_ends_all_that_runs(tmp_path):
+    began = time.monotonic()
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+    done = subprocess.run([*LIMIT, "0.5", "sh", "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 124 and "ended after 0.5 s, its limit: sh -c" in done.stderr
+    assert time.monotonic() - began < 20 and procfs.start_time(int((tmp_path / "pid").read_text())) == 0
+    assert subprocess.run([*LIMIT, "20", "sh", "-c", "exit 3"], timeout=30).returncode == 3
+
+
+def test_an_interrupt_passes_through_a_limit():
+    """make hands it on to none of its children, which have it from the terminal."""
+    with subprocess.Popen([*LIMIT, "60", "sh", "-c", "echo ready; exec sleep 60"], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 128 + signal.SIGINT
+
+
+def test_what_others_were_built_with_is_built_anew(tmp_path):
+    """Another compiler, or another environment in the same checkout; and nothing twice."""
+    for name in ("Makefile", "tools", "accdp_comm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+
+    def made_with(*words: str, **env: str) -> int:
+        subprocess.run(["make", "-s", *words, "build/made-with"], cwd=tmp_path, check=True, env={**os.environ, **env})
+        return (tmp_path / "build/made-with").stat().st_mtime_ns
+
+    first = made_with()
+    assert made_with() == first
+    second = made_with(CXX="clang++")
+    assert second > first
+    assert made_with("CXX=clang++") == second
+    assert made_with("VENV=.venv-gpu", CXX="clang++") > second
 
 
 def test_a_folder_with_a_space_is_refused(tmp_path):

@@ -223,7 +223,10 @@ def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     if not device:
         raise UsageError(f"{name}, a {type(x).__name__}, is on a CUDA device: expected host memory")
     _need_cuda(name)
-    facts = x.__cuda_array_interface__
+    # CuPy tells the stream of the device that is current, which may be another than the array's.
+    where = getattr(x, "device", None)
+    with where if isinstance(where, contextlib.AbstractContextManager) else contextlib.nullcontext():
+        facts = x.__cuda_array_interface__
     shape, kind, (pointer, is_read_only) = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts["data"]
     strides, expected = facts.get("strides"), kind.itemsize
     for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):

@@ -43,6 +43,7 @@ void SegmentRooms::abandon() {
   keep_for_ever(std::move(pinned_));
   keep_for_ever(std::move(device_));
   keep_for_ever(std::exchange(scratch_, {}));
+  scratch_used_ = 0;
   data_ = nullptr;
 }
 

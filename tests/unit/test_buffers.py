@@ -293,6 +293,29 @@ def test_arrays_of_one_call_have_one_stream(cuda):
         args.in_and_out(OnDevice(stream=77), OnDevice(stream=78))
 
 
+def test_the_stream_is_that_of_the_array_s_own_device(cuda):
+    """CuPy tells the current stream of the current device."""
+    current = []
+
+    class Device:
+        id = 1
+
+        def __enter__(self):
+            current.append(self.id)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    class Array(OnDevice):
+        device = Device()
+
+        def __getattribute__(self, name):
+            found = super().__getattribute__(name)
+            return found | {"stream": 71 if current else 70} if name == "__cuda_array_interface__" else found
+
+    assert describe(Array(), "x", writable=True, device=True).stream == 71 and not current
+
+
 def test_another_thread_has_no_use_for_the_stream_of_a_thread(cuda):
     """Stream 2 of who calls is not stream 2 of who ends an asynchronous operation; other operations may have it."""
     said = "rank 0 of 1: (x|tensor): expected an array not used on its thread's own default stream, got .* stream 2"

@@ -79,14 +79,11 @@ def serve():
         service.close()
 
 
-def test_ranks_connections_last_through_days_of_silence():
-    service = pmi1.Pmi1Service([0])
-    try:
-        Client(service.port).join(0)
-        [link] = service._connections
-        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    finally:
-        service.close()
+def test_ranks_connections_last_through_days_of_silence(serve):
+    service, join = serve([0])
+    rank = join(0)
+    [link] = service._connections
+    assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1 and rank.answers
 
 
 def test_ranks_learn_their_place(serve):

@@ -57,8 +57,11 @@ def wait_limit(name: str, value: Any) -> float | None:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message; integers may have more digits than Python prints."""
-    return repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "an integer of many digits"
+    """Return a value for a message; integers may have more digits than Python prints, those in lists too."""
+    try:
+        return repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "an integer of many digits"
+    except ValueError:
+        return "what holds an integer of many digits"
 
 
 def check_switch(name: str, value: Any) -> None:
@@ -104,7 +107,7 @@ class Arguments:
         except TypeError:
             number = 1 << 63
         if not -(1 << 63) <= number < 1 << 63:
-            raise self.wrong(name, "an integer of 64 bits", repr(value))
+            raise self.wrong(name, "an integer of 64 bits", shown(value))
         return number
 
     def source(self, value: int) -> int:
@@ -121,7 +124,7 @@ class Arguments:
         except TypeError:
             number = limit
         if not least <= number < limit:
-            raise self.wrong(name, expected, repr(value))
+            raise self.wrong(name, expected, shown(value))
         return number
 
     def op(self, name: str, data: Buffer, array: str = "x") -> ReduceOp:
@@ -156,7 +159,7 @@ class Arguments:
         result = self.buffer("out", out, writable=True)
         self.same_kind("out", result, data)
         if result.count != data.count:
-            raise self.wrong("out", f"{data.count} elements, as many as x", result.count)
+            raise self.wrong("out", f"{data.count} {data.unit}, as many as x", result.count)
         return data, result
 
     def blocks(self, name: str, x: Any, like: Buffer, *, writable: bool) -> tuple[list[Block], list[Buffer]]:
@@ -172,14 +175,14 @@ class Arguments:
         data = self.buffer(name, x, writable=writable)
         self.same_kind(name, data, like)
         if data.count != like.count * self.size:
-            raise self.wrong(name, f"{self.size} x {like.count} = {self.size * like.count} elements", data.count)
+            raise self.wrong(name, f"{self.size} x {like.count} = {self.size * like.count} {like.unit}", data.count)
         return [data.block(rank * like.count, like.count) for rank in range(self.size)], [data]
 
-    def even(self, name: str, blocks: Sequence[Block], count: int) -> None:
+    def even(self, name: str, blocks: Sequence[Block], like: Buffer) -> None:
         """Check that each rank's block has the same count."""
         for rank, (_, got) in enumerate(blocks):
-            if got != count:
-                raise self.wrong(f"{name}[{rank}]", f"{count} elements", got)
+            if got != like.count:
+                raise self.wrong(f"{name}[{rank}]", f"{like.count} {like.unit}", got)
 
     def one_per_rank(self, name: str, values: Sequence[Any]) -> None:
         """Check the length of a list."""
@@ -202,7 +205,7 @@ class Arguments:
             return [self.share("x", data)[0]] * self.size
         given = self.numbers(name, counts)
         if not data.shape or sum(given) != data.shape[0]:
-            raise self.wrong(name, f"counts that add up to the rows of x, shape {data.shape}", given)
+            raise self.wrong(name, f"counts that add up to the rows of x, shape {data.shape}", shown(given))
         return given
 
     def numbers(self, name: str, counts: Sequence[int]) -> list[int]:
@@ -218,8 +221,14 @@ class Arguments:
         except TypeError:
             given = [-1]
         if min(given, default=0) < 0:
-            raise self.wrong(name, "counts >= 0, whole numbers", repr(counts))
+            raise self.wrong(name, "counts >= 0, whole numbers", shown(counts))
         return given
+
+    def own_rows(self, sent: Sequence[int], got: Sequence[int]) -> None:
+        """Check that this rank gets from itself what it sends itself."""
+        if got[self.rank] != sent[self.rank]:
+            expected = f"{sent[self.rank]}, which it sends itself"
+            raise self.wrong(f"recv_counts[{self.rank}]", expected, shown(got[self.rank]))
 
 
 def _place(data: Buffer) -> str:

@@ -59,6 +59,11 @@ class Buffer:
     device: int | None = None  # CUDA device; None: host memory
     stream: int = 0  # cudaStream_t in whose order the owner uses device memory
 
+    @property
+    def unit(self) -> str:
+        """What `count` counts, for errors."""
+        return "bytes" if self.datatype == Datatype.bytes else "elements"
+
     def block(self, start: int, count: int) -> tuple[int, int]:
         """Return (address, count) of ``count`` elements from element ``start`` on."""
         return self.pointer + start * self.itemsize, count

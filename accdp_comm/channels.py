@@ -169,10 +169,12 @@ class CommunicatorChannel:
 
     def _mark(self, buffers: list[Buffer]) -> _core.StreamMark | None:
         path = self._communicator._path_of(*buffers)
-        return None if path is None else mark_of(path, buffers)
+        with self._communicator._args.naming_rank():
+            return None if path is None else mark_of(path, buffers)
 
     def _view(self, buffers: list[tuple[Buffer, bool, bool]], mark: _core.StreamMark | None) -> HostView:
-        return HostView(self._communicator._path_of(*(x for x, _, _ in buffers)), buffers, later=True, mark=mark)
+        with self._communicator._args.naming_rank():
+            return HostView(self._communicator._path_of(*(x for x, _, _ in buffers)), buffers, later=True, mark=mark)
 
     def table(self, row: Sequence[int]) -> list[list[int]]:
         return buffers.tell(self._communicator.allgather, [row])

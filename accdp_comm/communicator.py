@@ -75,6 +75,8 @@ class Communicator(Messages):
         """The group, once the asynchronous operations before have ended: collectives keep their order."""
         last = self._last
         if last is not None and not self._core.is_inherited:  # its thread was not forked along
+            if not last.done():
+                self._core.check_caller()  # it may wait for what a signal handler has interrupted
             wait([last])
             if self._last is last:
                 self._last = None
@@ -240,7 +242,7 @@ class Communicator(Messages):
             return None
         out = self._args.room(out, data)
         blocks, kept = self._args.blocks("out", out, data, writable=True)
-        self._args.even("out", blocks, data.count)
+        self._args.even("out", blocks, data)
         self._group.gather(data.pointer, data.count, blocks, data.datatype, root, via=self._via(data, kept))
         return out
 
@@ -263,7 +265,7 @@ class Communicator(Messages):
         blocks, kept = list[tuple[int, int]](), list[Any]()
         if self.rank == root:
             blocks, kept = self._args.blocks("x", x, result, writable=False)
-            self._args.even("x", blocks, result.count)
+            self._args.even("x", blocks, result)
         self._group.scatter(blocks, result.pointer, result.count, result.datatype, root, via=self._via(result, kept))
         return out
 
@@ -312,7 +314,8 @@ class Communicator(Messages):
             x: Contiguous array or tensor, any datatype, same on all ranks.
             out: Takes the parts received. None: a new array.
             send_counts: Rows (first dimension) for each rank; None: the rows in equal parts.
-            recv_counts: Rows from each rank. None with send_counts: the ranks tell each other; without: equal parts.
+            recv_counts: Rows from each rank. None, on all ranks or none, with send_counts: the ranks tell each other;
+                without: equal parts.
         Returns:
             ``out`` or the new array.
         Raises:
@@ -333,12 +336,13 @@ class Communicator(Messages):
             )
         else:
             got = self._args.numbers("recv_counts", recv_counts)
+            self._args.own_rows(sent, got)
         shape = (sum(got), *data.shape[1:])
         result = self._args.buffer("out", new_like(data, shape) if out is None else out, writable=True)
         self._args.same_kind("out", result, data)
         width = data.count // data.shape[0] if data.shape[0] else result.count // max(sum(got), 1)
         if result.count != sum(got) * width:
-            raise self._args.wrong("out", f"{sum(got) * width} elements ({sum(got)} rows)", result.count)
+            raise self._args.wrong("out", f"{sum(got) * width} {data.unit} ({sum(got)} rows)", result.count)
         starts = [sum(got[:rank]) * width for rank in range(self.size)]
         blocks = [result.block(start, count * width) for start, count in zip(starts, got, strict=True)]
         self._group.alltoall(data.rows(sent), blocks, data.datatype, via=self._via(data, result))
@@ -386,8 +390,7 @@ class Communicator(Messages):
             UsageError: No such operation, or not such an ``x``.
         """
         with self._args.naming_rank():
-            message = message_of(x, dtype)
-        return plan_in(self._core, op, *message, "measured" if self._is_measured else "usual")
+            return plan_in(self._core, op, *message_of(x, dtype), "measured" if self._is_measured else "usual")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator of all ranks that give the same color.
@@ -425,11 +428,10 @@ class Communicator(Messages):
             UsageError: An irecv() that nobody has answered was still open. Its work raises this, too.
             PeerTimeout, PeerDied: A send could not be completed.
         """
-        group = self._group
         try:
-            group.settle()
+            self._group.settle()
         finally:
-            group.close()
+            self._core.close()
             if self._worker is not None:
                 self._worker.close()
 

@@ -10,12 +10,14 @@ from .buffers import Buffer
 
 if TYPE_CHECKING:
     from ._core import Collectives, DevicePath, Group
+    from .arguments import Arguments
 
 
 class OnDevices:
     """Base class of Communicator: how its calls on device memory are made."""
 
     _core: Group
+    _args: Arguments
     _device_path: DevicePath | None = None
 
     @property
@@ -39,7 +41,8 @@ class OnDevices:
         """
         if data.device is None:
             return None
-        return _core.DeviceCollectives(self._path(), data.device, data.stream, (data, owners))
+        with self._args.naming_rank():
+            return _core.DeviceCollectives(self._path(), data.device, data.stream, (data, owners))
 
 
 def mark_of(path: _core.DevicePath, buffers: Sequence[Buffer]) -> _core.StreamMark | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from . import _core, mpi_world, uncaught
 from ._core import Group, MessageWork
-from .arguments import Arguments
 from .buffers import Buffer
 from .device_memory import HostView, OnDevices
 
@@ -53,8 +52,6 @@ def _settle() -> None:
 
 class Messages(OnDevices):
     """Base class of Communicator."""
-
-    _args: Arguments
 
     def _goes_as_it_is(self, data: Buffer, peer: int) -> bool:
         """Whether MPI gets a message's device memory itself; after what the device's stream holds, if so."""

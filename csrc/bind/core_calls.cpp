@@ -58,20 +58,22 @@ std::vector<Span> equal_parts(Bytes data, int ranks) {
 bool divides(const PlainArray& x, int ranks) { return x.rows >= 0 && x.rows % ranks == 0; }
 
 /// One block per rank: equal parts of an array whose first dimension can be cut so, or a list of arrays of any counts,
-/// all of that datatype.
+/// all of that datatype. kept: what holds them, though another thread may change the list.
 template <class Span>
-std::optional<std::vector<Span>> blocks_of(py::handle x, Datatype type, int ranks, bool writable) {
+std::optional<std::vector<Span>> blocks_of(py::handle x, Datatype type, int ranks, bool writable, py::object& kept) {
   if (!PyList_CheckExact(x.ptr()) && !PyTuple_CheckExact(x.ptr())) {
     const auto whole = plain_array(x, writable);
     if (!whole || whole->type != type || !divides(*whole, ranks)) return std::nullopt;
     return equal_parts<Span>(whole->data, ranks);
   }
-  const auto arrays = py::reinterpret_borrow<py::sequence>(x);
+  const auto arrays = py::reinterpret_steal<py::tuple>(PySequence_Tuple(x.ptr()));
+  if (!arrays) throw py::error_already_set();
+  kept = arrays;
   if (arrays.size() != std::size_t(ranks)) return std::nullopt;
   std::vector<Span> blocks;
   blocks.reserve(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto block = plain_array(PySequence_Fast_GET_ITEM(x.ptr(), rank), writable);
+    const auto block = plain_array(PyTuple_GET_ITEM(arrays.ptr(), rank), writable);
     if (!block || block->type != type) return std::nullopt;
     blocks.push_back(block->data);
   }
@@ -156,7 +158,8 @@ bool scatter(Group& g, py::handle x, py::handle out, py::handle root) {
 bool reduce_scatter(Group& g, py::handle x, py::handle op, py::handle out) {
   const auto result = plain_array(out, true);
   if (!result) return false;
-  const auto blocks = blocks_of<ConstBytes>(x, result->type, g.size(), false);
+  py::object kept;
+  const auto blocks = blocks_of<ConstBytes>(x, result->type, g.size(), false, kept);
   if (!blocks || (*blocks)[g.rank()].size() != result->data.size()) return false;
   const auto how = op_for(result->type, op);
   if (!how) return false;

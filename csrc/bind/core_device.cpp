@@ -102,7 +102,10 @@ void bind_device(py::module_& m) {
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
   py::class_<StreamMark>(m, "StreamMark", "What a stream held at one time, whatever becomes of the stream.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
-      .def(py::init<std::shared_ptr<Group>>(), "group"_a)
+      .def(py::init([](std::shared_ptr<Group> group) {
+             return std::shared_ptr<DevicePath>(new DevicePath(std::move(group)), EndWithoutGil());
+           }),
+           "group"_a)
       .def("describe", &DevicePath::describe, "How data goes between the ranks.")
       .def(
           "await_stream", [](DevicePath& path, int device, std::uintptr_t stream) { path.await(device, stream); },

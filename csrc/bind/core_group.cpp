@@ -243,7 +243,12 @@ void bind_group(py::module_& m) {
            "far"_a = py::none(), timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
-      .def("close", &Group::close, nogil())
+      .def("close",
+           [](Group& g) {
+             const Sweep after;
+             const NoGil release;
+             g.close();
+           })
       .def("capsule", [](std::shared_ptr<Group> g) { return make_capsule(std::move(g), kGroupCapsule); });
 }
 

@@ -2,6 +2,7 @@
 // lets go of a work that is not leaves its array to the list below.
 #include "bind/core_messages.hpp"
 
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -16,9 +17,10 @@ namespace py = pybind11;
 namespace accdp::bind {
 namespace {
 
-/// A message that nobody asks about any more, with what it needs. The group too: its messages end before it does.
+/// A message that nobody asks about any more, with what it needs. Python's group too: its messages end before it does,
+/// and the process leaves it in order.
 struct Orphan {
-  std::shared_ptr<Group> group;
+  py::object group;
   MessageHandle message;
   py::object array;
 };
@@ -29,8 +31,9 @@ std::vector<Orphan>& orphans() {
   return *list;
 }
 
-/// Lets go of those that are done.
-void sweep() {
+}  // namespace
+
+void sweep_messages() {
   std::vector<Orphan>& list = orphans();
   if (list.empty()) return;
   std::vector<Orphan> done;
@@ -46,6 +49,8 @@ void sweep() {
   done.clear();
 }
 
+namespace {
+
 /// A send or a receive, done or under way.
 class MessageWork {
  public:
@@ -53,12 +58,16 @@ class MessageWork {
   /// array: lives until it is done. then: called, if not None, before a caller first hears that it went well.
   MessageWork(std::shared_ptr<Group> group, MessageHandle message, py::object array, py::object then = py::none())
       : group_(std::move(group)), message_(std::move(message)), array_(std::move(array)), then_(std::move(then)) {
-    if (!message_) array_ = py::object();
+    if (message_)
+      of_python_ = py::cast(group_);
+    else
+      array_ = py::object();
   }
   MessageWork(const MessageWork&) = delete;
   ~MessageWork() {
-    sweep();
-    if (message_ && !message_->done) orphans().push_back({std::move(group_), std::move(message_), std::move(array_)});
+    sweep_messages();
+    if (message_ && !message_->done)
+      orphans().push_back({std::move(of_python_), std::move(message_), std::move(array_)});
   }
 
   bool is_completed() {
@@ -84,6 +93,7 @@ class MessageWork {
   const MessageHandle& message() const { return message_; }
 
  private:
+  py::object of_python_;  // the group's, which the process's end knows it by
   std::shared_ptr<Group> group_;
   MessageHandle message_;
   py::object array_, then_;
@@ -93,11 +103,12 @@ class MessageWork {
 double limit_of(const py::object& timeout_s) {
   if (timeout_s.is_none()) return -1;
   const double seconds = PyFloat_AsDouble(timeout_s.ptr());
-  if (PyErr_Occurred())
-    PyErr_Clear();
-  else if (seconds >= 0)
-    return seconds;
-  throw UsageError("timeout_s: expected seconds >= 0 or None, got " + std::string(py::repr(timeout_s)));
+  const bool is_number = !PyErr_Occurred(), is_huge = PyErr_ExceptionMatches(PyExc_OverflowError);
+  PyErr_Clear();
+  if (is_number && seconds >= 0) return seconds;
+  if (is_huge && timeout_s > py::int_(0)) return std::numeric_limits<double>::infinity();
+  throw UsageError("timeout_s: expected seconds >= 0 or None, got " +
+                   (is_huge ? "an integer of many digits" : std::string(py::repr(timeout_s))));
 }
 
 [[noreturn]] void give_up_waiting(Group& group, const MessageHandle& message, double limit_s, std::size_t left) {
@@ -262,7 +273,14 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
           "takes_device_memory",
           [](Group& g, std::size_t bytes, int peer) { return g.post_office().takes_device_memory(bytes, peer); },
           "bytes"_a, "peer"_a, "Whether isend and irecv take an address on a device. peer: -1 is any rank.")
-      .def("settle", &Group::settle, "timeout_s"_a = -1.0, py::call_guard<NoGil>());
+      .def(
+          "settle",
+          [](Group& g, double timeout_s) {
+            const Sweep after;
+            const NoGil nogil;
+            g.settle(timeout_s);
+          },
+          "timeout_s"_a = -1.0);
 }
 
 }  // namespace accdp::bind

@@ -59,6 +59,22 @@ def turns_of_threads():
         comes_late()
         tell(world.barrier)
 
+def handler_behind_a_worker():
+    world = accdp_comm.Communicator(timeout_s=30)
+    data = np.ones(1000, np.float32)
+    if world.rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: (tell(world.barrier), was_interrupted.touch()))
+        works = []
+        begins = lambda: works.append(accdp_comm.bcast_compressed(data, group=world, async_op=True))
+        threading.Timer(0.3, begins).start()
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        tell(lambda: world.allreduce(np.ones(100)))
+        tell(works[0].wait)
+    else:
+        comes_late()
+        tell(lambda: world.allreduce(np.ones(100)))
+        tell(lambda: accdp_comm.bcast_compressed(data, group=world))
+
 def left_thread():
     world = accdp_comm.Communicator(timeout_s=30)
     if world.rank == 0:
@@ -109,6 +125,12 @@ def test_a_call_behind_that_of_another_thread(play):
     result = play("turns_of_threads")
     assert result.stdout.count("interrupted soon") == 1, str(result)
     assert result.stdout.count("was interrupted before its allreduce began") == 2, str(result)
+
+
+def test_a_handler_does_not_wait_for_what_waits_for_the_call_it_interrupts(play):
+    result = play("handler_behind_a_worker")
+    said = "in a signal handler, in the middle of another operation"
+    assert result.stdout.count(said) == 1 and result.stdout.count("done") == 4, str(result)
 
 
 def test_a_process_that_a_thread_forked(play):

@@ -1,5 +1,8 @@
 """allreduce, reduce, reduce_scatter: all datatypes, operations, counts and roots (cases.roots_of), one node or more."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import cases
 import numpy as np
 import pytest
@@ -58,6 +61,20 @@ def test_reduce_scatter(world, datatype):
         got = world.reduce_scatter(blocks, case.op)
         wanted = combined(case.op, everybody(case, world.rank, case.count * world.rank))
         assert_same(plain_of(got), wanted, f"reduce_scatter of a list, {case}")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_list_that_changes_while_its_arrays_are_read(world):
+    blocks = [np.full(1_000_000, world.rank + 1, np.float32) for _ in range(world.size)]
+    out = np.empty_like(blocks[0])
+    with ThreadPoolExecutor(1) as pool:
+        if world.rank != 0:
+            time.sleep(0.5)
+        done = pool.submit(world.reduce_scatter, blocks, out=out)
+        time.sleep(0.2)
+        blocks.clear()
+        done.result()
+    assert (out == world.size * (world.size + 1) / 2).all()
 
 
 def test_last_chunk_of_any_length(world):

@@ -39,10 +39,40 @@ def test_plans():
         for op in (None, 3, ["bcast"]):
             with pytest.raises(UsageError, match=re.escape("op: expected one of ") + f".*, got {re.escape(repr(op))}"):
                 comm.plan(op, 100)
-        with pytest.raises(UsageError, match="op=barriers"):
+        with pytest.raises(UsageError, match="rank 0 of 1: op=barriers"):
             comm.plan("barriers", 100)
         with pytest.raises(UsageError, match="x: expected an array or a number from 0 to 2.48, got 10000"):
             comm.plan("bcast", 10**30)
+
+
+def test_integers_of_any_length():
+    huge = 10**5000
+    with Communicator() as comm:
+        for call in (
+            lambda: comm.bcast(np.ones(2), huge),
+            lambda: comm.isend(np.ones(2), 0, huge),
+            lambda: comm.split(huge),
+            lambda: comm.alltoall(np.ones(2), send_counts=[huge]),
+        ):
+            with pytest.raises(UsageError, match="rank 0 of 1: .*, got .*an integer of many digits"):
+                call()
+        assert waitall([comm.isend(np.ones(2), 0), comm.irecv(np.ones(2), 0)], huge) == [None, 0]
+        with pytest.raises(UsageError, match="timeout_s: expected seconds >= 0 or None, got an integer of many digits"):
+            comm.irecv(np.ones(2), 0).wait(-huge)
+        comm.send(np.ones(2), 0)
+
+
+def test_what_is_only_moved_is_counted_in_bytes():
+    with Communicator() as comm:
+        with pytest.raises(UsageError, match="out: expected 1 x 24 = 24 bytes, got 32"):
+            comm.allgather(np.zeros(3, "U2"), out=np.zeros(4, "U2"))
+        with pytest.raises(UsageError, match=r"out: expected 24 bytes \(3 rows\), got 32"):
+            comm.alltoall(np.zeros(3, "U2"), out=np.zeros(4, "U2"))
+
+
+def test_rows_to_itself():
+    with Communicator() as comm, pytest.raises(UsageError, match=r"rank 0 of 1: recv_counts\[0\]: expected 0, .*got 2"):
+        comm.alltoall(np.zeros((0, 3)), None, [0], [2])
 
 
 def test_works():

@@ -1,11 +1,14 @@
 """isend and irecv of memory on a device, with stand-ins for the device's side: when data is fetched and delivered."""
 
+import gc
+import sys
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from accdp_comm import Communicator, messages, waitall
+from accdp_comm import Communicator, UsageError, messages, mpi_world, waitall
 
 
 class View:
@@ -53,3 +56,30 @@ def test_delivered_once_by_who_is_told(alone):
     receiving, sending = View.made
     assert (receiving.is_read, receiving.is_written, receiving.delivered) == (False, True, 1)
     assert (sending.is_read, sending.is_written, sending.delivered) == (True, False, 0)
+
+
+def test_of_a_dropped_work_nothing_is_kept_once_the_communicator_is_closed():
+    got = np.zeros(3)
+    references = sys.getrefcount(got)
+    with Communicator() as comm:
+        comm.irecv(got, 0, 1)
+        comm.send(np.ones(3), 0, 1)
+    assert sys.getrefcount(got) == references
+    assert got.all()
+
+
+def test_a_communicator_whose_messages_are_under_way_is_left_in_order_at_the_end():
+    """It is known by Python's object of its group, as long as a work needs it, or a message that nobody asks about."""
+    comm = Communicator()
+    group = weakref.ref(comm._core)
+    work = comm.irecv(np.zeros(3), 0, 3)
+    del comm
+    gc.collect()
+    assert group() in mpi_world._groups
+    del work
+    gc.collect()
+    assert group() in mpi_world._groups
+    with pytest.raises(UsageError, match="closed with open receives"):
+        group().settle()
+    gc.collect()
+    assert group() is None

@@ -154,10 +154,10 @@ class FramesBetweenNodes {
     }
   }
   Passage& passage(std::size_t hop) {
-    while (passages_.size() <= hop % kKept) passages_.emplace_back();
-    return passages_[hop % kKept];
+    while (passages_.size() <= hop % kept_) passages_.emplace_back();
+    return passages_[hop % kept_];
   }
-  /// Memory for a message: taken once, used again by the hop that follows kKept later.
+  /// Memory for a message: taken once, used again by the hop that follows kept_ later.
   Bytes room_of(Passage& p) {
     if (p.room.empty()) p.room = c_.scratch(std::max<std::size_t>(plan_.room(), 1));
     return p.room;
@@ -311,7 +311,6 @@ class FramesBetweenNodes {
   }
 
   static constexpr std::size_t kAhead = ReceiptRule::kMostAhead;  // receives posted before their frame is needed
-  static constexpr std::size_t kKept = 16;  // frames that may be on their way to the next nodes at once
   static constexpr std::size_t kReconsider = 16, kFirstFrames = 3, kFramesToLearn = 8;
   // A sleep takes some 50 us longer than it was meant to.
   static constexpr std::chrono::microseconds kFarBetween{150}, kLongestRest{200};
@@ -325,6 +324,9 @@ class FramesBetweenNodes {
   const int root_node_, nodes_, place_, root_, leader_;
   const bool leads_, goes_round_;
   const std::vector<Hop> hops_;
+  // Frames that may be on their way to the next nodes at once: on a ring those of a whole round, of which the second
+  // node behind root waits first for the last.
+  const std::size_t kept_ = goes_round_ ? std::max<std::size_t>(16, nodes_) : 16;
   bool direct_, wants_receipts_ = false;
   bool is_as_chosen_ = true;  // all of it with the codecs that were chosen before its first frame
   std::vector<Passage> passages_;

@@ -93,12 +93,13 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
       if (m->tag < 0 || m->bytes <= eager_bytes(m->peer)) {
         route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
       } else {
-        m->id = next_id_++;
+        m->id = number_for(route);
+        route.ahead.push_back(m->id);
         route.outbox.push_back({{MessageHead::kAhead, 0, m->tag, m->id, m->bytes}, nullptr});
         route.streaming.push_back(m);
       }
     } else {
-      m->id = next_id_++;
+      m->id = number_for(routes_[m->peer]);
       routes_[m->peer].asked[m->id] = m;
       m->is_whole = takes_device_memory(m->bytes, m->peer);
       const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
@@ -140,9 +141,17 @@ bool PostOffice::is_allowed(int peer, std::size_t held) {
   return fits();
 }
 
+/// The number of a long message. Pieces of one that went ahead lie in MPI by its tag until it finds its receive: no
+/// other may have that tag meanwhile.
+std::uint64_t PostOffice::number_for(const Route& route) {
+  const auto is_taken = [&](std::uint64_t id) { return Wire::data_tag(id) == Wire::data_tag(next_id_); };
+  while (std::ranges::any_of(route.ahead, is_taken)) ++next_id_;
+  return next_id_++;
+}
+
 /// Whether a message leaves before the receiver asks for it.
 bool PostOffice::may_go_ahead(const Message& m) {
-  if (takes_device_memory(m.bytes, m.peer)) return false;
+  if (takes_device_memory(m.bytes, m.peer) || routes_[m.peer].ahead.size() > Wire::kDataTags / 2) return false;
   const std::size_t most = is_near(m.peer) ? fabric_.eager_bytes : kMostAheadBytes;
   return m.tag < 0 || (m.bytes <= most && is_allowed(m.peer, held_bytes(m.bytes, m.tag)));
 }
@@ -208,6 +217,7 @@ void PostOffice::make_place(const MessageHandle& m, int from) {
   for_wire_pieces(*m, [&](Bytes piece) {
     parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id), form_of(*m)), {}, m});
   });
+  routes_[from].unread.erase(m->id);
 }
 
 void PostOffice::grant_place(const MessageHandle& m, int from) {
@@ -243,6 +253,10 @@ void PostOffice::arrived(int from, const MessageHead& head, const std::function<
     route.arriving.erase(it);
     finish(m);
     return;
+  }
+  if (head.kind == MessageHead::kAhead) {
+    route.unread.insert(head.id);  // until it finds its receive, which may be here
+    route.next_ahead = head.id + 1;
   }
   // Not head.piece: a message to oneself has no record, and may be longer than a record can be.
   const std::size_t payload = head.kind == MessageHead::kEager ? head.bytes : 0;
@@ -342,8 +356,9 @@ bool PostOffice::flush_ring(int peer) {
 }
 
 void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message) {
-  const LetterHead start{routes_[peer].matched, head};
-  routes_[peer].told_matched = start.matched;
+  Route& route = routes_[peer];
+  const LetterHead start{route.matched, route.unread.empty() ? route.next_ahead : *route.unread.begin(), head};
+  route.told_matched = start.matched;
   Parcel parcel;
   const ConstBytes first = std::as_bytes(std::span(&start, 1));
   parcel.mail.reserve(first.size() + head.piece);
@@ -381,7 +396,9 @@ bool PostOffice::progress_wire() {
     if (letter_.size() < sizeof start || letter_.size() - sizeof start != start.message.piece)
       throw MismatchError(fabric_.describe(from) + " sent a letter of " + std::to_string(letter_.size()) +
                           " bytes, expected a head and what it announces");
-    routes_[from].matched_there = start.matched;
+    Route& route = routes_[from];
+    route.matched_there = start.matched;
+    while (!route.ahead.empty() && route.ahead.front() < start.unread_from) route.ahead.pop_front();
     const MessageHead& head = start.message;
     arrived(from, head, [&](std::byte* place) {
       if (head.piece) std::memcpy(place, letter_.data() + sizeof start, head.piece);

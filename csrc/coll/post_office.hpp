@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 
@@ -116,7 +117,8 @@ class PostOffice {
   };
   /// Starts every mail between nodes.
   struct LetterHead {
-    std::uint64_t matched;  ///< of the bytes that were sent ahead to this letter's sender
+    std::uint64_t matched;      ///< of the bytes that were sent ahead to this letter's sender
+    std::uint64_t unread_from;  ///< of the long messages among them, number of the first without a receive, or the next
     MessageHead message;
   };
   struct Route {
@@ -128,6 +130,11 @@ class PostOffice {
     // Bytes since the group was formed. The peer holds what was sent ahead and has not found its receives; this rank
     // has heard of those that have, and tells of its own.
     std::uint64_t sent_ahead = 0, matched_there = 0, matched = 0, told_matched = 0;
+    // Of another node: numbers of long messages that went ahead, as far as they may have found no receive there, and of
+    // those that have found none here; what comes next from there has this number or a higher one.
+    std::deque<std::uint64_t> ahead;
+    std::set<std::uint64_t> unread;
+    std::uint64_t next_ahead = 0;
   };
   class Watcher;
   friend class Watcher;
@@ -146,6 +153,7 @@ class PostOffice {
   bool two_cores_copy(const Message& message, int from);
   bool is_allowed(int peer, std::size_t held);
   bool may_go_ahead(const Message& message);
+  std::uint64_t number_for(const Route& route);
   void count_matched(int from, const MessageHead& head);
   void make_place(const MessageHandle& receive, int from);
   void grant_place(const MessageHandle& receive, int from);

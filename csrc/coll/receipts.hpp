@@ -62,7 +62,9 @@ class FramesTaken {
   FramesTaken(Context& context, int sender, ReceiptRule rule) : c_(context), sender_(sender), rule_(rule) {}
   /// Another one has come: its receipt, if it has one, is begun.
   void count() {
-    if (rule_.has(++taken_)) receipts_.push_back(c_.wire().isend(kToken, sender_, Wire::kReceipt));
+    if (!rule_.has(++taken_)) return;
+    receipts_.push_back(c_.wire().isend(kToken, sender_, Wire::kReceipt));
+    while (!receipts_.empty() && c_.wire().test(receipts_.front())) receipts_.pop_front();
   }
   void await_all() {
     for (Wire::Request& receipt : receipts_) c_.wait(receipt);
@@ -79,7 +81,7 @@ class FramesTaken {
   const int sender_;
   const ReceiptRule rule_;
   std::size_t taken_ = 0;
-  std::vector<Wire::Request> receipts_;
+  std::deque<Wire::Request> receipts_;  // under way
 };
 
 }  // namespace accdp

@@ -288,6 +288,26 @@ void all_kinds(Group& group) {
   group.barrier();
 }
 
+/// A long message that went ahead lies in MPI by its number, which comes round again, until somebody receives it.
+void unread_while_numbers_come_round(Group& group) {
+  constexpr std::size_t kLong = Wire::kAtOnceBytes + 1;
+  const Data unread = content(0, 1, 0, kLong), others = content(0, 1, 1, kLong), last = content(0, 1, 2, kLong);
+  if (group.rank() == 0) {
+    const MessageHandle first = group.send(unread, 1, 7);
+    for (std::uint64_t i = 1; i < Wire::kDataTags; ++i) group.send_now(others, 1, 8);
+    group.send_now(last, 1, 9);
+    group.post_office().wait(first);
+  } else {
+    Data in(kLong);
+    for (std::uint64_t i = 1; i < Wire::kDataTags; ++i) group.receive_now(in, 0, 8);
+    CHECK(in == others);
+    group.receive_now(in, 0, 9);
+    CHECK(in == last);
+    group.receive_now(in, 0, 7);
+    CHECK(in == unread);
+  }
+}
+
 int main() {
   make_limits_small();
   for (const char* cma : {"off", "auto"}) {
@@ -308,6 +328,7 @@ int main() {
     run_nodes(nodes, all_kinds);
   run_nodes({0, 1}, ahead_to_other_nodes);
   run_nodes({0, 1}, long_both_ways);
+  run_nodes({0, 1}, unread_while_numbers_come_round);
   CHECK(run_ranks(2, callbacks));
   run_nodes({0, 1}, callbacks);
 }

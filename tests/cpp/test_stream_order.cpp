@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <random>
 
@@ -108,6 +109,25 @@ void root_encodes_while_frames_travel(const std::vector<int>& nodes, const char*
   CHECK(kept_order && last_sent == kFrames - 1);
 }
 
+/// However many nodes a ring has: a send is complete when its frame was taken, and root sends each node's block in
+/// turn.
+void a_long_ring_goes_round(const char* codec) {
+  constexpr int kNodes = 42;
+  std::vector<int> nodes(kNodes);
+  std::iota(nodes.begin(), nodes.end(), 0);
+  constexpr std::size_t kEach = 4096;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.02F);
+  Floats wanted(kEach * (kNodes + 6));
+  for (float& value : wanted) value = normal(random);
+  run_nodes(nodes, [&](Group& group) {
+    Floats mine = group.rank() == 0 ? wanted : Floats(wanted.size());
+    group.bcast_stream({{std::as_writable_bytes(std::span(mine)), Datatype::kF32}}, 0,
+                       stream_options(codec, kEach * sizeof(float), "scatter_allgather"));
+    CHECK(mine == wanted);
+  });
+}
+
 /// Ranks of a node share what one of them decoded.
 void one_decodes_for_its_node(Group& group) {
   const Floats wanted = weights(1);
@@ -131,4 +151,5 @@ int main() {
     for (const char* algorithm : {"chain", "binomial"}) root_encodes_while_frames_travel(nodes, algorithm);
   for (const std::vector<int>& nodes : {std::vector{0, 0, 1, 1}, {0, 1, 1, 1, 2, 2}, {0, 0, 0}})
     run_nodes(nodes, one_decodes_for_its_node);
+  for (const char* codec : {"none", "fpk"}) a_long_ring_goes_round(codec);
 }

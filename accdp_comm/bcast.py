@@ -137,7 +137,7 @@ def bcast_compressed(
     nvcomp.find()
     channel = channel_of(group)
     args = Arguments(channel.rank, channel.size, device=True)
-    args.rank_of("root", root)
+    root = args.rank_of("root", root)
     with args.naming_rank():
         names, stream = buffers_in("tensor", tensor, writable=channel.rank != root)
     if error_bound is not None and not any(x.datatype.name in BOUNDED for x in stream):

@@ -79,7 +79,7 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
         group = _make(exchange, name, limit, cards, nodes, segment, wire, lacks)
         exchange.clear()
         return group
-    except _core.Error:
+    except Exception:
         exchange.settle()
         raise
     finally:

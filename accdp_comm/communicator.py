@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from . import _core, mpi_world, worlds
@@ -13,7 +13,7 @@ from .buffers import new_like, tell
 from .exchange import Exchange
 from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
-from .worker import Worker
+from .worker import Worker, await_last
 
 T = TypeVar("T")
 
@@ -75,9 +75,7 @@ class Communicator(Messages):
         """The group, once the asynchronous operations before have ended: collectives keep their order."""
         last = self._last
         if last is not None and not self._core.is_inherited:  # its thread was not forked along
-            if not last.done():
-                self._core.check_caller()  # it may wait for what a signal handler has interrupted
-            wait([last])
+            await_last(self._core, last)
             if self._last is last:
                 self._last = None
         return self._core
@@ -132,7 +130,7 @@ class Communicator(Messages):
         """
         if self._last is None and self._core.try_bcast(x, root):
             return x
-        self._args.rank_of("root", root)
+        root = self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=self.rank != root)
         self._group.bcast(data.pointer, data.count, data.datatype, root, via=self._via(data))
         return x
@@ -178,7 +176,7 @@ class Communicator(Messages):
         """
         if self._last is None and self._core.try_reduce(x, op, root, out):
             return None if self._rank != root else x if out is None else out
-        self._args.rank_of("root", root)
+        root = self._args.rank_of("root", root)
         if self.rank != root:
             data = self._args.buffer("x", x, writable=False)
             self._group.reduce(
@@ -235,7 +233,7 @@ class Communicator(Messages):
         """
         if self._last is None and self._core.try_gather(x, root, out):
             return out if self._rank == root else None
-        self._args.rank_of("root", root)
+        root = self._args.rank_of("root", root)
         data = self._args.buffer("x", x, writable=False)
         if self.rank != root:
             self._group.gather(data.pointer, data.count, [], data.datatype, root, via=self._via(data))
@@ -260,7 +258,7 @@ class Communicator(Messages):
         """
         if self._last is None and self._core.try_scatter(x, out, root):
             return out
-        self._args.rank_of("root", root)
+        root = self._args.rank_of("root", root)
         result = self._args.buffer("out", out, writable=True)
         blocks, kept = list[tuple[int, int]](), list[Any]()
         if self.rank == root:

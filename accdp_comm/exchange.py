@@ -301,7 +301,7 @@ def agree(exchange: Exchange, step: Callable[[], T]) -> list[T]:
         exchange: Reaches the ranks that take part.
         step: Returns something JSON can carry.
     Raises:
-        The error of the lowest rank that failed, with its rank, on every rank.
+        On a rank that failed its own error; on others that of the lowest one that did, with its rank.
     """
     problem: Exception | None = None
     try:

@@ -69,7 +69,8 @@ class Messages(OnDevices):
             tag: Number >= 0 that the receiver asks for.
         Raises:
             UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
-            MismatchError, PeerTimeout, PeerDied: As in bcast().
+            MismatchError: It receives another number of bytes; datatypes are not compared.
+            PeerTimeout, PeerDied: As in bcast().
         """
         if self._core.try_send(x, dst, tag):
             return

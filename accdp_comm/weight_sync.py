@@ -53,8 +53,8 @@ class WeightSync:
         bcast_compressed(), whose result it returns.
         """
         channel = channel_of(self._group)
-        Arguments(channel.rank, channel.size).rank_of("root", self._root)
-        is_root = channel.rank == self._root
+        root = Arguments(channel.rank, channel.size).rank_of("root", self._root)
+        is_root = channel.rank == root
         args = Arguments(channel.rank, channel.size, device=True)
         with args.naming_rank():  # what is refused is so before others are asked for anything
             buffers_in("tensors", self._tensors, writable=not is_root)
@@ -65,11 +65,11 @@ class WeightSync:
         # Who holds no version says 0. A version whose checksum is 0 goes as a whole.
         mine = (self._version, self._checksum(held) if self._version and held is not None else 0)
         rows = channel.table(mine)
-        base = rows[self._root]
+        base = rows[root]
         goes_as_difference = base[1] != 0 and all(row == base for row in rows)
         result = bcast_compressed(
             self._tensors,
-            self._root,
+            root,
             group=self._group,
             codec=self._codec,
             chunk_bytes=self._chunk_bytes,

@@ -7,11 +7,28 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+
+from . import _core
 
 T = TypeVar("T")
 _Task = tuple[Callable[[], Any], "Future[Any]"]
+
+
+def await_last(group: _core.Group, last: Future[Any]) -> None:
+    """Wait for a group's last operation on a worker, before another one of the caller's may begin.
+
+    What interrupts that ends the group: others are in an operation, or come to it, that this rank would go past.
+    """
+    if last.done():
+        return
+    group.check_caller()  # it may wait for what a signal handler has interrupted
+    try:
+        wait([last])
+    except BaseException:
+        group.abort(f"rank {group.rank} of {group.size} was interrupted before an operation's turn came")
+        raise
 
 
 class Worker:

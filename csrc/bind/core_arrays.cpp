@@ -160,10 +160,9 @@ std::optional<PlainArray> plain_tensor(const Torch& torch, py::handle x) {
   if (count > 0 && (!contiguous || is_freed(x, tensor, element_bytes(*type)))) return std::nullopt;
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   const auto lazy = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(x.ptr(), is_neg));
-  if (lazy.ptr() != Py_False) {  // a view that negates what it shows; or an error, which buffers.py will meet again
-    PyErr_Clear();
-    return std::nullopt;
-  }
+  // Under a mode of torch's, of its default device for one, that is Python's: a signal handler may raise there.
+  if (!lazy) throw py::error_already_set();
+  if (lazy.ptr() != Py_False) return std::nullopt;  // a view that negates what it shows
   auto* data = static_cast<std::byte*>(tensor.data) + (tensor.data ? tensor.byte_offset : 0);
   return PlainArray{{data, count * element_bytes(*type)}, *type, tensor.dimensions ? tensor.shape[0] : -1};
 }

@@ -104,6 +104,7 @@ double limit_of(const py::object& timeout_s) {
   if (timeout_s.is_none()) return -1;
   const double seconds = PyFloat_AsDouble(timeout_s.ptr());
   const bool is_number = !PyErr_Occurred(), is_huge = PyErr_ExceptionMatches(PyExc_OverflowError);
+  if (!is_number && !PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();  // Ctrl-C
   PyErr_Clear();
   if (is_number && seconds >= 0) return seconds;
   if (is_huge && timeout_s > py::int_(0)) return std::numeric_limits<double>::infinity();

@@ -7,7 +7,7 @@ HostView::HostView(const Way& way, std::span<const Operand> operands, const std:
   std::vector<DeviceBlock> far;
   std::vector<std::size_t> places;
   for (const Operand& operand : operands) {
-    if (!operand.dense().is_cpu()) {
+    if (!operand.is_on_host()) {
       const Operand::Use use = uses[memory_.size()];
       const bool is_read = use != Operand::kWrite;
       far.push_back({operand.bytes(), is_read && !later, use != Operand::kRead, is_read && later});

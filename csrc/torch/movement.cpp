@@ -14,8 +14,7 @@ using c10d::OpType;
 template <class Block>
 std::vector<Block> split_parts(const Operand& operand, const std::vector<int64_t>& splits, int size) {
   if (splits.empty()) return parts<Block>(operand, size);
-  const at::Tensor& t = operand.dense();
-  const std::size_t row = t.size(0) ? operand.bytes().size() / t.size(0) : 0;
+  const std::size_t row = operand.rows() ? operand.bytes().size() / operand.rows() : 0;
   std::vector<Block> blocks;
   blocks.reserve(size);
   std::size_t at = 0;

@@ -252,14 +252,27 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
       queue_, rank_, plan.type, plan.title, plan.inputs.vec(), plan.outputs.vec(), sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = seconds(plan.timeout);
+  auto run_or_tell = [group = group_, timeout_s, run = std::move(run), name = plan.call()](const Way& way) {
+    try {
+      run(*group, timeout_s, way);
+    } catch (const Error&) {  // of which the group knows
+      throw;
+    } catch (const c10::Error& error) {  // the others are in the operation
+      group->abort(std::string(name) + " failed: " + error.what_without_backtrace());
+      throw;
+    } catch (const std::exception& error) {
+      group->abort(std::string(name) + " failed: " + error.what());
+      throw;
+    }
+  };
   Task task{work, {}};
   if (!call) {
-    task.run = [group = group_, timeout_s, run = std::move(run)] { run(*group, timeout_s, {host_collectives()}); };
+    task.run = [run = std::move(run_or_tell)] { run({host_collectives()}); };
   } else {
     DeviceRoute& route = devices_.route();  // of the group, which waits for its calls before it ends
-    call->carry([group = group_, timeout_s, run = std::move(run), &route, place, handle = call->handle()] {
+    call->carry([run = std::move(run_or_tell), &route, place, handle = call->handle()] {
       const auto via = route.collectives(place.index(), handle);
-      run(*group, timeout_s, {*via, &route, place.index(), handle});
+      run({*via, &route, place.index(), handle});
     });
     work->set_call(call);
     task.run = [call] { call->run(); };

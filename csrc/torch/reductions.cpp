@@ -93,7 +93,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
                   if (outs.size() > 1) {  // this rank contributes all of its tensors
                     std::vector<const void*> sources;
                     for (const Operand& in : ins) sources.push_back(in.bytes().data());
-                    accdp::reduce(result.bytes().data(), sources, result.dense().numel(),
+                    accdp::reduce(result.bytes().data(), sources, result.numel(),
                                   Reduction{result.type(), op}.partial());
                   }
                   group.allreduce(outs.size() > 1 ? result.bytes() : ins[0].bytes(), result.bytes(), result.type(), op,

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace accdp::torch_backend {
@@ -73,6 +74,21 @@ Operand::Operand(const at::Tensor& tensor, Use use)
     dense_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   else
     dense_ = tensor.resolve_conj().resolve_neg().contiguous();
+  memory_ = {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()};
+  numel_ = dense_.numel();
+  rows_ = dense_.dim() ? dense_.size(0) : 1;
+  is_on_host_ = dense_.is_cpu();
+  if (memory_.empty() || !dense_.has_storage()) return;
+  storage_ = dense_.storage();
+  offset_ = dense_.storage_offset() * dense_.itemsize();
+}
+
+Bytes Operand::bytes() const {
+  if (storage_ && storage_.nbytes() < offset_ + memory_.size())
+    throw std::runtime_error(
+        "a tensor's memory has been freed or shrunk before its operation came to its turn: expected that of " +
+        std::to_string(numel_) + " elements until the work is done");
+  return memory_;
 }
 
 bool Operand::can_be_written(const at::Tensor& tensor) { return tensor.is_contiguous() || is_apart(tensor); }

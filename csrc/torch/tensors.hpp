@@ -20,7 +20,8 @@ Datatype datatype_of(const at::Tensor& tensor);
 ReduceOp reduce_op_of(const c10d::ReduceOp& op);
 
 /// An operation's view of a tensor: its elements in logical order, as one piece of memory. A tensor that
-/// is not contiguous is copied in, and copied back by give_back() if the operation writes it.
+/// is not contiguous is copied in, and copied back by give_back() if the operation writes it. All of it as it was when
+/// the operation was called: a tensor may be given other memory (`x.data = y`) before the operation's turn.
 class Operand {
  public:
   enum Use { kRead, kWrite, kReadWrite };
@@ -29,15 +30,21 @@ class Operand {
   /// Whether its elements share no memory, as those that expand() makes do.
   static bool can_be_written(const at::Tensor& tensor);
 
-  Bytes bytes() const { return {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()}; }
+  Bytes bytes() const;  ///< throws where the memory has been freed meanwhile
   Datatype type() const { return type_; }
-  const at::Tensor& dense() const { return dense_; }
+  std::int64_t numel() const { return numel_; }
+  std::int64_t rows() const { return rows_; }  ///< along the first dimension; 1 without one
+  bool is_on_host() const { return is_on_host_; }
   void give_back() const;
 
  private:
   at::Tensor tensor_, dense_;
+  c10::Storage storage_;  // of dense_
+  std::size_t offset_ = 0;
+  Bytes memory_;
+  std::int64_t numel_, rows_;
   Datatype type_;
-  bool writes_;
+  bool writes_, is_on_host_;
 };
 
 /// Most operations have one tensor, or one on either side: these cost no allocation.

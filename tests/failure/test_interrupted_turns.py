@@ -75,6 +75,20 @@ def handler_behind_a_worker():
         tell(lambda: world.allreduce(np.ones(100)))
         tell(lambda: accdp_comm.bcast_compressed(data, group=world))
 
+def turns_of_a_communicator():
+    world = accdp_comm.Communicator(timeout_s=30)
+    data = np.ones(1000, np.float32)
+    if world.rank == 0:
+        work = accdp_comm.bcast_compressed(data, 1, group=world, async_op=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        tell(lambda: world.allreduce(np.ones(100)))
+        was_interrupted.touch()
+        tell(work.wait)
+        tell(lambda: world.allreduce(np.ones(100)))
+    else:
+        comes_late()
+        tell(lambda: accdp_comm.bcast_compressed(data, 1, group=world))
+
 def left_thread():
     world = accdp_comm.Communicator(timeout_s=30)
     if world.rank == 0:
@@ -119,6 +133,13 @@ def test_a_synchronous_operation_behind_an_asynchronous_one(play):
     assert result.stdout.count("interrupted soon") == 1, str(result)
     why = "aborted the group: all_reduce was interrupted before its turn came"
     assert result.stdout.count(why) == 2, str(result)
+
+
+def test_an_operation_of_a_communicator_behind_an_asynchronous_one(play):
+    """Else the next call of this rank would be taken for the one that was interrupted, by ranks that are in that."""
+    result = play("turns_of_a_communicator")
+    assert result.stdout.count("interrupted soon") == 1, str(result)
+    assert result.stdout.count("rank 0 of 2 was interrupted before an operation's turn came") == 3, str(result)
 
 
 def test_a_call_behind_that_of_another_thread(play):

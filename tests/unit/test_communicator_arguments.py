@@ -43,6 +43,8 @@ def test_plans():
             comm.plan("barriers", 100)
         with pytest.raises(UsageError, match="x: expected an array or a number from 0 to 2.48, got 10000"):
             comm.plan("bcast", 10**30)
+        with pytest.raises(UsageError, match="x: expected elements of less than 2.48 bytes, got 2.* of 100000 bytes"):
+            comm.plan("bcast", 1 << 48, "V100000")
 
 
 def test_integers_of_any_length():
@@ -68,6 +70,17 @@ def test_what_is_only_moved_is_counted_in_bytes():
             comm.allgather(np.zeros(3, "U2"), out=np.zeros(4, "U2"))
         with pytest.raises(UsageError, match=r"out: expected 24 bytes \(3 rows\), got 32"):
             comm.alltoall(np.zeros(3, "U2"), out=np.zeros(4, "U2"))
+
+
+def test_roots_may_be_any_integers():
+    class Index:
+        def __index__(self):
+            return 0
+
+    x, root = np.ones(2), Index()
+    with Communicator() as comm:
+        assert comm.reduce(x, root=root) is x and comm.bcast(x, root) is x
+        assert comm.gather(x, root).tolist() == [[1, 1]] and comm.scatter(x, np.empty(2), root).tolist() == [1, 1]
 
 
 def test_rows_to_itself():

@@ -158,3 +158,17 @@ def test_freed_memory_is_left_alone(alone):
     assert not alone._core.try_allreduce(part, "sum", out)
     with pytest.raises(UsageError, match="has no memory of its own"):
         alone.bcast(part, 0)
+
+
+def test_what_a_signal_handler_raises_is_not_lost(alone):
+    """Under a mode, of a default device say, torch runs Python when it is asked about a tensor: handlers run there."""
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is torch.Tensor.is_neg:
+                raise KeyboardInterrupt
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3)
+    with Mode(), pytest.raises(KeyboardInterrupt):
+        alone.allreduce(x)

@@ -1,0 +1,62 @@
+"""Tensors that are given other memory while operations are under way, as ZeRO and FSDP do with parameters."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+N = 1 << 20  # elements: an allocation that goes back to the system when it is freed
+
+
+def begin_late(rank: int) -> dist.Work:
+    """Begin what keeps all that is begun next from its turn for a while."""
+    if rank == 1:
+        time.sleep(0.3)
+    return dist.barrier(async_op=True)
+
+
+@pytest.mark.on_ranks(2)
+def test_operations_go_on_with_the_memory_they_were_called_for(rank, size):
+    first = begin_late(rank)
+    full, shard = torch.zeros(size * N), torch.full((N,), rank + 1.0)
+    gathered = dist.all_gather_into_tensor(full, shard, async_op=True)
+    shard.data = torch.zeros(N)
+    total = torch.ones(N)
+    kept = total.detach()
+    summed = dist.all_reduce(total, async_op=True)
+    total.data = torch.empty(0)
+    for work in (first, gathered, summed):
+        work.wait()
+    assert [full[0], full[-1]] == [1, 2] and (kept == size).all() and not shard.any()
+
+
+@pytest.mark.on_ranks(2)
+def test_messages_go_on_with_the_memory_they_were_called_for(rank, size):
+    x = torch.full((8 * N,), 3.0)
+    other = 1 - rank
+    work = dist.isend(x, other) if rank == 0 else dist.irecv(x, other)
+    x.data = torch.empty(0)
+    mine = [torch.full((8 * N,), 7.0) for _ in range(3)]  # may be where the other memory was
+    dist.barrier()
+    if rank == 0:
+        got = torch.zeros(8 * N)
+        dist.recv(got, other)
+        work.wait()
+        assert (got == 5).all()
+    else:
+        dist.send(torch.full((8 * N,), 5.0), other)
+        work.wait()
+    assert all((part == 7).all() for part in mine)
+
+
+@pytest.mark.on_ranks(2, fresh=True)
+def test_memory_that_is_freed_before_its_turn_is_told(rank, size):
+    first = begin_late(rank)
+    x = torch.ones(N)
+    work = dist.all_reduce(x, async_op=True)
+    if rank == 0:
+        x.untyped_storage().resize_(0)
+    first.wait()
+    with pytest.raises(RuntimeError, match=f"memory has been freed or shrunk .* expected that of {N} elements"):
+        work.wait()

@@ -254,6 +254,11 @@ class StoreExchange:
             ) from error
 
     def _late(self, ranks: Sequence[int]) -> Exception:
+        if self.rank in ranks:
+            return _core.PeerTimeout(
+                f"rank {self.rank} of {self.size} came after others had waited {self.timeout_s:g} s for it "
+                "(forming the group)"
+            )
         who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
         return _core.PeerTimeout(
             f"rank {self.rank}: {who} of {self.size} did not come within {self.timeout_s:g} s (forming the group)"

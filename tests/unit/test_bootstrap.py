@@ -122,6 +122,19 @@ def test_exchange_names_the_ranks_that_did_not_come_on_all_that_did():
         assert str(error).startswith(f"rank {rank}: ranks 3, 4 of 5 did not come within 1 s")
 
 
+def test_a_late_rank_hears_that_it_is_the_one():
+    store = Memory()
+
+    def meet(me):
+        time.sleep(0.6 * me)
+        return through(store, me, 2, timeout_s=0.3).allgather(b"")
+
+    assert [str(error) for error in on_ranks(2, meet)] == [
+        "rank 0: rank 1 of 2 did not come within 0.3 s (forming the group)",
+        "rank 1 of 2 came after others had waited 0.3 s for it (forming the group)",
+    ]
+
+
 def test_exchange_without_rank_0_names_it():
     with pytest.raises(_core.PeerTimeout, match="rank 0 of 2 did not come within 0.1 s"):
         through(Memory(), 1, 2, timeout_s=0.1).allgather(b"")

@@ -140,7 +140,7 @@ def test_slots_grow_with_the_ranks_of_a_node(capsys, op):
     ("words", "said"),
     [
         (["--plan", "allreduce", "64X"], "accdp info: size: expected bytes"),
-        (["--plan", "barrier", "64"], "accdp info: op=barrier: expected one of allreduce, "),
+        (["--plan", "barrier", "64"], "accdp info: rank 0 of 1: op=barrier: expected one of allreduce, "),
         (
             ["--plan", "bcast", "64", "--topology", "99999x99999"],
             "topology: expected at most 2147483647 ranks, got 99999x99999",

@@ -76,7 +76,7 @@ def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:
     lib = str(Path(sysconfig.get_path("data"), "lib"))  # of Debian's own Python not that of sys.prefix
     beside = "$ORIGIN/" + os.path.relpath(lib, Path(sysconfig.get_path("platlib"), "accdp_comm"))
     # Where the MPI was there already, in another prefix than what is built goes to: the user's, for one.
-    is_passing = "pip-build-env-" in mpi.lib_dir
+    is_passing = re.search(r"/(pip-)?build-env-|/builds-v\d+/", mpi.lib_dir)  # of pip, build and uv
     return ";".join([lib if in_place else beside, *([] if is_passing else [mpi.lib_dir])])
 
 

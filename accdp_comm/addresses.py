@@ -25,7 +25,7 @@ def interface_addresses() -> list[str]:
 
 
 def _listed() -> bytes:
-    """Return a struct ifreq for each address of each interface that is up."""
+    """Return a struct ifreq for each address of each interface."""
     room = 64 * _IFREQ.size
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         while True:

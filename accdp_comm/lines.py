@@ -57,10 +57,9 @@ def open_lines(
     by_rank = list(none)
     listener: socket.socket | None = None
     nonce = secrets.token_hex(_NONCE_BYTES)
-    far = len(nodes) - min(Counter(nodes).values())
-    if far > _MOST:
+    if _far(nodes) > _MOST:
         _note_missing()
-    if not 0 < far <= _MOST:
+    if not 0 < _far(nodes) <= _MOST:
         return none
 
     def listen() -> tuple[str, int, str, str]:
@@ -127,8 +126,14 @@ def open_between_hosts(exchange: Exchange, declared: bool) -> list[int]:
     cards = agree(exchange, lambda: (node_key(), declared))
     hosts = [host for host, _ in cards]
     nodes = range(exchange.size) if cards[0][1] else hosts
-    routes = ("127.0.0.1", "127.0.0.1") if len(set(hosts)) == 1 else _routes(exchange)
+    is_probed = len(set(hosts)) > 1 and _far(nodes) <= _MOST
+    routes = _routes(exchange) if is_probed else ("127.0.0.1", "127.0.0.1")
     return open_lines(exchange, nodes, routes, hosts) if routes else [-1] * exchange.size
+
+
+def _far(nodes: Sequence[Hashable]) -> int:
+    """Return how many ranks of other nodes a rank has at most."""
+    return len(nodes) - min(Counter(nodes).values())
 
 
 def _routes(exchange: Exchange) -> tuple[str, str] | None:
@@ -139,11 +144,16 @@ def _routes(exchange: Exchange) -> tuple[str, str] | None:
         nonlocal service
         if exchange.rank != 0:
             return {}
-        service = pmi1.Pmi1Service([0], "")  # which answers whoever says hello
+        try:
+            service = pmi1.Pmi1Service([0], "")  # which answers whoever says hello
+        except OSError as error:
+            return {"trouble": f"rank 0: {error}"}
         found = addresses.candidate_addresses()
         return {"addresses": found, "port": service.port, "token": service.token, "host": socket.gethostname()}
 
     def reach() -> tuple[str, str, str]:
+        if trouble := card.get("trouble"):
+            return "", "", trouble
         try:
             return (*unlaunched.reach(card, card["host"]), "")
         except _core.Error as error:

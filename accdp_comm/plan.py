@@ -157,7 +157,7 @@ def message_of(x: Any, dtype: Any) -> tuple[int, _core.Datatype]:
     except (TypeError, ValueError, SyntaxError):  # the last of a parenthesis that is not closed
         raise _core.UsageError(f"dtype: expected a NumPy datatype or its name, got {dtype!r}") from None
     if count * kind.itemsize >= _MOST:
-        raise _core.UsageError(f"x: expected elements of less than 2^48 bytes, got {count} of {kind.itemsize} bytes")
+        raise _core.UsageError(f"x: expected elements of at most 2^48 bytes, got {count} of {kind.itemsize} bytes")
     return count * kind.itemsize, describe(np.empty(0, kind), "dtype", writable=False).datatype
 
 

@@ -89,16 +89,16 @@ class Siblings:
                 above = running[above].parent
             if above != self._launcher or pid == above:
                 continue
-            if (pid, it.started) not in self._known:
-                try:
-                    variables = os.environ if pid == os.getpid() else _environment(pid)
-                except PermissionError:
-                    return None
+            try:
+                variables = os.environ if pid == os.getpid() else _environment(pid)
+            except PermissionError:
+                return None
+            if self._variable in variables:  # another one than before, perhaps: that was its launcher's, before exec
+                self._known[pid, it.started] = variables[self._variable]
+            elif (pid, it.started) not in self._known:
                 if not variables and it.parent == self._launcher:
                     return None
-                if self._variable not in variables:
-                    continue
-                self._known[pid, it.started] = variables[self._variable]
+                continue
             ranks.setdefault(self._known[pid, it.started], []).append(pid)
         return ranks
 

@@ -58,9 +58,6 @@ def check_machine() -> None:
     """Stop where something is missing that no package brings, before large ones are fetched."""
     if sys.version_info < (3, 10):  # noqa: UP036  (make calls this file with whatever PYTHON is)
         stop(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; run 'make PYTHON=python3.12'.")
-    if sys.version_info[:2] > NEWEST_PYTHON:
-        newest = "python{}.{}".format(*NEWEST_PYTHON)
-        stop(f"{pins('torch.txt')[0][0]} is not built for Python {sys.version.split()[0]}; run 'make PYTHON={newest}'.")
     toolchain.find_compiler()
     toolchain.python_include()
 
@@ -160,6 +157,11 @@ def install_torch(env: Environment, cpu_index: str) -> None:
         if not env.keeps_system_packages and had.partition("+")[0] != pin.partition("==")[2]:
             print(f"  torch {had} is there and stays; 'make distclean' first for {pin}, which is tested", flush=True)
         return
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = "python{}.{}".format(*NEWEST_PYTHON)
+        stop(
+            f"{pin} is not built for Python {sys.version.split()[0]}; run 'make distclean' and 'make PYTHON={newest}'."
+        )
     attempts: list[tuple[str, list[str]]] = [(pin, [])]
     if not has_nvidia_gpu() and not env.keeps_system_packages:
         fast = ["--retries", "0", "--timeout", "20"]

@@ -343,6 +343,7 @@ void Fabric::leave() noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while leaving it: %s\n", topology_.rank(), name_.c_str(),
                  error.what());
+    return;  // one line is enough
   }
   tell_other_nodes(Wire::kFarewell, "");
   // Of a group that others leave without a farewell the wire is kept: something may still come.

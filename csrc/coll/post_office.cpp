@@ -9,8 +9,6 @@ namespace accdp {
 namespace {
 
 constexpr std::size_t kWirePieceBytes = 64 << 20;
-// Of longer messages the way of ask and grant is a small part, and what nobody has asked for is copied once more.
-constexpr std::size_t kMostAheadBytes = 256 << 10;
 
 constexpr std::chrono::microseconds kSenderWaits{20};  // if it does, then so soon after it asked
 
@@ -93,13 +91,13 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
       if (m->tag < 0 || m->bytes <= eager_bytes(m->peer)) {
         route.outbox.push_back({{MessageHead::kEager, static_cast<std::uint32_t>(m->bytes), m->tag, 0, m->bytes}, m});
       } else {
-        m->id = number_for(route);
+        m->id = take_number(route);
         route.ahead.push_back(m->id);
         route.outbox.push_back({{MessageHead::kAhead, 0, m->tag, m->id, m->bytes}, nullptr});
         route.streaming.push_back(m);
       }
     } else {
-      m->id = number_for(routes_[m->peer]);
+      m->id = take_number(routes_[m->peer]);
       routes_[m->peer].asked[m->id] = m;
       m->is_whole = takes_device_memory(m->bytes, m->peer);
       const MessageHead::Kind kind = m->is_whole ? MessageHead::kAskWhole : MessageHead::kAsk;
@@ -122,38 +120,6 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     }
   }
   run_callbacks(lock);
-}
-
-/// To another node a second message takes longer than the copies into a letter and out of it.
-std::size_t PostOffice::eager_bytes(int peer) const {
-  return is_near(peer) ? fabric_.eager_bytes : Wire::kAtOnceBytes - sizeof(LetterHead);
-}
-
-/// Whether the receiver then holds no more than its allowance; on a node one message at the least.
-bool PostOffice::is_allowed(int peer, std::size_t held) {
-  Route& route = routes_[peer];
-  const std::size_t most = is_near(peer) ? std::max(kAllowanceBytes, held) : kAllowanceBytes;
-  const auto fits = [&] { return route.sent_ahead - route.matched_there + held <= most; };
-  if (held == 0 || fits() || !is_near(peer)) return held == 0 || fits();
-  const int here = fabric_.topology().local_rank();
-  const RingLine& line = fabric_.board().ring_line(here, fabric_.topology().local_of(peer));
-  route.matched_there = line.matched.load(std::memory_order_acquire);
-  return fits();
-}
-
-/// The number of a long message. Pieces of one that went ahead lie in MPI by its tag until it finds its receive: no
-/// other may have that tag meanwhile.
-std::uint64_t PostOffice::number_for(const Route& route) {
-  const auto is_taken = [&](std::uint64_t id) { return Wire::data_tag(id) == Wire::data_tag(next_id_); };
-  while (std::ranges::any_of(route.ahead, is_taken)) ++next_id_;
-  return next_id_++;
-}
-
-/// Whether a message leaves before the receiver asks for it.
-bool PostOffice::may_go_ahead(const Message& m) {
-  if (takes_device_memory(m.bytes, m.peer) || routes_[m.peer].ahead.size() > Wire::kDataTags / 2) return false;
-  const std::size_t most = is_near(m.peer) ? fabric_.eager_bytes : kMostAheadBytes;
-  return m.tag < 0 || (m.bytes <= most && is_allowed(m.peer, held_bytes(m.bytes, m.tag)));
 }
 
 // ---- matching -----------------------------------------------------------------------------------

@@ -153,7 +153,9 @@ class PostOffice {
   bool two_cores_copy(const Message& message, int from);
   bool is_allowed(int peer, std::size_t held);
   bool may_go_ahead(const Message& message);
-  std::uint64_t number_for(const Route& route);
+  std::uint64_t take_number(const Route& route);
+  void skip_taken_tags(const Route& route);
+  bool has_next_tag(std::uint64_t id) const;
   void count_matched(int from, const MessageHead& head);
   void make_place(const MessageHandle& receive, int from);
   void grant_place(const MessageHandle& receive, int from);

@@ -74,19 +74,21 @@ Operand::Operand(const at::Tensor& tensor, Use use)
     dense_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   else
     dense_ = tensor.resolve_conj().resolve_neg().contiguous();
+  if (writes_ && !dense_.is_same(tensor)) tensor_ = tensor.detach();  // it may be given other memory, this not
   memory_ = {static_cast<std::byte*>(dense_.data_ptr()), dense_.nbytes()};
   numel_ = dense_.numel();
   rows_ = dense_.dim() ? dense_.size(0) : 1;
   is_on_host_ = dense_.is_cpu();
   if (memory_.empty() || !dense_.has_storage()) return;
   storage_ = dense_.storage();
+  began_ = storage_.data();
   offset_ = dense_.storage_offset() * dense_.itemsize();
 }
 
 Bytes Operand::bytes() const {
-  if (storage_ && storage_.nbytes() < offset_ + memory_.size())
+  if (storage_ && (storage_.data() != began_ || storage_.nbytes() < offset_ + memory_.size()))
     throw std::runtime_error(
-        "a tensor's memory has been freed or shrunk before its operation came to its turn: expected that of " +
+        "a tensor's memory has been freed, moved or shrunk before its operation came to its turn: expected that of " +
         std::to_string(numel_) + " elements until the work is done");
   return memory_;
 }

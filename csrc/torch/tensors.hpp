@@ -39,7 +39,8 @@ class Operand {
 
  private:
   at::Tensor tensor_, dense_;
-  c10::Storage storage_;  // of dense_
+  c10::Storage storage_;         // of dense_
+  const void* began_ = nullptr;  // where that was
   std::size_t offset_ = 0;
   Bytes memory_;
   std::int64_t numel_, rows_;

@@ -43,7 +43,7 @@ def test_plans():
             comm.plan("barriers", 100)
         with pytest.raises(UsageError, match="x: expected an array or a number from 0 to 2.48, got 10000"):
             comm.plan("bcast", 10**30)
-        with pytest.raises(UsageError, match="x: expected elements of less than 2.48 bytes, got 2.* of 100000 bytes"):
+        with pytest.raises(UsageError, match="x: expected elements of at most 2.48 bytes, got 2.* of 100000 bytes"):
             comm.plan("bcast", 1 << 48, "V100000")
 
 

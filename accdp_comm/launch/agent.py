@@ -49,11 +49,6 @@ _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 
 
-def descendants(root: int) -> list[int]:
-    """Return the living processes below ``root``, itself left out, children before grandchildren."""
-    return list(procfs.descendants([root]))[1:]
-
-
 def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
@@ -244,16 +239,20 @@ class Guard:
                 self._end_orphans()
         return pid > 0
 
-    def _family(self) -> list[int]:
-        """Return the rank, what it started and our helpers: all below us but the owner of MPS, who goes last."""
-        others = {self._owner, *descendants(self._owner)} if self._owner else set()
-        return [pid for pid in descendants(os.getpid()) if pid not in others]
+    def _family(self, *spared: int) -> list[int]:
+        """Return the rank, what it started and our helpers: all below us but the owner of MPS, who goes last.
+
+        One look at the process table for all: what one of the ``spared`` started between two looks would be in one of
+        them alone.
+        """
+        us = os.getpid()
+        others = [pid for pid in (self._owner, *spared) if pid]
+        return [pid for pid, root in procfs.descendants([*others, us]).items() if root == us and pid != us]
 
     def _tell_family(self, number: int) -> None:
-        spared = {self._helper, *descendants(self._helper)} if self._helper and number != signal.SIGKILL else set()
-        for pid in self._family():
-            if pid not in spared:
-                send_signal(pid, number)
+        spared = [] if number == signal.SIGKILL else [self._helper]
+        for pid in self._family(*spared):
+            send_signal(pid, number)
 
     def _end_orphans(self) -> None:
         self._tell_family(signal.SIGTERM)

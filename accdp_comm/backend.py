@@ -63,7 +63,8 @@ def split(
     """
     world = (dist.get_rank(), _world_size()) if dist.is_initialized() else None
     size, timeout = len(ranks), options._timeout
-    backend = _form(parent.store, rank, size, timeout, name, label=label, members=ranks, world=world)
+    members = [parent.options.global_ranks_in_group[member] for member in ranks]
+    backend = _form(parent.store, rank, size, timeout, name, label=label, members=members, world=world)
     if isinstance(options, Options):
         options.apply(backend)
     else:

@@ -306,6 +306,11 @@ def test_split_group(rank, size):
         assert tensor.item() == sum(members)
         whole = part._get_backend(torch.device("cpu")).options
         assert whole._timeout == datetime.timedelta(seconds=9)
+        assert whole.global_ranks_in_group == members
+        only = part.split_group([1], group_name=f"the last of {members}", timeout=datetime.timedelta(seconds=9))
+        if only:  # the parent's numbers are not the world's
+            assert only._get_backend(torch.device("cpu")).options.global_ranks_in_group == members[1:]
+        assert (only is None) == (rank == members[0])
     assert total() == 4
 
 

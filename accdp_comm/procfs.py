@@ -15,6 +15,7 @@ class Process(NamedTuple):
     """A process, or what is left of it until its parent has heard of its end."""
 
     parent: int
+    session: int  # named by the pid of whoever began it
     started: int  # in clock ticks since boot: with the pid, it names a process for good
     is_zombie: bool
 
@@ -27,7 +28,7 @@ def process(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return Process(int(fields[1]), int(fields[19]), fields[0] in b"ZX")
+    return Process(int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX")
 
 
 def processes() -> dict[int, Process]:

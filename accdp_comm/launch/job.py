@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import procfs
-from . import processes
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener
 from .interruption import STOPPING, stopping
@@ -22,6 +20,7 @@ from .output import ERR, OUT, Output, Sink
 from .programs import Program
 from .ranks import Rank, exit_code, explain, first_failure, in_words, some_of
 from .standard_input import is_for_others, make_lender
+from .unguarded import end_unguarded
 
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
@@ -127,6 +126,7 @@ class Job:
             raise
         finally:
             self._listener.close()
+            self.output.close()
             if self._lender:
                 self._lender.close()
             signal.set_wakeup_fd(old_fd)
@@ -181,8 +181,8 @@ class Job:
 
     def _start_ranks(self) -> None:
         """Give the order to start, once what ranks need is there."""
-        if self._is_started or self._stop or len(self._ranks) < self._size:
-            return
+        if self._is_started or self._stop or self._failures or len(self._ranks) < self._size:
+            return  # one that has failed called, and was killed since: its script may not even begin
         if self._owners and (self._owners.trouble or not self._owners.are_ready()):
             return
         members = self._members()
@@ -273,6 +273,9 @@ class Job:
                 # As without a launcher Ctrl-C is KeyboardInterrupt in a script; the others, mostly, just end it.
                 said = f"ended by {signal.Signals(number).name}"
                 self.end(said, 128 + number, grace, number=number if number == signal.SIGINT else _TERM)
+            elif number in _PASSED_ON and not self._is_started:
+                name = signal.Signals(number).name
+                self.output.say(f"accdp run: {name} came before the ranks had begun, and is not passed on")
             elif number in _PASSED_ON:
                 for rank in self._ranks.values():
                     rank.connection.order(order="signal", number=number)
@@ -335,7 +338,7 @@ class Job:
             if self._owners:  # of MPS, who ends in the safe order what such a rank left
                 self._owners.ended(rank.rank)
         if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
-            self._end_unguarded()
+            end_unguarded(self._unguarded, self._grace_s, self._terminate_clients)
             self._all_left_at = time.monotonic()
 
     def _on_launcher_output(self, key: selectors.SelectorKey) -> None:
@@ -409,15 +412,6 @@ class Job:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
             self._launcher.wait()
-
-    def _end_unguarded(self) -> None:
-        """End ranks of this node whose guard was killed, as it would have done; the kernel told them to terminate."""
-        ours = [rank for rank in self._unguarded if rank.hello["node"] == procfs.node_key() and rank.pid]
-        living = processes.wait_all([(rank.pid, rank.start_time) for rank in ours], self._grace_s)
-        if living and self._terminate_clients:
-            self._terminate_clients([pid for pid, _ in living])
-        for pid, start_time in living:
-            processes.send_signal(pid, start_time, signal.SIGKILL)
 
     def _conclude(self) -> int:
         """Drain what the launcher said, tell what failed first, and return the exit code."""

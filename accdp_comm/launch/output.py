@@ -6,6 +6,7 @@ terminal; elsewhere standard output is data, which some program may parse, and s
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -28,6 +29,7 @@ _TRACEBACK = re.compile(rb"(  \+ Exception Group )?Traceback \(most recent call 
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal that was closed
 _WRITE = 4096  # select() promises that a pipe takes so much without blocking
+_FULL_S = 0.01
 _HURRIED_S = 1.0  # how long a reader is waited for once the user wants the end
 OUT, ERR = "o", "e"
 
@@ -42,15 +44,23 @@ class Sink:
 
     Args:
         fd: Where to write.
-        wakeup: Readable when a signal came.
+        wakeup: Readable when a signal came; None: signals are handled elsewhere.
         interrupted: Called then, while we wait for the reader.
+        patience_s: With which the reader is waited for; None: without end.
     """
 
-    def __init__(self, fd: int, wakeup: int, interrupted: Callable[[], None]):
-        self.fd = fd
-        self._wakeup = wakeup
+    def __init__(
+        self,
+        fd: int,
+        wakeup: int | None,
+        interrupted: Callable[[], None] = lambda: None,
+        patience_s: float | None = None,
+    ):
+        self._fd = _open_terminal(fd) if os.isatty(fd) else fd
+        self._is_ours = self._fd != fd
+        self._wakeup = [] if wakeup is None else [wakeup]
         self._interrupted = interrupted
-        self.patience_s: float | None = None  # with which the reader is waited for; None: without end
+        self.patience_s = patience_s
 
     def write(self, data: bytes) -> None:
         """Write all of it.
@@ -59,19 +69,45 @@ class Sink:
             OutputClosed: Nobody will ever read it, or nobody did for ``patience_s``.
         """
         view = memoryview(data)
+        since = time.monotonic()  # when it last took something, or a signal came
         while view:
-            ready, writable, _ = select.select([self._wakeup], [self.fd], [], self.patience_s)
+            left = None if self.patience_s is None else max(0.0, since + self.patience_s - time.monotonic())
+            ready, writable, _ = select.select(self._wakeup, [self._fd], [], left)
             if ready:
                 self._interrupted()
-            elif not writable:
+                since = time.monotonic()
+            elif not writable or left == 0:
                 raise OutputClosed
             if writable:
                 try:
-                    view = view[os.write(self.fd, view[:_WRITE]) :]
+                    view = view[os.write(self._fd, view[:_WRITE]) :]
+                    since = time.monotonic()
                 except BlockingIOError:
-                    continue  # somebody made it non-blocking, and it was full after all
+                    time.sleep(_FULL_S)  # a terminal without room for the two bytes that a line's end becomes
                 except OSError as error:
                     raise OutputClosed("" if error.errno in _NOBODY_READS else error.strerror) from error
+
+    def close(self) -> None:
+        """Let go what was opened for writing there; the stream itself stays open."""
+        if self._is_ours:
+            os.close(self._fd)
+
+
+def _open_terminal(fd: int) -> int:
+    """Return a descriptor of the same terminal that never blocks: it may have room, and too little for what is written.
+
+    Not the one that there is made so, which others write to: the user's shell, for one.
+    """
+    try:
+        return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return fd  # of another user, as after su, or not to be seen in this container
+
+
+def say_last(text: str, fd: int = 2) -> None:
+    """Write a line of our own to standard error after a job; a reader that has left or does not read will miss it."""
+    with contextlib.closing(Sink(fd, None, patience_s=_HURRIED_S)) as sink, contextlib.suppress(OutputClosed):
+        sink.write(text.encode(errors="replace") + b"\n")
 
 
 @dataclass
@@ -186,6 +222,11 @@ class Output:
     def say(self, text: str) -> None:
         """Write a line of our own to standard error."""
         self._write(ERR, text.encode(errors="replace") + b"\n", None)
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        for sink in self._sinks.values():
+            sink.close()
 
     def launcher_said(self, kind: str, data: bytes) -> None:
         """Pass on what the MPI launcher itself wrote."""

@@ -20,7 +20,7 @@ from .mps.attachment import Member
 from .mps.owners import Owners
 from .mps.session import Session, session
 from .options import add_parser, apply_profile, check, read_profile
-from .output import ERR, OUT
+from .output import ERR, OUT, say_last
 from .ranks import Rank
 
 __all__ = ["add_parser", "main"]
@@ -38,6 +38,7 @@ class Run:
         self._gpus = self._find_gpus()
         self._hosts, self._size = self._count()
         self._job: Job | None = None
+        self._is_over = False
         self._mps: Session | None = None
         self._owners: Owners | None = None
         self._places: dict[int, placement.Place] = {}
@@ -78,7 +79,7 @@ class Run:
             try:
                 return self._job.run()
             finally:
-                self._job = None  # what is said from here on comes after all that ranks said
+                self._job, self._is_over = None, True  # what is said from here on comes after all that ranks said
 
     def _ranks_here(self) -> int:
         """Return how many ranks are known to be on this host; srun chooses by itself."""
@@ -88,10 +89,12 @@ class Run:
 
     def _say(self, text: str) -> None:
         """Write a line of our own among the output of the ranks."""
-        if self._job is None:
-            print(f"accdp run: {text}", file=sys.stderr)
-        else:
+        if self._job is not None:
             self._job.output.say(f"accdp run: {text}")
+        elif self._is_over:
+            say_last(f"accdp run: {text}")
+        else:
+            print(f"accdp run: {text}", file=sys.stderr)
 
     def _most_on_gpu(self) -> int:
         """Return the largest number of ranks on one GPU of this node."""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import jobs
 import pytest
+from running import ACCDP
 from stand_in_machine import UUIDS
 
 from accdp_comm import _core
@@ -314,3 +315,50 @@ def test_a_server_that_is_starting_may_refuse_to_answer_at_first(monkeypatch, re
         said.append(watched.watch([]))
         watched._thread.join()
     assert said == ([""] * 5 if refusals < 3 else [""] * 3 + ["refused 'get_client_list 7'"] * 2)
+
+
+@pytest.mark.parametrize("boot", ["this", "another"])
+def test_a_number_in_a_file_is_not_trusted(base, monkeypatch, boot):
+    """The owner was killed before it had kept its daemon's pid, and the number has become another process's since."""
+    record = records.Record(UUIDS[0], 1 << 22, 1, records.procfs.boot_id() if boot == "this" else boot, is_kept=False)
+    folder = records.make_folder(base, record)
+    with subprocess.Popen(["sleep", "60"]) as innocent:
+        (folder / "pipe" / "nvidia-cuda-mps-control.pid").write_text(f"{innocent.pid}\n")
+        try:
+            with records.locked(base):
+                daemon.clean(base)
+            assert innocent.poll() is None
+        finally:
+            innocent.kill()
+    assert not folder.exists()
+
+
+def test_a_reader_that_leaves_costs_no_daemon(machine):
+    """What is said of them at the end is not to be written, and they are stopped."""
+    words = " ".join(
+        [*ACCDP, "run", "-n", "2", "--mps", "on", "sh", "-c", "'echo x >&2; sleep 0.5; echo y >&2; sleep 60'"]
+    )
+    result = jobs.run(["sh", "-c", f"{words} 2>&1 >/dev/null | head -1"], env=machine.env)
+    assert result.stdout in ("[0] x\n", "[1] x\n") and result.seconds < 50, str(result)
+    started = [line for line in machine.journal() if line.startswith("started")]
+    assert started and sum(line.startswith("ended") for line in machine.journal()) == len(started), machine.journal()
+    assert not machine.folders()
+
+
+def test_a_reader_that_does_not_read_costs_no_daemon(machine):
+    read_end, write_end = os.pipe()
+    try:
+        command = [*ACCDP, "run", "-n", "2", "--mps", "on", "--", "sh", "-c", "yes >&2"]
+        with subprocess.Popen(
+            command, env=jobs.environment() | machine.env, stdout=subprocess.DEVNULL, stderr=write_end
+        ) as process:
+            try:
+                assert os.read(read_end, 10)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 128 + signal.SIGTERM
+            finally:
+                process.kill()
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert "ended" in machine.journal()[-1] and not machine.folders(), machine.journal()

@@ -302,14 +302,6 @@ def test_ranks_that_write_end_when_the_launcher_is_killed():
     assert not stayed
 
 
-def test_a_rank_ends_when_its_guard_is_killed():
-    def kill_guard(process, told):
-        os.kill(told[0]["guard"], signal.SIGKILL)
-
-    result = act(["run", "--grace", "1", "-n", "2", RANK, "stubborn"], 2, kill_guard, {})
-    assert result.returncode == 128 + signal.SIGKILL, str(result)
-
-
 def test_what_ranks_leave_running_is_ended():
     result = run("-n", "2", RANK, "leaving")
     assert result.returncode == 0, str(result)  # jobs.run has looked for processes that stayed

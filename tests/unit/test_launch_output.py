@@ -1,12 +1,14 @@
 """Output of ranks: whole lines, labels, and which error is shown last."""
 
+import contextlib
 import os
+import threading
 import types
 
 import pytest
 
 from accdp_comm.launch import output
-from accdp_comm.launch.output import ERR, OUT, Output, Sink
+from accdp_comm.launch.output import ERR, OUT, Output, OutputClosed, Sink
 
 
 class Screen:
@@ -153,10 +155,9 @@ def test_a_progress_bar_that_never_ends_its_line_takes_little(screen):
 
 
 def test_why_output_cannot_be_written_is_kept():
-    with open("/dev/full", "w") as full, open(os.devnull) as nobody:
-        sinks = {kind: Sink(full.fileno(), nobody.fileno(), lambda: None) for kind in (OUT, ERR)}
+    with open("/dev/full", "w") as full:
+        sinks = {kind: Sink(full.fileno(), None) for kind in (OUT, ERR)}
         no = dict.fromkeys((OUT, ERR), False)
-        sinks[OUT]._wakeup = os.pipe()[0]
         one = Output(1, sinks, no, no, False)
         one.feed(0, OUT, b"line\n")
     assert one.is_closed and one.trouble == "standard output cannot be written to: No space left on device"
@@ -174,3 +175,45 @@ def test_a_reader_that_left_is_noticed(screen):
     one.close_reader()
     one.output.feed(0, OUT, b"x\n")
     assert one.output.is_closed
+
+
+@pytest.fixture
+def terminal():
+    """A terminal's two ends, the one that shows first. It says that it has room where a write would block."""
+    ends = os.openpty()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_a_terminal_that_is_not_read_holds_nothing_up(terminal):
+    with contextlib.closing(Sink(terminal[1], None, patience_s=0.5)) as sink, pytest.raises(OutputClosed):
+        sink.write(b"line\n" * 100_000)
+    assert os.get_blocking(terminal[1]), "others write there too"
+
+
+def test_a_slow_terminal_gets_all(terminal):
+    shown = bytearray()
+
+    def read():
+        while len(shown) < 6 * 20_000:  # a line's end becomes two bytes
+            shown.extend(os.read(terminal[0], 1000))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with contextlib.closing(Sink(terminal[1], None)) as sink:
+        sink.write(b"line\n" * 20_000)
+    reader.join()
+    assert shown == b"line\r\n" * 20_000
+
+
+def test_what_is_said_last_waits_for_nobody():
+    """Nor does it fail: a job has its exit code by then."""
+    read_end, write_end = os.pipe()
+    try:
+        output.say_last("x" * (1 << 20), write_end)
+        assert os.read(read_end, 10) == b"x" * 10
+        os.close(read_end)
+        output.say_last("y", write_end)
+    finally:
+        os.close(write_end)

@@ -105,9 +105,10 @@ def stop(daemon: Daemon) -> list[str]:
     Returns:
         What did not go as it should; empty where all went well.
     """
-    pid = daemon.record.daemon_pid or _read_pid(daemon.folder)
-    started = daemon.record.daemon_start or procfs.start_time(pid)
-    if daemon.record.daemon_pid and not daemon.record.of_this_boot():
+    pid, started = daemon.record.daemon_pid, daemon.record.daemon_start
+    if not pid and _is_daemon(_words(written := _read_pid(daemon.folder))):
+        pid, started = written, procfs.start_time(written)
+    if not daemon.record.of_this_boot():
         pid = 0  # the number is another process's by now
     trouble: list[str] = []
     daemons, members = _processes_of(daemon.pipe_directory)
@@ -168,16 +169,27 @@ def _processes_of(pipe_directory: str) -> tuple[list[tuple[int, int]], list[tupl
             # Of other users' processes the environment cannot be read; they are none of ours.
             if wanted not in Path("/proc", name, "environ").read_bytes().split(b"\0"):
                 continue
-            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        programs = {os.path.basename(word) for word in words}
+        words = _words(int(name))
         found = (int(name), procfs.start_time(int(name)))
-        if SERVER.encode() in programs:
+        if SERVER.encode() in map(os.path.basename, words):
             servers.append(found)
-        elif BINARY.encode() in programs and b"-d" in words:
+        elif _is_daemon(words):
             daemons.append(found)
     return daemons, servers
+
+
+def _words(pid: int) -> list[bytes]:
+    """Return the command line of a process; nothing of one that cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def _is_daemon(words: list[bytes]) -> bool:
+    return BINARY.encode() in map(os.path.basename, words) and b"-d" in words
 
 
 def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[str]:

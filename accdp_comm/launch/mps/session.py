@@ -78,16 +78,17 @@ class Session:
             with contextlib.suppress(MpsError):  # it is gone, and so are its clients' contexts
                 daemons.terminate_work(found.control(), pids)
 
-    def stop(self) -> None:
-        """Stop the daemons that this job owns, after their clients."""
+    def stop(self) -> list[str]:
+        """Stop the daemons that this job owns, after their clients; return what there is to say of it."""
+        lines = []
         if self._attachment is not None and self._attachment.missing():
             names = ", ".join(map(str, self._attachment.missing()))
-            self._say(f"MPS: rank {names} was never seen as a client: it ended early, or did not use its GPU")
+            lines.append(f"MPS: rank {names} was never seen as a client: it ended early, or did not use its GPU")
         # Without the lock: nobody else touches them while we live, and a GPU that is stuck must not hold up other jobs.
         for found in self._owned:
-            for line in daemons.stop(found):
-                self._say(f"MPS: {line}")
+            lines += [f"MPS: {line}" for line in daemons.stop(found)]
         self._owned.clear()
+        return lines
 
 
 @contextlib.contextmanager
@@ -122,4 +123,6 @@ def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[s
         yield None if reason else ours
     finally:
         with signals_wait():
-            ours.stop()
+            lines = ours.stop()
+        for line in lines:  # only now: who reads may have left, or not read
+            say(line)

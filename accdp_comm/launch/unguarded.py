@@ -1,0 +1,45 @@
+"""What ranks leave whose guard was killed: `accdp run` ends it, in the order in which the guard would have done it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from .. import procfs
+from . import processes
+from .ranks import Rank
+
+_KILL_S = 1.0  # for what goes on starting others meanwhile
+_POLL_S = 0.01
+
+
+def end_unguarded(
+    ranks: Sequence[Rank], grace_s: float, terminate_clients: Callable[[Sequence[int]], None] | None
+) -> None:
+    """End such ranks of this node and what they started: SIGTERM, after ``grace_s`` MPS's terminate_client, SIGKILL.
+
+    The kernel told the ranks themselves to terminate when their guards ended.
+    """
+    ours = [rank for rank in ranks if rank.pid and rank.hello["node"] == procfs.node_key()]
+    told = {rank.pid for rank in ours}
+    for pid, started in _left(ours):
+        if pid not in told:
+            processes.send_signal(pid, started, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while (living := _left(ours)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if living and terminate_clients:
+        terminate_clients([pid for pid, _ in living])
+    deadline = time.monotonic() + _KILL_S
+    while (living := _left(ours)) and time.monotonic() < deadline:
+        for pid, started in living:
+            processes.send_signal(pid, started, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _left(ranks: Sequence[Rank]) -> list[tuple[int, int]]:
+    """Return the living processes of the ranks' sessions, which are theirs alone, as pid and start time."""
+    table = procfs.processes()
+    sessions = {rank.pid for rank in ranks if rank.pid not in table or table[rank.pid].started == rank.start_time}
+    return [(pid, found.started) for pid, found in table.items() if found.session in sessions]

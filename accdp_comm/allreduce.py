@@ -67,7 +67,7 @@ def allreduce_compressed(
             it is one.
         residual: float32, as many elements as ``tensor``, in the same memory: takes what encoding left out of what this
             rank sent, in units of a contribution, so that result + sum of all residuals (divided for avg) is the exact
-            result.
+            result; of float64 no more than float32 holds, which may be 3.4e38 at most.
         chunk_bytes: Longest chunk before encoding; None: the setting codec_chunk_bytes.
         async_op: Return at once, with an AllreduceWork.
     Returns:

@@ -12,15 +12,17 @@ from typing import Any
 
 from . import _core
 
+_LIBRARY = "libnvcomp.so.6"  # the major version that the core calls (csrc/codec/nvcomp_api.hpp)
+
 
 def find_directory() -> str | None:
-    """Return the folder of libnvcomp.so.* of the package nvidia-libnvcomp, or None where that is not installed."""
+    """Return the folder of the package nvidia-libnvcomp that has _LIBRARY, or None where that is not installed."""
     # Not by the import system: where another wheel of NVIDIA's makes `nvidia` a package, the folders of the rest are
     # none of it.
     for entry, name in itertools.product(filter(_is_path, sys.path), ("lib64", "lib")):
         folder = Path(entry, "nvidia", "libnvcomp", name)
         with contextlib.suppress(OSError):  # one that must not be searched
-            if any(folder.glob("libnvcomp.so.*")):
+            if (folder / _LIBRARY).exists():  # not an older one's, which may come first and cannot be used
                 return str(folder.resolve())
     return None
 
@@ -48,7 +50,7 @@ def device_codecs() -> tuple[list[str], str]:
     try:
         found = library()
     except OSError as error:
-        return [], f"nvCOMP's libnvcomp.so.6 could not be opened ({error})"
+        return [], f"nvCOMP's {_LIBRARY} could not be opened ({error})"
     have = [name for name in _ON_DEVICE if all(hasattr(found, f"nvcompBatched{name}{step}") for step in _STEPS)]
     return have, "" if have else f"{found._name} has none of nvcompBatched{{{','.join(_ON_DEVICE)}}}*"
 
@@ -56,7 +58,7 @@ def device_codecs() -> tuple[list[str], str]:
 def library() -> ctypes.CDLL:
     """Open nvCOMP's library for devices; raises OSError."""
     directory = find_directory()
-    return ctypes.CDLL(f"{directory}/libnvcomp.so.6" if directory else "libnvcomp.so.6")
+    return ctypes.CDLL(f"{directory}/{_LIBRARY}" if directory else _LIBRARY)
 
 
 def codecs() -> list[dict[str, Any]]:

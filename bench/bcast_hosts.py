@@ -161,7 +161,8 @@ def measure(args: argparse.Namespace, console: Console, have: list[dict[str, Any
 
     say("real tensors")
     folder = real_tensors.make(args.cache, real_tensors.QUICK if args.quick else real_tensors.FULL)
-    (args.cache / "codec_speeds.txt").unlink(missing_ok=True)  # auto shall measure them in this run
+    for speeds in args.cache.glob("codec_speeds.*"):  # auto shall measure them in this run
+        speeds.unlink()
     skipped: set[str] = set()
     planned = left_of(bcast_plan.plan(args, skipped), have)
     for reason in sorted(skipped):

@@ -57,8 +57,9 @@ __global__ void subtract(const typename Float::T* exact, const typename Float::T
                          float* out, std::size_t count) {
   constexpr float kMost = 0x1.fffffep127F;
   each_index(count, [&](std::size_t i) {
-    const auto difference = static_cast<float>((Float::load(exact[i]) - Float::load(kept[i])) * factor);
-    out[i] = difference >= -kMost && difference <= kMost ? difference : 0;  // never for NaN
+    const auto a = Float::load(exact[i]), b = Float::load(kept[i]), left = (a - b) * factor;
+    const bool are_finite = a - a == 0 && b - b == 0;
+    out[i] = !are_finite ? 0 : left > kMost ? kMost : left < -kMost ? -kMost : static_cast<float>(left);
   });
 }
 

@@ -1,8 +1,10 @@
 #include "codec/residual.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/float16.hpp"
 
@@ -16,12 +18,14 @@ struct BF16 {
 
 template <class Value, class Wide>
 void subtract(ConstBytes exact, ConstBytes kept, Wide factor, float* out) {
+  constexpr float kMost = std::numeric_limits<float>::max();
   for (std::size_t i = 0; i < exact.size() / sizeof(Value); ++i) {
     Value a, b;
     std::memcpy(&a, exact.data() + i * sizeof a, sizeof a);
     std::memcpy(&b, kept.data() + i * sizeof b, sizeof b);
-    const float difference = static_cast<float>((static_cast<Wide>(a) - static_cast<Wide>(b)) * factor);
-    out[i] = std::isfinite(difference) ? difference : 0;  // NaN and infinities arrived exactly
+    const Wide wide_a = static_cast<Wide>(a), wide_b = static_cast<Wide>(b), left = (wide_a - wide_b) * factor;
+    const bool are_finite = std::isfinite(wide_a) && std::isfinite(wide_b);
+    out[i] = are_finite ? static_cast<float>(std::clamp<Wide>(left, -kMost, kMost)) : 0;
   }
 }
 

@@ -6,6 +6,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -62,6 +64,12 @@ CodecTimes SpeedTable::get(const CodecRow& codec, Datatype type) {
   return times;
 }
 
+std::string SpeedTable::file_of(const std::string& processor) {
+  std::string name = processor;
+  std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c) && c != '.'; }, '_');
+  return "codec_speeds." + name + ".txt";
+}
+
 /// Another number for times that are measured in another way.
 std::string SpeedTable::first_line() const { return "6 " + processor_; }
 
@@ -73,7 +81,7 @@ void SpeedTable::load() {
   if (folder.empty()) return;
   std::error_code ignored;
   fs::create_directories(folder, ignored);
-  path_ = folder + "/" + file_;
+  path_ = folder + "/" + file_of(processor_);
   std::ifstream file(path_);
   std::string line;
   if (!std::getline(file, line) || line != first_line()) return;

@@ -10,15 +10,17 @@
 namespace accdp {
 
 /// What codecs take on one processor: measured when it is asked for, and kept in a file of the user's cache folder for
-/// processes to come.
+/// processes to come. Each model of processor has a file of its own: machines that differ may share the folder.
 class SpeedTable {
  public:
   using Measure = std::function<CodecTimes(const CodecRow&, Datatype)>;
-  /// processor: what the times hold for; a file of another one is not read. file: its name in the cache folder.
-  SpeedTable(std::string file, std::string processor, Measure measure)
-      : file_(std::move(file)), processor_(std::move(processor)), measure_(std::move(measure)) {}
+  /// processor: what the times hold for.
+  SpeedTable(std::string processor, Measure measure) : processor_(std::move(processor)), measure_(std::move(measure)) {}
 
   CodecTimes get(const CodecRow& codec, Datatype type);
+
+  /// The name of a processor's file in the cache folder.
+  static std::string file_of(const std::string& processor);
 
  private:
   using Key = std::pair<std::string, std::string>;
@@ -26,7 +28,7 @@ class SpeedTable {
   void save() const;
   std::string first_line() const;
 
-  const std::string file_, processor_;
+  const std::string processor_;
   const Measure measure_;
   std::mutex mutex_;
   bool read_ = false;

@@ -96,7 +96,7 @@ double CodecTimes::at(const double* seconds, std::size_t bytes) {
 }
 
 CodecTimes codec_times(const CodecRow& codec, Datatype type) {
-  static SpeedTable table("codec_speeds.txt", host_processor(), measure);
+  static SpeedTable table(host_processor(), measure);
   return table.get(codec, type);
 }
 

@@ -1,7 +1,6 @@
 #include "gpu/device_speeds.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -93,10 +92,7 @@ CodecTimes measure(const CodecRow& codec, Datatype type) {
 SpeedTable& table_of(int device) {
   static std::map<int, SpeedTable> tables;
   if (const auto found = tables.find(device); found != tables.end()) return found->second;
-  const std::string model = gpu_model(device);
-  std::string file = "codec_speeds." + model + ".txt";
-  std::replace_if(file.begin(), file.end(), [](unsigned char c) { return !std::isalnum(c) && c != '.'; }, '_');
-  return tables.try_emplace(device, file, model + " beside " + host_processor(), measure).first->second;
+  return tables.try_emplace(device, gpu_model(device) + " beside " + host_processor(), measure).first->second;
 }
 
 }  // namespace

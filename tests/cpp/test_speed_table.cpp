@@ -19,13 +19,15 @@ constexpr int kRanks = 4;
 constexpr Datatype kFloat = Datatype::kF32, kDouble = Datatype::kF64;
 const CodecRow *const kFpk = find_codec(CodecId::kFpk), *const kQpk = find_codec(CodecId::kQpk);
 
+constexpr const char* kProcessor = "model name\t: A processor (R) / 2";
+
 struct Measurements {
   std::atomic<int> now{0}, in_all{0};
 };
 
 /// Notes its measurements, which take long enough for every process to want one meanwhile.
-SpeedTable table(Measurements& measurements) {
-  return {"speeds.txt", "a processor", [&measurements](const CodecRow&, Datatype) {
+SpeedTable table(Measurements& measurements, const char* processor = kProcessor) {
+  return {processor, [&measurements](const CodecRow&, Datatype) {
             CHECK(measurements.now.fetch_add(1) == 0);
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
             CodecTimes times;
@@ -55,10 +57,18 @@ void one_process_measures() {
   CHECK(measurements->in_all == 2);
 }
 
+/// Machines that share a folder, as one home on many nodes, and differ: none loses its times to another.
+void each_model_keeps_its_times() {
+  Shared<Measurements> measurements;
+  for (int turn = 0; turn < 2; ++turn)
+    for (const char* processor : {"one model", "another model"}) table(*measurements, processor).get(*kFpk, kFloat);
+  CHECK(measurements->in_all == 2);
+}
+
 /// The rest of a job does not wait for a process that was stopped while it measured, nor on a folder without locks.
 void nobody_waits_for_ever() {
   Shared<Measurements> measurements;
-  const int stopped = open((cache_directory() + "/speeds.txt.lock").c_str(), O_RDWR);
+  const int stopped = open((cache_directory() + "/" + SpeedTable::file_of(kProcessor) + ".lock").c_str(), O_RDWR);
   CHECK(stopped >= 0 && flock(stopped, LOCK_EX) == 0);
   const auto began = std::chrono::steady_clock::now();
   CHECK(table(*measurements).get(*kFpk, kDouble).encode[0] == 1);
@@ -79,6 +89,7 @@ int main() {
   const std::string folder = (fs::temp_directory_path() / ("accdp-test-speeds-" + std::to_string(getpid()))).string();
   set_setting("ACCDP_CACHE_DIR", folder);
   one_process_measures();
+  each_model_keeps_its_times();
   nobody_waits_for_ever();
   fs::remove_all(folder);
   without_a_folder("-");

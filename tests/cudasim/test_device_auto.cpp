@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/settings.hpp"
-#include "codec/speeds.hpp"
+#include "codec/speed_table.hpp"
 #include "codec_data.hpp"
 #include "coll/stream_choice.hpp"
 #include "coll/stream_codec.hpp"
@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 const CodecRow& kCodec = codec_named("fpk");
 constexpr Datatype kFloat = Datatype::kF32;
-const char* const kHost = "codec_speeds.txt";
-const char* const kGpu = "codec_speeds.simulated.txt";
+const std::string kHost = SpeedTable::file_of(host_processor());
+const std::string kGpu = SpeedTable::file_of("simulated beside " + host_processor());
 
 /// Bytes per second.
 struct Speed {
@@ -58,10 +58,10 @@ void in_process(const std::function<void()>& body) {
   CHECK(fork_ranks(1, [&](int) { body(); }));
 }
 
-fs::path file(const char* name) { return fs::path(cache_directory()) / name; }
+fs::path file(const std::string& name) { return fs::path(cache_directory()) / name; }
 
 /// As if that had been measured, for chunks, or runs of 16 of them, in proportion to their bytes.
-void make_up(const char* name, Speed speed, int chunks) {
+void make_up(const std::string& name, Speed speed, int chunks) {
   std::ifstream before(file(name));
   std::string processor;
   CHECK(std::getline(before, processor));

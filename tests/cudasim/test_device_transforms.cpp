@@ -1,6 +1,9 @@
 // The kernels around the codecs against the host's loops: differences, residuals, and short pieces on their way to the
 // host. All types, odd counts, any bits; at multiples of 16 bytes, where kernels take 16 at a time, and beside them.
 #include <cstring>
+#include <limits>
+#include <span>
+#include <vector>
 
 #include "codec/cuda_transforms.hpp"
 #include "codec/delta.hpp"
@@ -43,6 +46,18 @@ void differences(cudaStream_t stream) {
         delta_encode_async(type, a.data(), over_reference.data(), over_reference.data(), bytes, stream);
         CHECK(over_reference.values(stream) == wanted);
       }
+}
+
+/// What float32 cannot hold is not left out: it is as much of it as there can be.
+void far_residuals() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const std::vector<double> exact{1e60, -1e60, 1e308, kInfinity, 3, 3},
+      kept{9e59, 1e60, -1e308, kInfinity, kInfinity, 2};
+  std::vector<float> left(exact.size());
+  const auto bytes = [](const std::vector<double>& of) { return std::as_bytes(std::span(of)); };
+  residual(Datatype::kF64, bytes(exact), bytes(kept), 1, left.data());
+  CHECK((left == std::vector<float>{kMost, -kMost, kMost, 0, 0, 1}));
 }
 
 void residuals(cudaStream_t stream) {
@@ -111,6 +126,7 @@ int main() {
   const Stream made = make_stream();
   differences(made.get());
   residuals(made.get());
+  far_residuals();
   pieces(made.get());
   failed_launches(made.get());
 }

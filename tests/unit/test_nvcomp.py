@@ -21,6 +21,8 @@ def test_beside_another_wheel_that_makes_nvidia_a_package(monkeypatch, tmp_path)
     nowhere = [str(tmp_path / "none"), "x" * 5000, None, b"bytes"]  # too long for a path; no paths
     monkeypatch.setattr(sys, "path", [str(other), *nowhere, str(own)])
     assert nvcomp.find_directory() is None  # there is a folder, but no library
+    (folder / "libnvcomp.so.5").touch()
+    assert nvcomp.find_directory() is None  # one that cannot be used may come before one that can
     (folder / "libnvcomp.so.6").touch()
     assert nvcomp.find_directory() == str(folder)
 

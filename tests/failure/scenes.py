@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,18 +126,21 @@ MOVES: dict[str, Callable[[torch.Tensor, int, Any], Any]] = {
 
 def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, stopped_s: float) -> None:
     """Rank 0 is stopped while it sends; what rank 1 does with its tensor once that has failed is its own affair."""
+    stop = f"read pid; sleep 0.1; kill -STOP $pid; sleep {stopped_s}; kill -CONT $pid"
+    stopper = subprocess.Popen(["sh", "-c", stop], stdin=subprocess.PIPE) if rank == 1 else None  # on all cores
     # On one core it is where it was when rank 1 came to run: in the middle of something.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     join(rank, size, store)
     pids = [None] * size
     dist.all_gather_object(pids, os.getpid())
-    well, failing = (dist.new_group(timeout=datetime.timedelta(seconds=s)) for s in (15, timeout_s))
-    dist.barrier()
+    well, failing = dist.new_group(timeout=datetime.timedelta(seconds=15)), dist.new_group()
     dist.all_reduce(torch.ones(500_000), group=failing)  # one that goes well
     x = torch.full((3_000_000,), 1.0 if rank else 2.0)
-    if rank == 1:
-        for at, signum in ((0.1, signal.SIGSTOP), (0.1 + stopped_s, signal.SIGCONT)):
-            threading.Timer(at, os.kill, (pids[0], signum)).start()
+    dist.barrier()
+    failing.set_timeout(datetime.timedelta(seconds=timeout_s))
+    if stopper:
+        stopper.stdin.write(b"%d\n" % pids[0])
+        stopper.stdin.close()
 
     def forever() -> None:
         while True:
@@ -188,11 +191,12 @@ def unwaited(rank: int, size: int, store: str, victim: int) -> None:
     """The others leave with an operation under way that can never finish."""
     join(rank, size, store)
     dist.barrier()
-    ready()
     if rank == victim:
+        ready()
         time.sleep(60)
     dist.all_reduce(torch.ones(1000), async_op=True)
     dist.irecv(torch.ones(3), victim)
+    ready()
     attempt("destroy_process_group", dist.destroy_process_group)
 
 

@@ -11,6 +11,9 @@ import os, pathlib, signal, sys, threading, time
 import numpy as np
 import accdp_comm
 
+sys.path.append(sys.argv[3])
+from when_asleep import signal_me_asleep, until_asleep
+
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 was_interrupted = pathlib.Path(sys.argv[2])
 
@@ -35,7 +38,7 @@ def turns_of_torch():
     data, more = torch.ones(100), torch.ones(100)
     if dist.get_rank() == 0:
         work = dist.all_reduce(data, async_op=True)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        signal_me_asleep(signal.SIGALRM)
         tell(lambda: dist.all_reduce(more))
         was_interrupted.touch()
         tell(work.wait)
@@ -46,12 +49,10 @@ def turns_of_torch():
 def turns_of_threads():
     world = accdp_comm.Communicator(timeout_s=30)
     if world.rank == 0:
-        begins = threading.Event()
-        other = threading.Thread(target=lambda: (begins.set(), tell(world.barrier)))
+        other = threading.Thread(target=lambda: tell(world.barrier))
         other.start()
-        begins.wait()
-        time.sleep(0.3)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        until_asleep(os.getpid(), other.native_id)
+        signal_me_asleep(signal.SIGALRM)
         tell(lambda: world.allreduce(np.ones(100)))
         was_interrupted.touch()
         other.join()
@@ -65,9 +66,12 @@ def handler_behind_a_worker():
     if world.rank == 0:
         signal.signal(signal.SIGALRM, lambda *_: (tell(world.barrier), was_interrupted.touch()))
         works = []
-        begins = lambda: works.append(accdp_comm.bcast_compressed(data, group=world, async_op=True))
-        threading.Timer(0.3, begins).start()
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        main = threading.get_native_id()
+        def begin():
+            until_asleep(os.getpid(), main)
+            works.append(accdp_comm.bcast_compressed(data, group=world, async_op=True))
+            signal_me_asleep(signal.SIGALRM, main)
+        threading.Thread(target=begin).start()
         tell(lambda: world.allreduce(np.ones(100)))
         tell(works[0].wait)
     else:
@@ -80,7 +84,7 @@ def turns_of_a_communicator():
     data = np.ones(1000, np.float32)
     if world.rank == 0:
         work = accdp_comm.bcast_compressed(data, 1, group=world, async_op=True)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        signal_me_asleep(signal.SIGALRM)
         tell(lambda: world.allreduce(np.ones(100)))
         was_interrupted.touch()
         tell(work.wait)
@@ -94,7 +98,7 @@ def left_thread():
     if world.rank == 0:
         other = threading.Thread(target=lambda: tell(world.barrier))
         other.start()
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        signal_me_asleep(signal.SIGALRM)
         other.join()
     else:
         time.sleep(5)
@@ -122,7 +126,8 @@ globals()[sys.argv[1]]()
 def play(tmp_path) -> Callable[..., jobs.Result]:
     def play(what: str, ranks: int = 2) -> jobs.Result:
         launcher = jobs.mpiexec_command(ranks) if ranks > 1 else []
-        return jobs.run([*launcher, sys.executable, "-c", SCRIPT, what, str(tmp_path / "was interrupted")], timeout=60)
+        words = [what, str(tmp_path / "was interrupted"), str(jobs.TESTS)]
+        return jobs.run([*launcher, sys.executable, "-c", SCRIPT, *words], timeout=60)
 
     return play
 

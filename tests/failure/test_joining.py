@@ -33,6 +33,6 @@ def test_no_room_for_the_board(short, topology):
     said = {line[0]: line for line in result.stdout.splitlines()}
     for rank in range(2):
         words = said[str(rank)].split()
-        assert words[1] == "after" and float(words[2]) < 5, str(result)
+        assert words[1] == "after" and float(words[2]) < jobs.SOON_S, str(result)
         assert f"rank {short} (pid " in said[str(rank)] and "Cannot allocate memory" in said[str(rank)], str(result)
     assert result.returncode == 0, str(result)

@@ -7,6 +7,7 @@ import time
 import jobs
 import pytest
 from jobs import SOON_S
+from when_asleep import until_asleep
 
 RAISES = """
 import torch, torch.distributed as dist
@@ -25,7 +26,7 @@ def signal_rank_0(play, number, scene, **given):
     """Play a scene of two ranks in which rank 0 gets a signal while it waits."""
     play.start(scene, 2, **given)
     play.until("ready", [0])
-    time.sleep(0.3)
+    until_asleep(play.pid(0))
     play.cause_at = time.monotonic()
     play.cast[0].kill(number)
     play.end()

@@ -54,7 +54,7 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             sys.exit()
         while not Path(argument).exists() or Path("/proc", Path(argument).read_text()).exists():
             time.sleep(0.01)
-        time.sleep(1)
+        await_job()  # it has heard of that
         sys.exit("rank 1 did not come")
     if behaviour == "exit":
         sys.exit(int(argument) if rank == 1 else 0)
@@ -70,6 +70,17 @@ def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7
             os.write(2, f"{rank} {number}\n".encode())
     if behaviour not in ("once", "stdin", "leaving", "lines"):
         signal.pause()
+
+
+def await_job() -> None:
+    """Wait until `accdp run`, of those above the one that was told what ranks do, has done what there was to do."""
+    sys.path.append(str(Path(__file__).parent.parent))
+    from when_asleep import until_asleep
+
+    pid = os.getppid()
+    while sys.argv[1].encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    until_asleep(pid)
 
 
 def in_mpi(behaviour: str, rank: int) -> None:

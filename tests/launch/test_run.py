@@ -213,16 +213,18 @@ def test_ctrl_c_comes_to_scripts_as_without_a_launcher(tmp_path):
 
 
 def test_who_does_not_heed_ctrl_c_is_told_to_terminate():
-    result = act(["run", "--grace", "0.5", "-n", "2", RANK, "deaf"], 2, lambda p, _: p.send_signal(signal.SIGINT), {})
+    result = act(["run", "--grace", "1", "-n", "2", RANK, "deaf"], 2, lambda p, _: p.send_signal(signal.SIGINT), {})
     assert result.returncode == 128 + signal.SIGINT and result.seconds < 10, str(result)
     assert [report["told"] for report in result.reports if "told" in report] == [signal.SIGTERM] * 2, str(result)
 
 
 def test_nohup(tmp_path):
-    ranks = ["nohup", *ACCDP, "run", "-n", "2", "--", "sh", "-c", f"'touch {tmp_path}/$RANK; sleep 3'", "&"]
+    rank = f"'touch {tmp_path}/$RANK; until [ -e {tmp_path}/go_on ]; do sleep 0.1; done; touch {tmp_path}/after.$RANK'"
+    ranks = ["nohup", *ACCDP, "run", "-n", "2", "--", "sh", "-c", rank, "&"]
     until_they_run = f"until [ -e {tmp_path}/0 -a -e {tmp_path}/1 ]; do sleep 0.1; done"
-    result = jobs.run(["bash", "-c", f"{' '.join(ranks)} {until_they_run}; kill -HUP $!; wait $!"])
-    assert result.returncode == 0 and result.seconds > 3, str(result)
+    hang_up = f"kill -HUP $! && sleep 2 && touch {tmp_path}/go_on; wait $!"
+    result = jobs.run(["bash", "-c", f"{' '.join(ranks)} {until_they_run}; {hang_up}"])
+    assert result.returncode == 0 and len(list(tmp_path.glob("after.*"))) == 2, str(result)
 
 
 def test_a_closed_terminal_ends_the_job():

@@ -14,6 +14,7 @@ from data import assert_same, reason_of, reduced, values
 from jobs import SOON_S
 from torch.distributed import _functional_collectives as functional_collectives
 from torch.profiler import ProfilerActivity, profile
+from when_asleep import signal_me_asleep
 
 MILLISECONDS_50 = datetime.timedelta(milliseconds=50)
 
@@ -196,14 +197,14 @@ def test_waits_for_a_batch_have_one_limit(rank, size):
     part.set_timeout(datetime.timedelta(seconds=1))
     if rank == 0:
         with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
-            for _ in range(10):
+            for _ in range(40):
                 dist.irecv(torch.empty(3), 1, group=part)
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="Timed out"):
             batch.works[0].wait(datetime.timedelta(seconds=0.5))
         with pytest.raises(RuntimeError, match="Timed out"):
             batch.works[0].get_future().wait()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < SOON_S  # not the limit of each
     dist.barrier()
 
 
@@ -216,11 +217,18 @@ def test_a_signal_handler_may_not_wait_for_what_waits_for_its_operation(rank, si
             store.wait([what])
             dist.all_reduce(torch.ones(1))
         return
-    first, handling, told = dist.all_reduce(torch.ones(1), async_op=True), threading.Event(), []
+    first, told = dist.all_reduce(torch.ones(1), async_op=True), []
+    handling, is_in_queue = threading.Event(), threading.Event()
+
+    def go_on(_) -> None:
+        handling.wait(30)
+        third = dist.all_reduce(torch.ones(1), async_op=True)
+        is_in_queue.set()
+        third.wait()
 
     def handle(*_) -> None:
         handling.set()
-        time.sleep(0.3)  # the callback's operation gets into the queue
+        is_in_queue.wait(30)
         try:
             first.wait()
         except ValueError as error:
@@ -228,12 +236,12 @@ def test_a_signal_handler_may_not_wait_for_what_waits_for_its_operation(rank, si
         store.set("handled", "")
 
     future = first.get_future()
-    future.then(lambda _: handling.wait(30) and dist.all_reduce(torch.ones(1)))
+    future.then(go_on)
     store.set("asked for the future", "")
     future.wait()  # so that the second one begins at once, on this thread
     before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    dist.all_reduce(torch.ones(1))
+    with signal_me_asleep(signal.SIGALRM):
+        dist.all_reduce(torch.ones(1))
     signal.signal(signal.SIGALRM, before)
     first.wait()
     assert len(told) == 1 and "wait() in a signal handler" in told[0], told

@@ -74,10 +74,15 @@ def test_a_collective_in_a_callback_is_warned_of(rank, size, tmp_path):
     group = dist.new_group()
     printed, stderr = (tmp_path / f"stderr-{rank}").open("w+"), os.dup(2)
     os.dup2(printed.fileno(), 2)
-    for _ in range(2):
-        time.sleep(0.2 * rank)
+    store = dist.distributed_c10d._get_default_store()
+    for turn in range(2):
+        if rank == 1:
+            store.wait([f"attached {turn}"])
         future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
-        future.then(lambda _: dist.barrier(group)).wait()
+        chained = future.then(lambda _: dist.barrier(group))
+        if rank == 0:
+            store.set(f"attached {turn}", "")
+        chained.wait()
     os.dup2(stderr, 2)
     printed.seek(0)
     said = printed.read()
@@ -95,11 +100,14 @@ def test_workers_that_callbacks_kept_busy_do_not_stay(rank, size):
         if threading.get_ident() != here:
             may_return.wait(60)
 
-    before = threads()
-    for _ in range(2):
+    before, store = threads(), dist.distributed_c10d._get_default_store()
+    for turn in range(2):
         may_return.clear()
-        time.sleep(0.3 * rank)  # so that rank 0's operations last until all callbacks are attached
+        if rank == 1:  # so that rank 0's operations last until all callbacks are attached
+            store.wait([f"all attached {turn}"])
         futures = [dist.all_reduce(torch.ones(4), async_op=True).get_future().then(stay) for _ in range(40)]
+        if rank == 0:
+            store.set(f"all attached {turn}", "")
         for _ in futures:
             assert entered.acquire(timeout=60)
         assert rank == 1 or threads() > before + 10, "nothing to see"

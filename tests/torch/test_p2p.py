@@ -37,13 +37,14 @@ def test_time_counts_from_wait(rank, size):
             group.set_timeout(datetime.timedelta(seconds=1))
             works = [dist.isend(mine, 1), dist.irecv(its, 1)]
             time.sleep(1.5)
-            store.wait([f"rank 1 comes, {count}"])
+            store.wait([f"rank 1 has come, {count}"])
         else:
             time.sleep(1.2)
             works = [dist.irecv(its, 0), dist.isend(mine, 0)]
-            store.set(f"rank 1 comes, {count}", "")
         for work in works:
             work.wait()
+        if rank == 1:
+            store.set(f"rank 1 has come, {count}", "")
         assert_same(its, torch.full((count,), 2.0 - rank))
         group.set_timeout(datetime.timedelta(seconds=30))
 

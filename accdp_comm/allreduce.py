@@ -19,7 +19,8 @@ class AllreduceResult(BcastResult):
     ``logical_bytes`` is what this rank would have sent to other nodes without a codec, ``wire_bytes`` what it sent;
     both are 0 on one node and in deterministic groups, and on ranks that left it to their node's leader. ``algorithm``:
     "leaders" or "lanes" (all ranks of a node send, each its share); of what went without a codec also "direct", "ring"
-    and the others of docs/algorithms.md; "rank_order" (deterministic groups) or "flat".
+    and the others of docs/algorithms.md; "rank_order" (deterministic groups) or "flat". ``codec``, ``codec_place`` and
+    ``seconds`` as in BcastResult.
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,9 @@ from .bootstrap import form_group
 from .eager import eager
 from .exchange import StoreExchange
 from .options import Options
+
+# How long a process that ends goes on with what its groups have yet to do: all of them together, and each.
+_PATIENCE_S, _LEAST_PATIENCE_S = 5.0, 0.25
 
 autoload.register()  # for those who turned torch's autoloading off and import this instead
 
@@ -131,12 +135,14 @@ def _world_size() -> int:
 
 def _shut_down() -> None:
     """Leave the groups that a script left open at its end."""
+    end = time.monotonic() + _PATIENCE_S
     for backend in _torch.open_groups():
         # On this node the others see that this rank left; on other nodes they only hear of an abort.
         if uncaught.last() is not None and mpi_world.place()[2] > 0:
             backend.abort_because(uncaught.reason(backend.rank()))
         else:
-            backend.shutdown_briefly()  # nobody is there any more to wait for
+            left_s = max(_LEAST_PATIENCE_S, end - time.monotonic())
+            backend.shutdown_briefly(timedelta(seconds=left_s))  # nobody is there any more to wait for
 
 
 def _backends(group: dist.ProcessGroup) -> Iterator[Any]:

@@ -41,14 +41,23 @@ def relative(value: float) -> Relative:
 
 @dataclass(frozen=True)
 class BcastResult:
-    """What a compressed broadcast did, as this rank saw it."""
+    """What a compressed broadcast did, as this rank saw it.
 
-    logical_bytes: int  # of the tensors
-    wire_bytes: int  # that went over one link between nodes (through shared memory where there is one node), with heads
-    codec: str  # that encoded most of it; "none" also where this rank got it decoded, from another of its node
-    codec_place: str  # where this rank encoded or decoded most of that: "host", or "device" (docs/gpu.md)
-    algorithm: str  # how it went from node to node; "flat" on one node
-    seconds: dict[str, float]  # encode, decode, wire (waiting for it), node (shared memory), total
+    Attributes:
+        logical_bytes: Of the tensors.
+        wire_bytes: That went over one link between nodes (through shared memory where there is one node), with heads.
+        codec: That encoded most of it; "none" also where this rank got it decoded, from another of its node.
+        codec_place: Where this rank encoded or decoded most of that: "host", or "device" (docs/gpu.md).
+        algorithm: How it went from node to node; "flat" on one node.
+        seconds: By stage: "encode", "decode", "wire" (waiting for it), "node" (shared memory) and "total".
+    """
+
+    logical_bytes: int
+    wire_bytes: int
+    codec: str
+    codec_place: str
+    algorithm: str
+    seconds: dict[str, float]
 
     @property
     def ratio(self) -> float:

@@ -26,6 +26,8 @@ class WeightSync:
     Raises:
         UsageError: Not such tensors, no such codec, one that needs an error bound, or not such a size of chunks.
 
+    Every rank of the group makes one; that is local, and what ranks disagree on is told by the first sync().
+
     Root keeps a copy of the last version, so it needs the memory of the tensors twice; receivers compare a checksum of
     what they hold, and need none. From the second sync() on each rank reads all tensors once for that checksum, on one
     thread; those on a CUDA device are copied to the host for it, one at a time. Lossless.

@@ -71,7 +71,10 @@ def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
     if isinstance(comm, type) or not all(
         hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "handle")
     ):
-        raise _core.UsageError(f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer")
+        remedy = "; Communicator() has the ranks of torch's world" if type(comm).__name__ == "ProcessGroup" else ""
+        raise _core.UsageError(
+            f"comm is a {type(comm).__name__}: expected a communicator of mpi4py 4.0 or newer{remedy}"
+        )
     if not comm:
         raise _core.UsageError("comm is MPI.COMM_NULL, or was freed: expected a communicator that this rank is in")
     if not mpi_world.load().is_initialized():

@@ -123,6 +123,10 @@ def check(options: argparse.Namespace) -> None:
     if options.script is None:
         raise _core.UsageError("the following arguments are required: SCRIPT (see accdp run --help)")
     if options.ranks is None and options.ranks_per_gpu is None and options.hosts is None:
+        if options.profile is not None:
+            raise _core.UsageError(
+                f"--profile {options.profile}: has neither ranks nor ranks_per_gpu; -n N gives a number"
+            )
         raise _core.UsageError(
             "one of -n/--ranks, --ranks-per-gpu, --hosts, --profile is required (see accdp run --help)"
         )

@@ -246,9 +246,10 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
             work.result();
             return true;
           },
-          "Whether it is done; raises what it failed with. Moves what can be moved at once.")
+          "Whether it is done; raises what it failed with, as wait() does. Moves what can be moved at once.")
       .def("wait", &wait, "timeout_s"_a = py::none(),
-           "Return when it is done: of a receive the rank that sent, of a send None. Raises what it failed with.\n\n"
+           "Return when it is done: of a receive the rank that sent, of a send None. Raises what it failed with:\n"
+           "MismatchError (another size was sent), PeerTimeout or PeerDied.\n\n"
            "timeout_s: None waits as long as the communicator's operations may take, and one that is not done then has "
            "failed.\nA number of seconds: PeerTimeout after them, and the work is still under way.");
   m.def("waitall", &waitall, "works"_a, "timeout_s"_a = py::none());

@@ -113,7 +113,7 @@ PYBIND11_MODULE(_torch, m) {
       .def(
           "perform_nocolor_split", [](const ProcessGroupAccdp&, const py::object&) {}, py::arg("device"))
       .def("abort_because", &ProcessGroupAccdp::abort_because, py::arg("reason"), py::call_guard<NoGil>())
-      .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::call_guard<NoGil>())
+      .def("shutdown_briefly", &ProcessGroupAccdp::shutdown_briefly, py::arg("most"), py::call_guard<NoGil>())
       .def("set_deterministic", &ProcessGroupAccdp::set_deterministic, py::arg("on"))
       .def("measure",
            [](ProcessGroupAccdp& self) {

@@ -10,7 +10,6 @@
 namespace accdp::torch_backend {
 namespace {
 
-constexpr std::chrono::seconds kBriefly{5};
 constexpr std::chrono::milliseconds kLook{200};  // whether somebody wants to interrupt a long wait
 
 ProcessGroupAccdp::Makers& makers() {
@@ -148,7 +147,7 @@ void ProcessGroupAccdp::shutdown() {
   is_handling_exception() ? shutdown_briefly() : shutdown_within(default_timeout());
 }
 
-void ProcessGroupAccdp::shutdown_briefly() { shutdown_within(std::min<Milliseconds>(kBriefly, default_timeout())); }
+void ProcessGroupAccdp::shutdown_briefly(Milliseconds most) { shutdown_within(std::min(most, default_timeout())); }
 
 void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process

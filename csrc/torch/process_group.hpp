@@ -103,8 +103,9 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// Operations that nobody waited for may take their time, but not when the caller is on its way out with an
   /// exception.
   void shutdown() override;
-  /// Those have 5 s, at most the group's time-out, before the group is given up.
-  void shutdown_briefly();
+  static constexpr std::chrono::seconds kBriefly{5};
+  /// Those have so long, at most the group's time-out, before the group is given up.
+  void shutdown_briefly(Milliseconds most = kBriefly);
 
   /// How a broadcast compresses; names as in coll/stream_codec.hpp.
   struct StreamCall {

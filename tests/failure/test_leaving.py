@@ -171,3 +171,26 @@ else:
 def test_a_callback_of_a_message_returns_before_its_process_ends(how):
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", CALLBACK, how], timeout=90)
     assert result.returncode == 0 and result.stdout.count("called back") == 1, str(result)
+
+
+MANY_GROUPS = """
+import datetime, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("accdp", timeout=datetime.timedelta(seconds=60))
+groups = [dist.new_group() for _ in range(6)]
+works = [dist.isend(torch.ones(3_000_000), 1 - dist.get_rank(), group=group) for group in groups]
+dist.barrier()
+print("left at", time.time(), flush=True)
+if sys.argv[1] == "raises":
+    raise ValueError("enough")
+"""
+
+
+@pytest.mark.parametrize("way", ["raises", "returns"])
+def test_leaving_many_groups_takes_no_longer_than_one(way):
+    """In each of them both ranks have sent what nobody will receive, and could wait for each other."""
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": "2"}
+    both = 'RANK=1 "$@" & RANK=0 "$@"; code=$?; wait; exit $code'  # without a launcher, which would end the second
+    result = jobs.run(["sh", "-c", both, "sh", sys.executable, "-c", MANY_GROUPS, way], env=env)
+    left = [float(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("left at")]
+    assert len(left) == 2 and time.time() - min(left) < SOON_S, str(result)

@@ -262,6 +262,13 @@ def test_no_folder_for_daemons(monkeypatch, trouble):
         pass
 
 
+def test_a_folder_that_cannot_be_made_is_told(machine, monkeypatch):
+    there = machine.runtime / "none"
+    monkeypatch.setenv("ACCDP_RUN_MPS_DIR", str(there))
+    with pytest.raises(_core.UsageError, match=f"No such file or directory; ACCDP_RUN_MPS_DIR .* than {there} for it"):
+        records.base_directory()
+
+
 def test_a_folder_that_stays_is_told(base, monkeypatch):
     started = start(base, "", monkeypatch)
 

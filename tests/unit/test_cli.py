@@ -48,6 +48,12 @@ def test_mistakes_are_one_line(capsys):
     assert "not allowed with argument" in fails(capsys, "info", "--json", "--markdown")
 
 
+def test_a_profile_without_a_number_of_ranks(capsys, tmp_path):
+    (tmp_path / "p.json").write_text('{"rank": 2}')
+    said = fails(capsys, "run", "--profile", str(tmp_path / "p.json"), "x.py")
+    assert f"--profile {tmp_path}/p.json: has neither ranks nor ranks_per_gpu; -n N gives a number" in said
+
+
 def test_arguments_after_the_script_are_the_scripts():
     parse = cli._parser().parse_args
     for words in (

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 from ... import _core
 from .. import gpus, processes
+from ..agent import OWNER_VARIABLE
 from . import daemon as daemons
 from . import owner, records
 from .control import MpsError
@@ -30,7 +32,8 @@ def add_parser(commands: Any) -> None:
             "--gpus", default="all", metavar="LIST", help="all, or indices and UUIDs: 0,1 (default: all)"
         )
     verbs.add_parser("clean", help="stop daemons whose owner has crashed")
-    verbs.add_parser("own")  # what a guard starts on another host: owner.py
+    if OWNER_VARIABLE in os.environ:
+        verbs.add_parser("own")  # what a guard starts on another host: owner.py
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
     terminate.add_argument("--pipe-directory", metavar="DIR", help="ask the daemon of this directory alone")

@@ -70,7 +70,7 @@ def base_directory() -> Path:
     one of them no process of another can be seen, so that all its owners would be taken for dead.
 
     Raises:
-        UsageError: The folder belongs to somebody else, or is a link, or has too long a path.
+        UsageError: The folder belongs to somebody else, or is a link, or has too long a path, or cannot be made.
     """
     base = Path(os.environ.get(_DIRECTORY) or "/tmp", f"accdp-mps-{os.getuid()}-{_place()}").absolute()
     if (longest := len(os.fsencode(base)) + _LONGEST) > _SOCKET_PATH_BYTES:
@@ -78,8 +78,14 @@ def base_directory() -> Path:
             f"{_DIRECTORY}: sockets in {base} would have paths of up to {longest} bytes, and {_SOCKET_PATH_BYTES} are "
             "the most: name a folder with a shorter path"
         )
-    with contextlib.suppress(FileExistsError):
+    try:
         base.mkdir(mode=0o700)
+    except FileExistsError:
+        pass  # whose it is, is looked at below
+    except OSError as error:
+        raise _core.UsageError(
+            f"{base} could not be made: {error.strerror}; {_DIRECTORY} names another folder than {base.parent} for it"
+        ) from error
     if not _is_private(base):
         raise _core.UsageError(
             f"{base} must be a folder of user {os.getuid()} with mode 0700, since whoever can write there controls the "

@@ -62,10 +62,17 @@ $(STAMPS)/recipes: requirements/recipes.txt $(STAMPS)/run
 $(STAMPS)/lint: requirements/lint.txt $(STAMPS)/run
 	@$(call make_env,lint)
 
+# Where an environment's torch is, and which; it may be another Python's (--system-site-packages).
+define WHICH_TORCH
+import sys; sys.path.insert(0, "tools")
+import toolchain; print(toolchain.torch_if_any())
+endef
+export WHICH_TORCH
+
 # What the native modules of this checkout were last made with, and for which environment. Changed when any of it does.
 build/made-with: FORCE
 	@mkdir -p $(@D); \
-	echo $(BIN) $(VENV)/lib/python*/site-packages/torch-*.dist-info "CXX=$$CXX MPICC=$$MPICC NVCC=$$NVCC" \
+	echo $(BIN) "$$($(BIN)/python -c "$$WHICH_TORCH" 2>&1)" "CXX=$$CXX MPICC=$$MPICC NVCC=$$NVCC" \
 	  "ACCDP_CUDA=$$ACCDP_CUDA" > $@.new; \
 	if cmp -s $@ $@.new; then rm $@.new; else mv $@.new $@; fi
 

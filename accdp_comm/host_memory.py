@@ -36,6 +36,7 @@ def left(host: str = _HOST, membership: str = cgroups.MEMBERSHIP, mounted: str =
         limit, taken = group.numbers(f"memory.{name}", f"memory.{used}")
         if limit is not None and taken is not None:
             words = dict(line.split() for line in group.read("memory.stat").splitlines())
-            cached = int(words.get("file", words.get("total_cache", "0")))  # the kernel drops it
-            found.append(Left(limit - taken + cached, f"{group.folder}/memory.{name}"))
+            cached = int(words.get("file", words.get("total_cache", "0")))  # the kernel drops it, but for
+            shared = int(words.get("shmem", words.get("total_shmem", "0")))  # what is in /dev/shm, and the like
+            found.append(Left(limit - taken + max(0, cached - shared), f"{group.folder}/memory.{name}"))
     return found

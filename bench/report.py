@@ -77,6 +77,7 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     chosen: dict[str, Any] = FULL if args.full else QUICK
     chosen = {"operations": list(OPERATIONS)} | chosen | (REPEATED if args.repeat else {})
+    args.is_piece = bool(args.ops or args.ranks or args.sizes) and not args.repeat
     args.operations = args.ops or chosen["operations"]
     args.ranks = args.ranks or chosen["ranks"]
     args.sizes, args.seconds = args.sizes or chosen["sizes"], args.seconds or chosen["seconds"]
@@ -207,7 +208,8 @@ def main() -> int:
 
 
 def _measure(args: argparse.Namespace, kept: list[Row], say: Say) -> list[Row]:
-    """Measure what is asked for and write the rows, in place of what was there of the same parts.
+    """Measure what is asked for and write the rows, in place of what was there of the same parts; of the grid, where
+    not all of it was asked for, of the same points.
 
     Start by start everything is measured in turn, so that what changes with time is in the spread, too. Nothing is
     replaced before all has been measured.
@@ -223,7 +225,12 @@ def _measure(args: argparse.Namespace, kept: list[Row], say: Say) -> list[Row]:
             for part, rows in several.items():
                 rows += measures[part](args, mpi, say, start)
         found = {part: list(starts.merged(rows).values()) for part, rows in several.items()}
-    rows = [row for row in kept if row["part"] not in found]
+    points = {starts.key_of(row) for row in found.get("grid", [])} if args.is_piece else set()
+    rows = [
+        row
+        for row in kept
+        if row["part"] not in found or (args.is_piece and row["part"] == "grid" and starts.key_of(row) not in points)
+    ]
     rows += [row | {"part": part} for part, of_part in found.items() for row in of_part]
     replace_json(args.out, rows)
     return rows

@@ -178,16 +178,20 @@ def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
     Where they have columns that the file has not, as those of another operation, it gets them: it is written anew, and
     replaced when all is there.
     """
-    there: list[dict[str, Any]] = []
+    there: list[dict[Any, Any]] = []
     head: list[str] = []
     if os.path.isfile(path):
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             head, there = list(reader.fieldnames or ()), list(reader)
+        for row in there:
+            row.pop(None, None)  # cells beyond the head's, of a line that was cut and went on in the next
     columns = list(dict.fromkeys([*head, *(name for row in rows for name in row)]))
     cells = [{k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in row.items()} for row in rows]
     is_grown = bool(head) and columns != head
     with open(f"{path}.new" if is_grown else path, "w" if is_grown else "a", encoding="utf-8", newline="") as file:
+        if not is_grown and not _ends_a_line(path):
+            file.write("\n")  # the last one was cut
         writer = csv.DictWriter(file, fieldnames=columns)
         if not head or is_grown:
             writer.writeheader()

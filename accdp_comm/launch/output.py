@@ -14,13 +14,14 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 # On a terminal a line without an end (a prompt, a progress bar) is shown after so long; elsewhere lines are kept whole.
 _STALE_S = 0.1
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 200
+LAST_LINES = 20  # that stand for an error without a traceback
 _LONGEST_TAIL_LINE = 1 << 16  # remembered of one
 # What torch sets before each line of the traceback of a rank that is in a group.
 _TORCHS_LABEL = re.compile(rb"^\[rank\d+\]: ")
@@ -131,6 +132,17 @@ def is_traceback(line: Said) -> bool:
     return _TRACEBACK.match(line.text) is not None
 
 
+def error_begins(lines: Sequence[bytes]) -> int:
+    """Return at which line the last traceback begins, the one that it follows from included; else the last lines."""
+    starts = [place for place, line in enumerate(lines) if _TRACEBACK.match(line)]
+    if not starts:
+        return max(0, len(lines) - LAST_LINES)
+    first = starts.pop()
+    while starts and any(line.startswith(_CHAINED) for line in lines[starts[-1] : first]):
+        first = starts.pop()
+    return first
+
+
 class Output:
     """Passes on what ranks print, and remembers the end of what each said on standard error.
 
@@ -235,13 +247,7 @@ class Output:
     def last_error(self, rank: int) -> list[Said]:
         """Return the end of what a rank said on standard error: its last traceback, else its last lines."""
         tail = list(self._tails.get(rank, ()))
-        starts = [place for place, line in enumerate(tail) if is_traceback(line)]
-        if not starts:
-            return tail[-20:]
-        first = starts.pop()
-        while starts and any(line.text.startswith(_CHAINED) for line in tail[starts[-1] : first]):
-            first = starts.pop()
-        return tail[first:]
+        return tail[error_begins([line.text for line in tail]) :]
 
     def is_last(self, rank: int, said: list[Said]) -> bool:
         """Whether these lines of a rank stand at the end of what was written, with nothing of others between them."""

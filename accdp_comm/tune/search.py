@@ -47,6 +47,7 @@ class Search:
     outcomes: list[Outcome] = field(default_factory=list)
     _levels: dict[int, list[Outcome]] = field(default_factory=dict)
     _earlier: list[Outcome] = field(default_factory=list)
+    _finalists: list[int] = field(default_factory=list)  # places of their outcomes
 
     def run(
         self,
@@ -65,7 +66,8 @@ class Search:
         Raises:
             UsageError: Nothing tells how many samples a step has.
         """
-        again = ("skipped", "failed", *(["other batch"] if self.any_global_batch else []))
+        # Which batch is another one depends on the point that comes first in this search.
+        again = ("skipped", "failed", "other batch")
         known = {outcome.point: replace(outcome) for outcome in before if outcome.status not in again}
         # What was measured at points that nobody asks for now, as of another batch size, is no reason to stop these.
         asked = set(self.points)
@@ -102,7 +104,7 @@ class Search:
         # By their first trials, so that a search that was cut short in between goes on with the same.
         first = {place: one.first for place, one in enumerate(self.outcomes) if one.status == "ok"}
         near = [place for place, rate in first.items() if rate >= (1 - _DRIFT) * max(first.values())]
-        places = sorted(near, key=lambda place: -first[place])[:_FINALISTS]
+        places = self._finalists = sorted(near, key=lambda place: -first[place])[:_FINALISTS]
         for turn in range(_TURNS if len(places) > 1 else 0):
             for place in places if turn % 2 else reversed(places):  # what drifts one way favours nobody
                 one = self.outcomes[place]
@@ -122,10 +124,14 @@ class Search:
         return {one.point: one.bounds() for one in self.outcomes if one.status in ("ok", "stopped")}
 
     def best(self) -> Outcome | None:
-        """The fastest point that was measured to the end; None if there is none."""
-        return max(
-            (one for one in self.outcomes if one.status == "ok"), key=lambda one: one.samples_per_s, default=None
-        )
+        """The fastest point that was measured to the end; None if there is none.
+
+        Of those that met again, where some did: the others' rates are of another time, when the machine may have been
+        faster.
+        """
+        good = [one for one in self.outcomes if one.status == "ok"]
+        met = [self.outcomes[place] for place in self._finalists if self.outcomes[place].status == "ok"]
+        return max(met or good, key=lambda one: one.samples_per_s, default=None)
 
     def _exhausted(self) -> list[Point]:
         return [one.point for one in self.outcomes if one.status == "out of memory"]

@@ -123,8 +123,9 @@ def needless(
         exhausted: Points that ran out of memory.
     """
     for other in exhausted:
-        if point.batch_size is not None and other.batch_size is not None:
-            if point.density >= other.density and point.batch_size >= other.batch_size:
+        if point.batch_size is not None and other.batch_size is not None and point.codec == other.codec:
+            has_workers = (point.workers or 0) >= (other.workers or 0)  # processes of their own
+            if point.density >= other.density and point.batch_size >= other.batch_size and has_workers:
                 return f"needs no less memory than {other.density} x {other.batch_size}, which ran out of it"
     for axis in _NAMES:
         here = _place(point, axis, batches)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .. import _core, own_programs, steps
 from ..launch.interruption import PARENT_VARIABLE
+from ..launch.output import LAST_LINES, error_begins
 from . import events
 from .load import Sampler
 from .measure import Meter, Plan, Rate
@@ -27,6 +28,7 @@ _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
     r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
 )
+_LABEL = re.compile(r"^(\[ *\d+\] )?(\[rank\d+\]: )?")  # of `accdp run` and of torch
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
 
@@ -254,8 +256,9 @@ class _Trial:
                 f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
                 "script take more, or call accdp_comm.step()"
             )
-        if _EXHAUSTED.search(text):
-            return Outcome(self.point, "out of memory", reason=_last_words(text, _EXHAUSTED))
+        error = own_error(text)
+        if _EXHAUSTED.search(error):
+            return Outcome(self.point, "out of memory", reason=_last_words(error, _EXHAUSTED))
         return self._failed(f"exit status {self.process.returncode}: {_last_words(text)} (all of it: {self.output})")
 
     def _outcome(self, status: str, rate: Rate) -> Outcome:
@@ -284,6 +287,22 @@ class _Trial:
 
     def _failed(self, reason: str) -> Outcome:
         return Outcome(self.point, "failed", reason=reason)
+
+
+def own_error(text: str) -> str:
+    """Return the error that ended a job, of all that `accdp run` and its ranks wrote; their last lines without one.
+
+    What was printed before is none of it: a warning may speak of memory, and a script may catch that it ran out.
+    """
+    lines = [_LABEL.sub("", line) for line in text.splitlines()]
+    heads = [place for place, line in enumerate(lines) if line.startswith("accdp run: rank ")]
+    if not heads:
+        return "\n".join(lines[-LAST_LINES:])
+    head = heads[-1]
+    if lines[head].endswith("stands above"):
+        above = lines[:head]
+        return "\n".join([*above[error_begins([line.encode() for line in above]) :], lines[head]])
+    return "\n".join(lines[head:])  # below it, or none
 
 
 def _last_words(text: str, pattern: re.Pattern[str] | None = None) -> str:

@@ -217,6 +217,21 @@ def test_rows_of_other_operations_keep_their_columns(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["x.csv"]
 
 
+def test_a_torn_row_stays_one(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("op,bytes\nbw,8,of another\nbw,1")
+    record.append_csv(str(path), [{"op": "bcast", "bytes": 4}])
+    assert path.read_text().splitlines()[-2:] == ["bw,1", "bcast,4"]
+    record.append_csv(str(path), [{"op": "bcast", "us": 7}])  # written anew
+    with path.open(newline="") as file:
+        assert [tuple(row.values()) for row in csv.DictReader(file)] == [
+            ("bw", "8", ""),
+            ("bw", "1", ""),
+            ("bcast", "4", ""),
+            ("bcast", "", "7"),
+        ]
+
+
 def test_a_torn_line_stays_one(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"op": "bc')

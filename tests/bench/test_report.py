@@ -357,6 +357,16 @@ def test_report_runs_and_repeats(tmp_path):
     assert [(line["bytes"], line["pairs"], line["starts"]) for line in rows[8:]] == [(4, 1, 2), (4096, 1, 2)]
 
 
+def test_a_piece_of_the_grid_replaces_that_piece(tmp_path, monkeypatch):
+    kept = [row(us=1.0), row(op="gather", us=2.0), row(nbytes=4, us=3.0), row(us=4.0, part="codecs")]
+    for words, left in (["--ops", "bcast"], [2.0, 3.0, 4.0]), ([], [4.0]):
+        out = tmp_path / "rows.jsonl"
+        monkeypatch.setattr(sys, "argv", ["report.py", "--only", "grid", "--starts", "1", "--out", str(out), *words])
+        monkeypatch.setattr(report, "measure_grid", lambda *_: [row(us=9.0)])
+        rows = report._measure(report.arguments(), kept, print)
+        assert [line["median_us"] for line in rows] == [*left, 9.0]
+
+
 def test_peers_that_are_absent_are_named(tmp_path):
     family = jobs_of_bench.Mpi().family
     other = "openmpi" if family == "mpich" else "mpich"

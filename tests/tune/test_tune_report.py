@@ -108,3 +108,31 @@ def test_without_a_driver(monkeypatch):
     made.NVMLError, made.nvmlInit = NVMLError, no_driver
     monkeypatch.setitem(sys.modules, "pynvml", made)
     assert load.nvml() is None
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_exhausted"),
+    [
+        (
+            "MemoryError: falling back\nValueError: no licence\naccdp run: rank 0 (pid 7, host n) ended with status 1",
+            False,
+        ),
+        (f"[1] {TRACEBACK}[1] MemoryError\naccdp run: rank 1 (pid 7, host n) x; its error stands above", True),
+        (f"MemoryError\n{TRACEBACK}ValueError: no\naccdp run: rank 1 (pid 7, host n) x; its error stands above", False),
+        (
+            f"[rank0]: {TRACEBACK}[rank0]: MemoryError\n[rank0]: During handling of the above exception, another\n"
+            f"[rank0]: {TRACEBACK}[rank0]: ValueError\naccdp run: rank 0 (pid 7, host n) x; its error stands above",
+            True,
+        ),
+        (f"accdp run: rank 1 (pid 7, host n) x; this is its error:\n    {TRACEBACK}    MemoryError", True),
+        (f"MemoryError\naccdp run: rank 1 (pid 7, host n) x; this is its error:\n    {TRACEBACK}    ValueError", False),
+        ("accdp run: rank 1 (pid 7, host n) was killed by SIGKILL and wrote nothing to standard error", True),
+        ("a message\nstd::bad_alloc", True),
+        ("MemoryError: caught\n" + "step\n" * 30, False),
+    ],
+)
+def test_memory_is_exhausted_where_that_ended_the_job(said, is_exhausted):
+    assert bool(trial._EXHAUSTED.search(trial.own_error(said))) == is_exhausted

@@ -223,6 +223,30 @@ def test_a_short_last_batch_makes_no_other_global_batch(batch, status):
     assert search.outcomes[1].status == status
 
 
+def test_who_did_not_meet_again_does_not_win_by_the_time_of_day():
+    """The machine slows down after the first trials, and the slowest of four close points has no other trial."""
+    line, trial, _ = drifting([100, 94, 94], [99, 93, 93], [98, 92, 92], [97])
+    best = Search(line, GLOBAL).run(trial)
+    assert best is not None and (best.point, best.samples_per_s) == (line[0], 94)
+
+
+def test_where_no_one_that_met_again_is_left_another_is_best():
+    failed = Outcome(Point(1), "failed", reason="no")
+    line, trial, _ = drifting([100, failed, failed], [99, failed, failed], [98, failed, failed], [97])
+    best = Search(line, GLOBAL).run(trial)
+    assert best is not None and best.point == line[3]
+
+
+def test_which_batch_is_another_one_is_not_kept():
+    """The next search may have another first point, by which it is told."""
+    line = [Point(1), Point(2)]
+    first = Search(line, Batches())
+    first.run(Trials({line[0]: of_script(1, 100), line[1]: of_script(2, 200)}))
+    assert [one.status for one in first.outcomes] == ["ok", "other batch"]
+    best = Search(line[1:], Batches()).run(Trials({line[1]: of_script(2, 200)}), first.outcomes)
+    assert best is not None and best.point == line[1]
+
+
 def test_steps_without_samples_are_refused():
     outcome = Outcome(Point(1), "ok", steps_per_s=7)
     with pytest.raises(UsageError, match=r"7 steps/s, but nothing tells how many samples.*--global-batch"):

@@ -68,4 +68,8 @@ def test_memory():
     assert "ran out of it" in needless(Point(4, batch_size=16), RANK, {}, exhausted)
     assert needless(Point(1, batch_size=32), RANK, {}, exhausted) == ""
     assert needless(Point(4, batch_size=8), RANK, {}, exhausted) == ""
+    many = [Point(2, batch_size=16, workers=8, codec="none")]  # of these each takes memory, too
+    assert needless(Point(2, batch_size=16, workers=0, codec="none"), RANK, {}, many) == ""
+    assert needless(Point(2, batch_size=16, workers=8, codec="fpk"), RANK, {}, many) == ""
+    assert "ran out of it" in needless(Point(2, batch_size=16, workers=9, codec="none"), RANK, {}, many)
     assert needless(Point(4), Batches(), {}, [Point(2)]) == ""  # nobody knows what the script makes of it

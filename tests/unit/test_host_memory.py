@@ -28,13 +28,22 @@ def test_a_host_that_says_nothing(tmp_path):
             [47],
         ),
         (
+            "0::/\n",
+            {
+                "memory.max": f"{90 * MIB}",
+                "memory.current": f"{50 * MIB}",
+                "memory.stat": f"file {7 * MIB}\nshmem {5 * MIB}\n",
+            },
+            [42],
+        ),
+        (
             "4:memory:/a\n",
             {
                 "memory/a/memory.limit_in_bytes": f"{8 * MIB}",
                 "memory/a/memory.usage_in_bytes": f"{3 * MIB}",
-                "memory/a/memory.stat": f"cache {MIB}\ntotal_cache {2 * MIB}\n",
+                "memory/a/memory.stat": f"cache {MIB}\ntotal_cache {2 * MIB}\ntotal_shmem {MIB}\n",
             },
-            [7],
+            [6],
         ),
     ],
 )

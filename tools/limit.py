@@ -20,9 +20,12 @@ KILL_AFTER_S = 10.0
 def main() -> int:
     limit_s, command = float(sys.argv[1]), sys.argv[2:]
     process: subprocess.Popen | None = None
+    early: list[int] = []  # signals that came while the command was being started
 
     def tell(number: int, _: object = None) -> None:
-        if process is not None:
+        if process is None:
+            early.append(number)
+        else:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.killpg(process.pid, number)
 
@@ -30,6 +33,8 @@ def main() -> int:
         signal.signal(number, tell)
     # A group of its own, so that the limit ends all of it; not a session, which would keep it from the terminal.
     process = subprocess.Popen(command, preexec_fn=os.setpgrp)
+    for number in early:
+        tell(number)
     try:
         status = process.wait(limit_s)
     except subprocess.TimeoutExpired:

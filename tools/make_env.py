@@ -151,8 +151,8 @@ def has_nvidia_gpu() -> bool:
 def install_torch(env: Environment, cpu_index: str) -> None:
     """Install torch: without CUDA where there is no NVIDIA GPU, which saves gigabytes."""
     ((pin, reason),) = pins("torch.txt")
-    if env.has("torch"):
-        had = env.version("torch")
+    had = env.version("torch") if env.has("torch") else None
+    if had or (had is not None and env.keeps_system_packages):  # of one that pip was stopped at there is no version yet
         # Perhaps the user's own, and of gigabytes.
         if not env.keeps_system_packages and had.partition("+")[0] != pin.partition("==")[2]:
             print(f"  torch {had} is there and stays; 'make distclean' first for {pin}, which is tested", flush=True)

@@ -34,14 +34,15 @@ for name in ("torch", "accdp_comm._mpi", "mpi4py.MPI"):
             mpi4py.rc.initialize = mpi4py.rc.finalize = False
         __import__(name)
 with open("/proc/self/maps") as file:
-    paths = {os.path.realpath(line.split()[-1]) for line in file if re.search(r"/libmpi(ch|_abi)?\\.so", line)}
+    mapped = [line.split(maxsplit=5)[-1].strip() for line in file if re.search(r"/libmpi(ch|_abi)?\\.so", line)]
+paths = set(map(os.path.realpath, mapped))
 print(json.dumps(sorted(paths)))
 """
 _ASK_CUDA_AWARE = """
 import ctypes, json
 from accdp_comm import _mpi
 with open("/proc/self/maps") as file:
-    paths = sorted({line.split()[-1] for line in file if "/libmpi" in line})
+    paths = sorted({line.split(maxsplit=5)[-1].strip() for line in file if "/libmpi" in line})
 answer = None
 for path in paths:
     library = ctypes.CDLL(path)

@@ -224,7 +224,10 @@ class _Trial:
             if passed > self.job.start_s and not logs:
                 return self._failed(f"no rank formed a group of the backend accdp within {self.job.start_s:g} s")
             if passed > self.job.start_s and not self.meter.is_warm:
-                return self._failed(f"no steps within {self.job.start_s:g} s; see accdp_comm.step()")
+                return self._failed(
+                    f"fewer than {self.job.plan.warm_up_steps} steps within {self.job.start_s:g} s, which are not "
+                    "measured; see accdp_comm.step()"
+                )
             if passed > self.job.limit_s:
                 return best or self._failed(f"not measured within {self.job.limit_s:g} s")
 

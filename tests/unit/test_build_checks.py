@@ -346,6 +346,18 @@ def test_an_interrupt_passes_through_a_limit():
         assert process.wait(20) == 128 + signal.SIGINT
 
 
+def test_an_interrupt_passes_through_a_limit_that_begins():
+    """The command may have begun before whoever started it knows of that."""
+    slow = "import os, signal, subprocess, sys, time; sys.path.insert(0, 'tools'); import limit\n"
+    slow += "real = subprocess.Popen\n"
+    slow += (
+        "def popen(*args, **more):\n    made = real(*args, **more); os.kill(os.getpid(), signal.SIGINT); return made\n"
+    )
+    slow += "subprocess.Popen = popen; sys.argv[1:] = ['60', 'sleep', '60']; sys.exit(limit.main())"
+    done = subprocess.run([sys.executable, "-c", slow], cwd=ROOT, timeout=30)
+    assert done.returncode == 128 + signal.SIGINT
+
+
 def test_what_others_were_built_with_is_built_anew(tmp_path):
     """Another compiler, or another environment in the same checkout; and nothing twice."""
     for name in ("Makefile", "tools", "accdp_comm"):

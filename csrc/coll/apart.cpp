@@ -1,7 +1,6 @@
 #include "coll/apart.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "coll/algorithms.hpp"
 
@@ -33,13 +32,14 @@ bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs
   return false;
 }
 
-Copies::Copies(std::span<const ConstBytes> blocks) {
-  for (const ConstBytes& block : blocks) memory_.insert(memory_.end(), block.begin(), block.end());
-  const std::byte* at = memory_.data();
+std::vector<ConstBytes> copies(std::span<const ConstBytes> blocks, Bytes room) {
+  std::vector<ConstBytes> made;
   for (const ConstBytes& block : blocks) {
-    blocks_.emplace_back(at, block.size());
-    at += block.size();
+    std::ranges::copy(block, room.begin());
+    made.emplace_back(room.first(block.size()));
+    room = room.subspan(block.size());
   }
+  return made;
 }
 
 }  // namespace accdp

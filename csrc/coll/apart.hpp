@@ -14,16 +14,8 @@ using MayMeet = std::function<bool(int in, int out)>;
 /// the call's algorithm keeps apart in time may be one memory.
 bool is_overwritten(std::span<const ConstBytes> ins, std::span<const Bytes> outs, const MayMeet& may_meet);
 
-/// Copies of blocks.
-class Copies {
- public:
-  explicit Copies(std::span<const ConstBytes> blocks);
-  Copies(const Copies&) = delete;
-  const std::vector<ConstBytes>& blocks() const { return blocks_; }
-
- private:
-  std::vector<ConstBytes> blocks_;
-  std::vector<std::byte> memory_;
-};
+/// Copies of blocks in `room`, which is as long as all of them: memory that outlives what a call that fails has under
+/// way, as a collective's scratch does.
+std::vector<ConstBytes> copies(std::span<const ConstBytes> blocks, Bytes room);
 
 }  // namespace accdp

@@ -22,29 +22,30 @@ std::uint64_t layout_of(const Blocks& blocks) {
   return hash;
 }
 
-/// Does `work` with what it may read whatever it writes (apart.hpp). Memory of devices is taken as it is.
-template <class Work>
-void apart(const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs,
-           const MayMeet& may_meet, Work work) {
-  if (&via != &host_collectives() || !is_overwritten(ins, outs, may_meet)) return work(ins);
-  work(Copies(ins).blocks());
-}
-template <class Work>
-void apart(const Collectives& via, ConstBytes in, std::span<const Bytes> outs, const MayMeet& may_meet, Work work) {
-  if (&via != &host_collectives() || !is_overwritten({&in, 1}, outs, may_meet)) return work(in);
-  work(Copies({&in, 1}).blocks()[0]);
-}
-
-/// The one block that a rank reads, or writes, of its own.
-MayMeet own(int block_in, int block_out) {
-  return [=](int in, int out) { return in == block_in && out == block_out; };
-}
-
 template <class Blocks>
 std::size_t total_bytes(const Blocks& blocks) {
   std::size_t bytes = 0;
   for (const auto& block : blocks) bytes += block.size();
   return bytes;
+}
+
+/// Does `work` with what it may read whatever it writes (apart.hpp). Memory of devices is taken as it is.
+template <class Work>
+void apart(Context& c, const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs,
+           const MayMeet& may_meet, Work work) {
+  if (&via != &host_collectives() || !is_overwritten(ins, outs, may_meet)) return work(ins);
+  work(copies(ins, c.scratch(total_bytes(ins))));
+}
+template <class Work>
+void apart(Context& c, const Collectives& via, ConstBytes in, std::span<const Bytes> outs, const MayMeet& may_meet,
+           Work work) {
+  if (&via != &host_collectives() || !is_overwritten({&in, 1}, outs, may_meet)) return work(in);
+  work(copies({&in, 1}, c.scratch(in.size()))[0]);
+}
+
+/// The one block that a rank reads, or writes, of its own.
+MayMeet own(int block_in, int block_out) {
+  return [=](int in, int out) { return in == block_in && out == block_out; };
 }
 
 /// Ranks that call with other options are in another operation, even where only the root's would count.
@@ -265,7 +266,7 @@ void Group::allreduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, doub
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory(fabric_.asked)},
              in.size(), timeout_s, [&](Context& c) {
-               apart(via, in, {&out, 1}, own(0, 0),
+               apart(c, via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, -1); });
              });
 }
@@ -316,7 +317,7 @@ void Group::reduce(ConstBytes in, Bytes out, Datatype type, ReduceOp op, int roo
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory(fabric_.asked)},
              in.size(), timeout_s, [&](Context& c) {
-               apart(via, in, {&out, 1}, own(0, 0),
+               apart(c, via, in, {&out, 1}, own(0, 0),
                      [&](ConstBytes from) { reducing.reduce_to(c, from, out, {type, op, size()}, root); });
              });
 }
@@ -342,7 +343,7 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory(fabric_.asked)},
              total_bytes(ins), timeout_s, [&](Context& c) {
-               apart(via, ins, {&out, 1}, own(rank(), 0),
+               apart(c, via, ins, {&out, 1}, own(rank(), 0),
                      [&](const auto& from) { reducing.reduce_scatter(c, from, out, {type, op, size()}); });
              });
 }
@@ -358,7 +359,7 @@ void Group::gather(ConstBytes in, const std::vector<Bytes>& outs, Datatype type,
   }
   collective(OpKind::kGather, {.root = root, .type = type, .memory = via.memory(fabric_.asked)}, in.size(), timeout_s,
              [&](Context& c) {
-               apart(via, in, outs, own(0, root), [&](ConstBytes from) { via.gather(c, from, outs, root); });
+               apart(c, via, in, outs, own(0, root), [&](ConstBytes from) { via.gather(c, from, outs, root); });
              });
 }
 
@@ -373,7 +374,7 @@ void Group::scatter(const std::vector<ConstBytes>& ins, Bytes out, Datatype type
   }
   collective(OpKind::kScatter, {.root = root, .type = type, .memory = via.memory(fabric_.asked)}, out.size(), timeout_s,
              [&](Context& c) {
-               apart(via, ins, {&out, 1}, own(root, 0), [&](const auto& from) { via.scatter(c, from, out, root); });
+               apart(c, via, ins, {&out, 1}, own(root, 0), [&](const auto& from) { via.scatter(c, from, out, root); });
              });
 }
 
@@ -393,7 +394,7 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
                const auto may_meet = [=, me = rank()](int in, int out) {
                  return in == out && (is_one_node || in == me);
                };
-               apart(via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
+               apart(c, via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
              });
 }
 

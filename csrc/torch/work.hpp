@@ -1,8 +1,6 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <functional>
-
 #include "base/birthplace.hpp"
 #include "torch/device_call.hpp"
 #include "torch/tensors.hpp"

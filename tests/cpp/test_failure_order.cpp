@@ -1,5 +1,6 @@
 // What a rank did before it failed counts: who waited for just that ends well, though the failure is known by then.
 // One that left in order is not taken for dead: MPI can still be used and given back.
+#include <algorithm>
 #include <chrono>
 
 #include "node/waiter.hpp"
@@ -106,9 +107,34 @@ void a_rank_that_left() {
   CHECK(wire->worst == Wire::kGroupFailed);
 }
 
+/// In place the group reads a copy of its own. MPI may be sending that while others are told of the failure, and later.
+void memory_of_a_call_that_fails() {
+  constexpr std::size_t kBytes = 100'000;
+  const auto mail = std::make_shared<Mail>();
+  mail->has_come = [](int, int, ConstBytes message) { return message.size() < kBytes; };
+  std::vector<ConstBytes> under_way[2];
+  mail->leaves = [&](int from, int, ConstBytes message) {
+    if (message.size() >= kBytes) under_way[from].push_back(message);
+  };
+  run_nodes(
+      {0, 1},
+      [&](Group& group) {
+        const std::byte content{static_cast<unsigned char>(group.rank() + 1)};
+        std::vector<std::byte> memory(2 * kBytes, content);
+        const Bytes all(memory), first = all.first(kBytes), second = all.subspan(kBytes);
+        CHECK_THROWS(group.alltoall({first, second}, {first, second}, Datatype::kU8, 0.3), PeerTimeout, "Timed out");
+        const auto& mine = under_way[group.rank()];
+        CHECK(mine.size() == 1);
+        for (const ConstBytes& message : mine)
+          CHECK(std::ranges::all_of(message, [&](std::byte one) { return one == content; }));
+      },
+      kOwnCores, mail);
+}
+
 }  // namespace
 
 int main() {
+  memory_of_a_call_that_fails();
   a_rank_that_left();
   collective_between_nodes();
   message_between_nodes();

@@ -96,3 +96,19 @@ def test_a_group_of_one_node_outlives_mpi(end):
     assert result.stdout.count("parted 2") == 2 and (result.returncode != 0) == bool(end), str(result)
     assert "before initializing or after finalizing" not in result.stderr, str(result)
     assert result.stderr.count("ValueError: enough") == (2 if end else 0), str(result)
+
+
+HANDLER = """
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False, errors="default")
+import accdp_comm
+world = accdp_comm.Communicator()
+from mpi4py import MPI
+assert MPI.COMM_SELF.Get_errhandler() == MPI.ERRORS_RETURN
+"""
+
+
+def test_errors_of_mpi_that_belong_to_no_communicator_are_told():
+    """As those of MPI_Testsome. MPICH tells them by the handler of MPI_COMM_SELF, which would end the process."""
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", HANDLER])
+    assert result.returncode == 0, str(result)

@@ -52,8 +52,8 @@ _CHUNK = 1 << 16
 def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended, or became another user's, as by sudo
 
 
 class Guard:

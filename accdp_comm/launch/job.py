@@ -103,6 +103,7 @@ class Job:
         self._reason = ""  # why we ended the job, where no rank failed
         self._failures: list[Rank] = []
         self._next_watch = 0.0
+        self._too_early: list[str] = []  # signals to be told of, not in the middle of what is being written
         self._all_left_at: float | None = None
         self._outstayed = False  # the launcher, all of whose ranks had ended
         # Since when the launcher is gone, and since when no rank has said anything, while some are there.
@@ -236,6 +237,9 @@ class Job:
 
     def _on_time(self) -> None:
         now = time.monotonic()
+        while self._too_early:
+            name = self._too_early.pop(0)
+            self.output.say(f"accdp run: {name} came before the ranks had begun, and is not passed on")
         if self.output.is_closed and self._stop is None:
             self.end(self.output.trouble, 1 if self.output.trouble else 128 + signal.SIGPIPE)
         if self._stop:
@@ -274,8 +278,7 @@ class Job:
                 said = f"ended by {signal.Signals(number).name}"
                 self.end(said, 128 + number, grace, number=number if number == signal.SIGINT else _TERM)
             elif number in _PASSED_ON and not self._is_started:
-                name = signal.Signals(number).name
-                self.output.say(f"accdp run: {name} came before the ranks had begun, and is not passed on")
+                self._too_early.append(signal.Signals(number).name)
             elif number in _PASSED_ON:
                 for rank in self._ranks.values():
                     rank.connection.order(order="signal", number=number)

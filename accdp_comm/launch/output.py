@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 # On a terminal a line without an end (a prompt, a progress bar) is shown after so long; elsewhere lines are kept whole.
 _STALE_S = 0.1
 _LONGEST_LINE = 1 << 20
-_TAIL_LINES = 200
+TAIL_LINES = 200  # remembered of a rank
 LAST_LINES = 20  # that stand for an error without a traceback
 _LONGEST_TAIL_LINE = 1 << 16  # remembered of one
 # What torch sets before each line of the traceback of a rank that is in a group.
@@ -257,7 +257,7 @@ class Output:
         """Keep whole lines; of one that has no end, such as a progress bar, and of long ones their end."""
         unfinished = self._unfinished.setdefault(rank, bytearray())
         *lines, rest = data.split(b"\n")
-        tail = self._tails.setdefault(rank, deque(maxlen=_TAIL_LINES))
+        tail = self._tails.setdefault(rank, deque(maxlen=TAIL_LINES))
         for line in lines:
             whole = _TORCHS_LABEL.sub(b"", bytes(unfinished + line))
             unfinished.clear()

@@ -16,11 +16,11 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def send_signal(pid: int, started: int, number: int) -> None:
-    """Send a signal to this very process; nothing happens if it has ended."""
+    """Send a signal to this very process; nothing happens if it has ended, or became another user's, as by sudo."""
     if is_alive(pid, started):
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             return
 
 

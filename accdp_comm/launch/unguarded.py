@@ -11,7 +11,7 @@ from . import processes
 from .ranks import Rank
 
 _KILL_S = 1.0  # for what goes on starting others meanwhile
-_POLL_S = 0.01
+_POLL_S = 0.05  # each is a look at all processes
 
 
 def end_unguarded(
@@ -22,6 +22,8 @@ def end_unguarded(
     The kernel told the ranks themselves to terminate when their guards ended.
     """
     ours = [rank for rank in ranks if rank.pid and rank.hello["node"] == procfs.node_key()]
+    if not ours:
+        return
     told = {rank.pid for rank in ours}
     for pid, started in _left(ours):
         if pid not in told:

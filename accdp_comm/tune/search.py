@@ -66,8 +66,7 @@ class Search:
         Raises:
             UsageError: Nothing tells how many samples a step has.
         """
-        # Which batch is another one depends on the point that comes first in this search.
-        again = ("skipped", "failed", "other batch")
+        again = ("skipped", "failed", *(["other batch"] if self.any_global_batch else []))
         known = {outcome.point: replace(outcome) for outcome in before if outcome.status not in again}
         # What was measured at points that nobody asks for now, as of another batch size, is no reason to stop these.
         asked = set(self.points)
@@ -82,8 +81,7 @@ class Search:
                     after(outcome)
                 break
             untried.remove(point)
-            if point in known:
-                self._check_batch(known[point])  # of other points, that came first
+            if point in known and self._still_holds(known[point]):
                 self.outcomes.append(known[point])
                 continue
             reason = "" if self.exhaustive else needless(point, self.batches, self.rates(), self._exhausted())
@@ -127,11 +125,12 @@ class Search:
         """The fastest point that was measured to the end; None if there is none.
 
         Of those that met again, where some did: the others' rates are of another time, when the machine may have been
-        faster.
+        faster. While not all of them have, by their first trials.
         """
         good = [one for one in self.outcomes if one.status == "ok"]
         met = [self.outcomes[place] for place in self._finalists if self.outcomes[place].status == "ok"]
-        return max(met or good, key=lambda one: one.samples_per_s, default=None)
+        have_met = all(one.rates for one in met)
+        return max(met or good, key=lambda one: one.samples_per_s if have_met else one.first, default=None)
 
     def _exhausted(self) -> list[Point]:
         return [one.point for one in self.outcomes if one.status == "out of memory"]
@@ -151,6 +150,14 @@ class Search:
                 f"{outcome.steps_per_s:.4g} steps/s, but nothing tells how many samples a step has: give "
                 "--global-batch or --batch-size, or call accdp_comm.step(samples=...) in the script"
             )
+
+    def _still_holds(self, known: Outcome) -> bool:
+        """Judge what an earlier search found: which batch is another one depends on the point that comes first."""
+        was_other = known.status == "other batch"
+        if was_other:
+            known.status = "stopped"  # at the latest
+        self._check_batch(known)
+        return known.status == "other batch" or not was_other
 
     def _check_batch(self, outcome: Outcome) -> None:
         """Points of a script that has its own batch size count only where all ranks together have the same one."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .. import _core, own_programs, steps
 from ..launch.interruption import PARENT_VARIABLE
-from ..launch.output import LAST_LINES, error_begins
+from ..launch.output import LAST_LINES, TAIL_LINES, error_begins
 from . import events
 from .load import Sampler
 from .measure import Meter, Plan, Rate
@@ -28,7 +28,9 @@ _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
     r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
 )
-_LABEL = re.compile(r"^(\[ *\d+\] )?(\[rank\d+\]: )?")  # of `accdp run` and of torch
+_HEAD = re.compile(r"accdp run: rank (\d+) ")
+_LABEL = re.compile(r"\[ *(\d+)\] ")  # of `accdp run`, where there are several ranks
+_TORCHS_LABEL = re.compile(r"^\[rank\d+\]: ")
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
 
@@ -297,15 +299,17 @@ def own_error(text: str) -> str:
 
     What was printed before is none of it: a warning may speak of memory, and a script may catch that it ran out.
     """
-    lines = [_LABEL.sub("", line) for line in text.splitlines()]
-    heads = [place for place, line in enumerate(lines) if line.startswith("accdp run: rank ")]
+    lines = text.splitlines()
+    heads = [(place, found) for place, line in enumerate(lines) if (found := _HEAD.match(line))]
     if not heads:
         return "\n".join(lines[-LAST_LINES:])
-    head = heads[-1]
-    if lines[head].endswith("stands above"):
-        above = lines[:head]
-        return "\n".join([*above[error_begins([line.encode() for line in above]) :], lines[head]])
-    return "\n".join(lines[head:])  # below it, or none
+    head, found = heads[-1]
+    if not lines[head].endswith("stands above"):
+        return "\n".join(lines[head:])  # below it, or none
+    labelled = [(label[1], line) for line in lines[:head] if (label := _LABEL.match(line))]
+    above = [line for rank, line in labelled if rank == found[1]] if labelled else lines[:head]
+    above = [_TORCHS_LABEL.sub("", _LABEL.sub("", line)) for line in above[-TAIL_LINES:]]
+    return "\n".join([*above[error_begins([line.encode() for line in above]) :], lines[head]])
 
 
 def _last_words(text: str, pattern: re.Pattern[str] | None = None) -> str:

@@ -126,9 +126,13 @@ void SpeedTable::save() const {
 
 std::string host_processor() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
+  std::string numbers;  // of Arm's, which have no name there
+  for (std::string line; std::getline(file, line);) {
     if (line.starts_with("model name")) return line;
-  return "unknown processor";
+    if (numbers.empty() ? line.starts_with("CPU implementer") : line.starts_with("CPU part")) numbers += line;
+    if (numbers.find("CPU part") != std::string::npos) break;
+  }
+  return numbers.empty() ? "unknown processor" : numbers;
 }
 
 }  // namespace accdp

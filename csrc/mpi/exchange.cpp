@@ -65,8 +65,8 @@ Exchange::Exchange(MPI_Comm comm) : duplicate_(std::make_unique<Duplicate>()) {
 Exchange::~Exchange() {
   int done = 0;
   if (duplicate_ && !birthplace_.is_elsewhere() && is_initialized() && health() != Wire::kUnsafe) {
-    auto lock = turn();
-    MPI_Test(&duplicate_->request, &done, MPI_STATUS_IGNORE);
+    const auto lock = turn();
+    if (lock) MPI_Test(&duplicate_->request, &done, MPI_STATUS_IGNORE);
     if (done) MPI_Comm_free(&duplicate_->comm);
   }
   if (!done) static_cast<void>(duplicate_.release());  // MPI may still write there

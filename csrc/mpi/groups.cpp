@@ -31,7 +31,7 @@ RankGroup part_of(const RankGroup& all, const std::vector<int>& ranks) {
 }  // namespace
 
 std::vector<int> world_ranks_of(MPI_Comm comm) {
-  const auto lock = turn();
+  const auto lock = safe_turn();
   int size;
   ACCDP_MPI(MPI_Comm_size(comm, &size));
   const RankGroup group = group_of(comm), world = group_of(world_comm());

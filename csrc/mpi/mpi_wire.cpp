@@ -64,7 +64,7 @@ class MpiWire : public Wire {
   }
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
-    if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
+    if (!is_initialized()) throw MpiError(kFinalisedTooEarly);
     auto lock = safe_turn();
     Request request{.bytes = data.size(), .peer = to, .form = form};
     if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
@@ -157,7 +157,7 @@ class MpiWire : public Wire {
   }
 
   bool take(Tag tag, int& from, std::vector<std::byte>& message) override {
-    if (!is_initialized()) throw MpiError("MPI was finalised before the group was closed");
+    if (!is_initialized()) throw MpiError(kFinalisedTooEarly);
     const std::lock_guard one(arriving_mutex_);
     auto lock = safe_turn();
     Arrival& arrival = arriving_[tag];
@@ -184,14 +184,14 @@ class MpiWire : public Wire {
 
   void forget(Request& request) noexcept override {
     if (!request.pending || mpi::health() == kUnsafe) return;
-    auto lock = turn();
-    give_up(request);
+    if (const auto lock = turn()) give_up(request);
   }
 
   void cancel(Request& request) noexcept override {
     if (!request.is_receive || std::exchange(request.is_cancelled, true) || mpi::health() == kUnsafe) return;
     std::vector<std::uint64_t> half_here;
-    auto lock = turn();
+    const auto lock = turn();
+    if (!lock) return;
     for (; request.pending; complete_one(request)) {
       MPI_Request raw = unpack(request.raw);
       int done;
@@ -289,7 +289,8 @@ class MpiWire : public Wire {
     bool peer_has_ended = false;
     while (true) {
       {
-        auto lock = turn();
+        const auto lock = turn();
+        if (!lock) return;
         int done;
         MPI_Test(&raw, &done, MPI_STATUS_IGNORE);
         if (raw == MPI_REQUEST_NULL) return;
@@ -301,8 +302,8 @@ class MpiWire : public Wire {
       const timespec nap{0, 50'000};
       nanosleep(&nap, nullptr);
     }
-    auto lock = turn();
-    if (!is_native) MPI_Request_free(&raw);  // which MPI forbids for collectives
+    const auto lock = turn();
+    if (lock && !is_native) MPI_Request_free(&raw);  // which MPI forbids for collectives
     if (may_write && !peer_has_ended) mpi::worsen(kUnsafe);
   }
   /// Later messages' pieces must not come where the rest of this one is awaited: who completes which first is the

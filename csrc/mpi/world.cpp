@@ -35,6 +35,8 @@ struct State {
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::atomic<bool> deaths_end_the_job{false};
+  std::atomic<bool> is_over{false};  // somebody else's MPI_Finalize has begun
+  std::atomic<int> inside{0};        // threads that are in a call of MPI's
   std::mutex mutex;
   std::mutex wires_mutex;
   struct WireComm {
@@ -60,6 +62,8 @@ bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 
 // From ranks that close a group and leave at about the same time.
 constexpr std::chrono::milliseconds kFarewellsTake{200};
+// At most, for calls of MPI's that other threads are in; some wait for other ranks.
+constexpr std::chrono::seconds kOthersLeave{1};
 
 /// What this rank has sent may still be in MPI's hands, and nothing else drives it any more.
 void let_mpi_move() noexcept {
@@ -67,7 +71,8 @@ void let_mpi_move() noexcept {
   for (const auto until = Clock::now() + kFarewellsTake; Clock::now() < until; nanosleep(&nap, nullptr)) {
     int found;
     const auto lock = turn();
-    if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, state().world, &found, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+    if (!lock || MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, state().world, &found, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return;
   }
 }
 
@@ -99,7 +104,12 @@ int leave_in_finalize(MPI_Comm, int, void*, void*) {
     if (const int code = begin_to_part(&request)) return code;
     if (const int code = MPI_Wait(&request, MPI_STATUS_IGNORE)) return code;
   }
-  if (!s.ours && s.health == Wire::kWell) await_farewells();  // finalize() reads them itself
+  if (s.ours) return MPI_SUCCESS;  // finalize() reads farewells itself, and no thread of ours is within MPI then
+  if (s.health == Wire::kWell) await_farewells();
+  // Groups that the caller has not closed have threads that move messages.
+  s.is_over = true;
+  const timespec nap{0, 100'000};
+  for (const auto until = Clock::now() + kOthersLeave; s.inside > 0 && Clock::now() < until;) nanosleep(&nap, nullptr);
   return MPI_SUCCESS;
 }
 
@@ -152,18 +162,37 @@ void throw_mpi(int code, const char* call, const char* file, int line) {
                  std::to_string(line) + ")");
 }
 
-std::unique_lock<std::mutex> turn() {
-  if (!state().one_at_a_time) return {};
-  return std::unique_lock(state().mutex);
+Turn& Turn::operator=(Turn&& other) noexcept {
+  end();
+  is_open_ = std::exchange(other.is_open_, false);
+  alone_ = std::move(other.alone_);
+  return *this;
+}
+
+void Turn::end() noexcept {
+  if (std::exchange(is_open_, false)) --state().inside;
+  alone_ = {};
+}
+
+Turn turn() {
+  State& s = state();
+  Turn made;
+  if (s.one_at_a_time) made.alone_ = std::unique_lock(s.mutex);
+  ++s.inside;  // before the look: leave_in_finalize() says that it is over, and then waits for those inside
+  made.is_open_ = true;
+  if (s.is_over) made.end();
+  return made;
 }
 
 void check_safe() {
   if (health() == Wire::kUnsafe) throw MpiError(Wire::kUnsafeMeans);
 }
 
-std::unique_lock<std::mutex> safe_turn() {
+Turn safe_turn() {
   check_safe();
-  return turn();
+  Turn made = turn();
+  if (!made) throw MpiError(kFinalisedTooEarly);
+  return made;
 }
 
 void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all) {
@@ -230,7 +259,8 @@ void drop_wire(MPI_Comm comm, int farewells) noexcept {
 void free_dropped_wires() noexcept {
   const std::lock_guard lock(state().wires_mutex);
   if (!is_initialized() || health() == Wire::kUnsafe) return;
-  auto one_at_a_time = turn();
+  const auto one_at_a_time = turn();
+  if (!one_at_a_time) return;
   std::erase_if(state().wires, [](State::WireComm& wire) {
     if (!wire.is_dropped) return false;
     try {
@@ -286,7 +316,7 @@ void init() {
 
 bool join() {
   State& s = state();
-  auto lock = turn();
+  const auto lock = safe_turn();
   if (s.stage == State::kOutside) {
     ACCDP_MPI(MPI_Comm_idup(MPI_COMM_WORLD, &s.duplicate, &s.joining));
     s.stage = State::kDuplicating;

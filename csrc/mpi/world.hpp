@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -14,17 +15,34 @@ namespace accdp::mpi {
 
 [[noreturn]] void throw_mpi(int code, const char* call, const char* file, int line);
 
-/// Held around each MPI call that talks to others where the library was initialised for one thread at a time. Not to be
-/// waited for with the GIL: whoever has it may stay within MPI for as long as a rank is missing.
-std::unique_lock<std::mutex> turn();
-std::unique_lock<std::mutex> safe_turn();  ///< the same; throws as check_safe()
-void check_safe();                         ///< throws where MPI is Wire::kUnsafe
+/// A thread's stay within MPI. Where the library was initialised for one thread at a time it is alone there. Not to be
+/// waited for with the GIL: whoever is there may stay for as long as a rank is missing.
+class Turn {
+ public:
+  Turn() = default;
+  Turn(Turn&& other) noexcept : is_open_(std::exchange(other.is_open_, false)), alone_(std::move(other.alone_)) {}
+  Turn& operator=(Turn&& other) noexcept;
+  ~Turn() { end(); }
+  /// false: somebody else's MPI_Finalize has begun, and MPI must not be called any more.
+  explicit operator bool() const { return is_open_; }
+
+ private:
+  friend Turn turn();
+  void end() noexcept;
+  bool is_open_ = false;
+  std::unique_lock<std::mutex> alone_;
+};
+/// Held around each MPI call that talks to others.
+Turn turn();
+Turn safe_turn();   ///< the same; throws as check_safe(), and where it is not open
+void check_safe();  ///< throws where MPI is Wire::kUnsafe
 
 std::string library();  ///< version text; works before initialisation
 const char* flavour();  ///< "mpich", "openmpi" or "other"
 /// Whether the library says that it takes device memory of CUDA; false where it cannot be asked.
 bool is_cuda_aware();
 bool is_initialized();
+constexpr const char* kFinalisedTooEarly = "MPI was finalised before the group was closed";
 /// Initialises MPI for many threads unless it is already (by mpi4py). Not before all ranks have come to MPI_Init.
 void init();
 /// Begins to join the ranks of MPI_COMM_WORLD that use us; true once all have. Until then to be called again, by one

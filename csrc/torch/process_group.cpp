@@ -138,6 +138,11 @@ void ProcessGroupAccdp::stop_threads() {
   callbacks_->stop();
 }
 
+/// Not less than a moment, in which what has come is seen.
+ProcessGroupAccdp::Milliseconds ProcessGroupAccdp::left_until(Clock::time_point end) {
+  return std::max(kLook, std::chrono::duration_cast<Milliseconds>(end - Clock::now()));
+}
+
 ProcessGroupAccdp::Milliseconds ProcessGroupAccdp::default_timeout() const {
   const std::chrono::duration<double> timeout(std::min(group_->default_timeout_s(), kEndlessS));
   return std::chrono::duration_cast<Milliseconds>(timeout);
@@ -151,6 +156,7 @@ void ProcessGroupAccdp::shutdown_briefly(Milliseconds most) { shutdown_within(st
 
 void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
   if (group_->is_inherited()) return;  // neither the group nor the queue's threads are of this process
+  const auto end = Clock::now() + most;
   std::exception_ptr interruption;
   try {
     const bool is_in_handler = is_in_interrupt_check();
@@ -160,7 +166,7 @@ void ProcessGroupAccdp::shutdown_within(Milliseconds most) {
     else if (!drain(most))  // the others may come late, or may have left
       group_->abort("left while operations were under way");
     else
-      settle(is_in_handler ? std::min<Milliseconds>(kBriefly, most) : most);
+      settle(is_in_handler ? std::min<Milliseconds>(kBriefly, most) : left_until(end));
   } catch (...) {
     interruption = translated(std::current_exception());
     group_->abort("was interrupted while operations were under way");

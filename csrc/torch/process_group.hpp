@@ -211,6 +211,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   void record(const Plan& plan);
   static void remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made);
   Milliseconds default_timeout() const;
+  static Milliseconds left_until(Clock::time_point end);
   void shutdown_within(Milliseconds most);
   std::exception_ptr failure() const;  ///< what the group failed with, if it has
   bool drain(Milliseconds most);

@@ -112,3 +112,31 @@ def test_errors_of_mpi_that_belong_to_no_communicator_are_told():
     """As those of MPI_Testsome. MPICH tells them by the handler of MPI_COMM_SELF, which would end the process."""
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", HANDLER])
     assert result.returncode == 0, str(result)
+
+
+OPEN = """
+import datetime, sys, time
+from mpi4py import MPI
+import torch, torch.distributed as dist
+dist.init_process_group("accdp", timeout=datetime.timedelta(seconds=20))
+other = 1 - dist.get_rank()
+works = [dist.irecv(torch.zeros(300_000), other, tag=3)]
+if sys.argv[1] == "sends":
+    works.append(dist.isend(torch.zeros(300_000), other, tag=4))
+MPI.Finalize()
+for work in works:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["receives", "sends"])
+def test_mpi_that_is_finalised_while_messages_are_under_way(what):
+    """A thread of ours moves them. It stays out of MPI from then on, and who waits hears why."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", OPEN, what]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": "2x1"}, timeout=60.0)
+    assert result.returncode == 0, str(result)
+    works = 1 if what == "receives" else 2
+    assert result.stdout.count("MPI was finalised before the group was closed") == 2 * works, str(result)

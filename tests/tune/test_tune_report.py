@@ -131,6 +131,17 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (f"MemoryError\naccdp run: rank 1 (pid 7, host n) x; this is its error:\n    {TRACEBACK}    ValueError", False),
         ("accdp run: rank 1 (pid 7, host n) was killed by SIGKILL and wrote nothing to standard error", True),
         ("a message\nstd::bad_alloc", True),
+        (f"{TRACEBACK}MemoryError\n" + "step\n" * 500 + "no licence\naccdp run: rank 0 (pid 7) x; stands above", False),
+        (
+            f"[0] {TRACEBACK}[0] MemoryError\n" + "[0] step\n" * 500 + "[0] no licence\n"
+            "accdp run: rank 0 (pid 7) x; its error stands above",
+            False,
+        ),
+        (
+            f"[1] {TRACEBACK}[1] MemoryError\n[0] Traceback (most recent call last):\n[0] ValueError\n"
+            "accdp run: rank 0 (pid 7) x; its error stands above",
+            False,
+        ),
         ("MemoryError: caught\n" + "step\n" * 30, False),
     ],
 )

@@ -230,6 +230,23 @@ def test_who_did_not_meet_again_does_not_win_by_the_time_of_day():
     assert best is not None and (best.point, best.samples_per_s) == (line[0], 94)
 
 
+def test_while_not_all_have_met_again_first_trials_count():
+    """Ctrl-C in between: who has not met yet has a rate of a faster time."""
+    line, trial, tried = drifting([100], [101, 90, 90], [98, 89, 89])
+
+    def interrupted(point, goes_on):
+        if tried.count(line[0].ranks) and point == line[0]:
+            raise KeyboardInterrupt
+        return trial(point, goes_on)
+
+    search = Search(line, GLOBAL)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(interrupted)
+    assert [len(one.rates) for one in search.outcomes] == [0, 0, 2]
+    best = search.best()
+    assert best is not None and best.point == line[1]
+
+
 def test_where_no_one_that_met_again_is_left_another_is_best():
     failed = Outcome(Point(1), "failed", reason="no")
     line, trial, _ = drifting([100, failed, failed], [99, failed, failed], [98, failed, failed], [97])
@@ -245,6 +262,9 @@ def test_which_batch_is_another_one_is_not_kept():
     assert [one.status for one in first.outcomes] == ["ok", "other batch"]
     best = Search(line[1:], Batches()).run(Trials({line[1]: of_script(2, 200)}), first.outcomes)
     assert best is not None and best.point == line[1]
+    again, trials = Search(line, Batches()), Trials({})
+    again.run(trials, first.outcomes)
+    assert not trials.reached and [one.status for one in again.outcomes] == ["ok", "other batch"]
 
 
 def test_steps_without_samples_are_refused():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from accdp_comm import procfs
+from accdp_comm.launch import processes
 
 # Ends when its standard input does. Linux cuts names after 15 bytes, in the middle of a character if need be.
 NAMED = "import ctypes, sys; ctypes.CDLL(None).prctl(15, {name!r}); print('named', flush=True); sys.stdin.read()"
@@ -56,3 +57,11 @@ def test_a_node_is_a_kernel_a_process_table_and_a_name():
         text=True,
         check=True,
     ).stdout.splitlines() == [key]
+
+
+def test_a_process_that_became_another_users_is_left_alone(monkeypatch):
+    def refuse(pid, number):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(processes.os, "kill", refuse)
+    processes.send_signal(os.getpid(), procfs.start_time(os.getpid()), 15)

@@ -92,7 +92,10 @@ class BcastWork:
         Raises:
             UsageError: Not such a number of seconds.
         """
-        return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
+        try:
+            return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
+        finally:
+            del self  # else an error, whose traceback has this frame, keeps itself and the tensors
 
 
 @eager

@@ -72,7 +72,9 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
             # A codec that one rank lacks is none that another may send, and nodes may be installed differently. Ranks
             # of one node are spared the loading of libraries that they may never use.
             lacks = agree(exchange, prepare)
-            wire = mpi_world.make_wire(ranks, name, exchange.timeout_s)
+            # Groups with one name may be formed at once, by threads: each rank has other memory for each.
+            identity = f"{name} {[(card.pid, card.inode) for card in cards]}"
+            wire = mpi_world.make_wire(ranks, identity, exchange.timeout_s)
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
             segment = _open_segment(cards, leader, exchange.rank, memfd)

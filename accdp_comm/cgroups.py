@@ -54,6 +54,6 @@ def groups(controller: str, membership: str = MEMBERSHIP, mounted: str = MOUNTED
 
 
 def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as file:
+    with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
         return file.read()
     return ""

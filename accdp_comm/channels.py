@@ -193,7 +193,10 @@ class _FuturePending:
         # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
         if not (self._future.done() or wait([self._future], timeout_s).done):
             raise _still_under_way(self._communicator, timeout_s)
-        return self._future.result()
+        try:
+            return self._future.result()
+        finally:
+            del self  # else an error, whose traceback has this frame, keeps itself
 
 
 class TorchChannel:

@@ -158,27 +158,33 @@ class StoreExchange:
         """The others' part: say this rank's value, and wait for the table that has it."""
         deadline = time.monotonic() + self.timeout_s
         has_said, has_waited = False, False
-        for pause in self._pauses():
-            newest = self._newest_turn() if self._rounds == 0 else self._turn
-            if self._turn and self._is_over():
-                if answer := self._answer(value):
-                    return answer
-                newest = max(newest, self._turn + 1)
-            if newest > self._turn:
-                self._turn, has_said = newest, False
-                if self._is_over():
-                    continue
-            if not has_said:
-                self._store.set(self._key(self.rank), value)
-                has_said = True
-            if time.monotonic() >= deadline:
-                # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
-                missing = [rank for rank, value in enumerate(self._values(0)) if value is None]
-                # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
-                if has_waited or 0 in missing:
-                    break
-                deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
-            time.sleep(pause)
+        try:
+            for pause in self._pauses():
+                newest = self._newest_turn() if self._rounds == 0 else self._turn
+                if self._turn and self._is_over():
+                    if answer := self._answer(value):
+                        return answer
+                    newest = max(newest, self._turn + 1)
+                if newest > self._turn:
+                    self._turn, has_said = newest, False
+                    if self._is_over():
+                        continue
+                if not has_said:
+                    self._store.set(self._key(self.rank), value)
+                    has_said = True
+                if time.monotonic() >= deadline:
+                    # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
+                    missing = [rank for rank, value in enumerate(self._values(0)) if value is None]
+                    # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
+                    if has_waited or 0 in missing:
+                        break
+                    deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
+                time.sleep(pause)
+        except BaseException:
+            # Rank 0 must not count on this attempt, which may be followed by another one.
+            with contextlib.suppress(RuntimeError):  # of the store
+                self._store.set(self._key(self.rank), _WITHDRAWN)
+            raise
         self._store.set(self._key(self.rank), _WITHDRAWN)
         if self._is_over() and (answer := self._answer(value)):
             return answer  # rank 0 was faster

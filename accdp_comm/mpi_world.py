@@ -133,20 +133,21 @@ def join(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> lis
         UsageError: On all ranks: this MPI cannot be started without its launcher, or the ranks are in different worlds.
     """
     inside = [card.mpi_size > 0 for card in cards]
-    with _world.lock:
-        if all(inside):
-            ranks, universes = [card.mpi_rank for card in cards], [card.universe for card in cards]
-        elif any(inside):
-            raise _core.UsageError(
-                f"rank {inside.index(False)} of {len(cards)} has not initialised MPI, but rank {inside.index(True)} "
-                "has: a group that needs MPI must be made of ranks of one MPI world"
-            )
-        elif all(card.launched == exchange.size for card in cards) and have_seats(cards):
-            ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
-            universes = agree(exchange, lambda: _world.universe)
-        else:
+    if all(inside):
+        ranks, universes = [card.mpi_rank for card in cards], [card.universe for card in cards]
+    elif any(inside):
+        raise _core.UsageError(
+            f"rank {inside.index(False)} of {len(cards)} has not initialised MPI, but rank {inside.index(True)} "
+            "has: a group that needs MPI must be made of ranks of one MPI world"
+        )
+    elif all(card.launched == exchange.size for card in cards) and have_seats(cards):
+        # Not with the lock: threads that form groups of their own may take it in another order on another rank.
+        ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
+        universes = agree(exchange, lambda: _world.universe)
+    else:
+        with _world.lock:
             token = _join_unlaunched(exchange, cards, nodes)
-            ranks, universes = list(range(exchange.size)), [token] * exchange.size
+        ranks, universes = list(range(exchange.size)), [token] * exchange.size
     odd = next((rank for rank, universe in enumerate(universes) if universe != universes[0]), None)
     if odd is not None:
         raise _core.UsageError(
@@ -197,10 +198,16 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     return str(service["token"])
 
 
-def make_wire(ranks: Sequence[int], name: str, timeout_s: float) -> object:
-    """Make a wire among these ranks of MPI's world, which all call this; a rank that does not come ends the process."""
+def make_wire(ranks: Sequence[int], identity: str, timeout_s: float) -> object:
+    """Make a wire among these ranks of MPI's world, which all call this; a rank that does not come ends the process.
+
+    Args:
+        ranks: There, in the group's order.
+        identity: Equal on all of them, and on none of another group.
+        timeout_s: How long this may take.
+    """
     with _ending_if_late("MPI_Comm_create_group", timeout_s):
-        return load().wire(ranks, name)
+        return load().wire(ranks, identity)
 
 
 @contextlib.contextmanager
@@ -314,7 +321,7 @@ def _unlink_segments_of_mpich() -> None:
     MPICH removes them in MPI_Finalize, so ranks that are killed would leave them for good. All ranks have mapped them
     by now, and a mapping needs no name.
     """
-    maps = Path("/proc/self/maps").read_text().splitlines()
+    maps = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()  # of others, any bytes
     for path in {line.split(maxsplit=5)[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
         with contextlib.suppress(FileNotFoundError):  # another rank of this node was first
             os.unlink(path.removesuffix(" (deleted)"))

@@ -77,3 +77,5 @@ def _do(call: Callable[[], Any], future: Future[Any]) -> None:
         future.set_result(call())
     except BaseException as error:
         future.set_exception(error)
+    finally:
+        del call, future  # the error's traceback has this frame, and keeps what it holds

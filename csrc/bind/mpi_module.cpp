@@ -82,15 +82,16 @@ PYBIND11_MODULE(_mpi, m) {
       "comm"_a);
   m.def(
       "wire",
-      [](const std::vector<int>& world_ranks, const std::string& name) {
+      [](const std::vector<int>& world_ranks, const std::string& identity) {
         std::shared_ptr<Wire> wire;
         {
           NoGil release;
-          wire = mpi::make_wire(world_ranks, name);
+          wire = mpi::make_wire(world_ranks, identity);
         }
         return make_capsule(std::move(wire), kWireCapsule);
       },
-      "world_ranks"_a, "name"_a, "A wire among those ranks of MPI_COMM_WORLD; called by them only.");
+      "world_ranks"_a, "identity"_a,
+      "A wire among those ranks of MPI_COMM_WORLD; called by them only. identity: of no other group of theirs.");
   m.def("held_wires", &mpi::held_wires, "Communicators of wires, open or waiting for farewells; for tests.");
   m.def("check_safe", &mpi::check_safe, "Throw MpiError where MPI is not used any more in this process.");
   m.def("watch_lines", &mpi::watch_lines, "fds"_a,

@@ -347,15 +347,27 @@ class MpiWire : public Wire {
   std::map<int, Arrival> arriving_;  // by tag
 };
 
+/// Throws, on all ranks, where threads of theirs have come to one communicator with different groups in mind.
+void check_alike(MPI_Comm comm, std::uint64_t hash) {
+  const std::uint64_t mine[] = {hash, ~hash};
+  std::uint64_t least[2] = {};
+  const auto lock = safe_turn();
+  ACCDP_MPI(MPI_Allreduce(mine, least, 2, MPI_UINT64_T, MPI_MIN, comm));
+  if (std::equal(mine, mine + 2, least)) return;
+  ACCDP_MPI(MPI_Comm_free(&comm));
+  throw MpiError("groups that threads form at the same time were taken for one another: form them again");
+}
+
 }  // namespace
 
-std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name) {
-  // Groups may be made by disjoint sets of ranks at one time; the tag keeps overlapping ones apart.
-  std::uint32_t hash = 2166136261u;
-  for (unsigned char c : name) hash = (hash ^ c) * 16777619u;
+std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& identity) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (unsigned char c : identity) hash = (hash ^ c) * 1099511628211u;
   free_dropped_wires();
+  // Groups of some of the same ranks may be made at one time; the tag keeps them apart, as long as it is another one.
   // Where some do not come, mpi_world.py ends a process that waits too long.
-  const MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % 32768));
+  const MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % 32749));
+  check_alike(made, hash);
   add_wire(made);
   return std::make_shared<MpiWire>(made, world_ranks);
 }

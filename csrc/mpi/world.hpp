@@ -58,7 +58,8 @@ int world_size();
 void complete(MPI_Request& request, const Deadline& deadline, const char* what, bool of_all = false);
 
 /// A wire among the given ranks of MPI_COMM_WORLD; group rank r is world_ranks[r]. Called by those ranks only.
-std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& name);
+/// identity: equal on all of them, and on none of another group that may be made at the same time.
+std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& identity);
 void add_wire(MPI_Comm comm);  ///< finalize() reads what nobody waited for
 /// Frees a wire's communicator as soon as `farewells` more have come: only then is nothing on its way that could be
 /// taken for a message of a later one, because MPI uses the same number for it again.

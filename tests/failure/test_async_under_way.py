@@ -108,3 +108,33 @@ def test_a_signal_handler_in_the_middle_of_an_operation_is_refused(tmp_path):
     result = play("interrupted", str(tmp_path / "handled"))
     assert result.returncode == 0 and result.stdout.count("goes on") == 2, str(result)
     assert "UsageError rank 0 of 2: an asynchronous operation in a signal handler" in result.stdout, str(result)
+
+
+FAILED = """
+import gc, time, weakref
+import numpy as np
+import accdp_comm
+world = accdp_comm.Communicator(timeout_s=1)
+if world.rank == 0:
+    gc.disable()
+    class Data(np.ndarray):
+        pass
+    data = np.ones(1000, np.float32).view(Data)
+    seen = weakref.ref(data)
+    work = accdp_comm.allreduce_compressed(data, group=world, async_op=True)
+    try:
+        work.wait()
+    except accdp_comm.Error as error:
+        print(type(error).__name__, flush=True)
+    del work, data
+    world.close()
+    print("kept" if seen() is not None else "let go", flush=True)
+else:
+    time.sleep(3)
+"""
+
+
+def test_tensors_of_an_operation_that_failed_are_let_go():
+    """At once: the error's traceback does not keep them until Python looks for cycles."""
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", FAILED])
+    assert result.stdout.split()[:2] == ["PeerTimeout", "let"], str(result)

@@ -182,8 +182,9 @@ class StoreExchange:
                 time.sleep(pause)
         except BaseException:
             # Rank 0 must not count on this attempt, which may be followed by another one.
-            with contextlib.suppress(RuntimeError):  # of the store
-                self._store.set(self._key(self.rank), _WITHDRAWN)
+            if has_said:
+                with contextlib.suppress(Exception):  # of the store: the first error counts
+                    self._store.set(self._key(self.rank), _WITHDRAWN)
             raise
         self._store.set(self._key(self.rank), _WITHDRAWN)
         if self._is_over() and (answer := self._answer(value)):

@@ -81,7 +81,8 @@ def load() -> ModuleType:
 
 def place() -> tuple[str, int, int]:
     """Return (world's id, rank, size) of this process in MPI's world; ("", -1, 0) if it is not, or no more, in it."""
-    if _world.pid != os.getpid() or not load().is_initialized():  # finalised, MPI may not even be asked for ranks
+    # Finalised, MPI may not even be asked for ranks. Another thread may be about to enter its world.
+    if _world.pid != os.getpid() or not _world.universe or not load().is_initialized():
         return "", -1, 0
     return _world.universe, load().world_rank(), load().world_size()
 
@@ -135,15 +136,16 @@ def join(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[int]) -> lis
     inside = [card.mpi_size > 0 for card in cards]
     if all(inside):
         ranks, universes = [card.mpi_rank for card in cards], [card.universe for card in cards]
+    elif all(card.launched == exchange.size for card in cards) and have_seats(cards):
+        # Not with the lock: threads that form groups of their own may take it in another order on another rank. Some
+        # ranks may be inside already, for the group of such a thread.
+        ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
+        universes = agree(exchange, lambda: _world.universe)
     elif any(inside):
         raise _core.UsageError(
             f"rank {inside.index(False)} of {len(cards)} has not initialised MPI, but rank {inside.index(True)} "
             "has: a group that needs MPI must be made of ranks of one MPI world"
         )
-    elif all(card.launched == exchange.size for card in cards) and have_seats(cards):
-        # Not with the lock: threads that form groups of their own may take it in another order on another rank.
-        ranks = agree(exchange, lambda: enter_launched(exchange.timeout_s)[0])
-        universes = agree(exchange, lambda: _world.universe)
     else:
         with _world.lock:
             token = _join_unlaunched(exchange, cards, nodes)

@@ -261,10 +261,16 @@ class _Trial:
                 f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
                 "script take more, or call accdp_comm.step()"
             )
-        error = own_error(text)
+        error = own_error(text, self._is_labelled())
         if _EXHAUSTED.search(error):
             return Outcome(self.point, "out of memory", reason=_last_words(error, _EXHAUSTED))
         return self._failed(f"exit status {self.process.returncode}: {_last_words(text)} (all of it: {self.output})")
+
+    def _is_labelled(self) -> bool:
+        """Whether `accdp run` writes the rank before each line of standard error."""
+        words = " ".join(self.job.run_options).replace("--label=", "--label ").split()
+        given = words[words.index("--label") + 1] if "--label" in words[:-1] else "auto"
+        return given == "always" or (given == "auto" and self.point.ranks > 1)
 
     def _outcome(self, status: str, rate: Rate) -> Outcome:
         if rate.ranks > self.point.ranks:  # fewer are a group of some of them
@@ -294,10 +300,14 @@ class _Trial:
         return Outcome(self.point, "failed", reason=reason)
 
 
-def own_error(text: str) -> str:
+def own_error(text: str, is_labelled: bool) -> str:
     """Return the error that ended a job, of all that `accdp run` and its ranks wrote; their last lines without one.
 
     What was printed before is none of it: a warning may speak of memory, and a script may catch that it ran out.
+
+    Args:
+        text: What they wrote.
+        is_labelled: Each line of a rank's standard error has its number before it.
     """
     lines = text.splitlines()
     heads = [(place, found) for place, line in enumerate(lines) if (found := _HEAD.match(line))]
@@ -306,9 +316,10 @@ def own_error(text: str) -> str:
     head, found = heads[-1]
     if not lines[head].endswith("stands above"):
         return "\n".join(lines[head:])  # below it, or none
-    labelled = [(label[1], line) for line in lines[:head] if (label := _LABEL.match(line))]
-    above = [line for rank, line in labelled if rank == found[1]] if labelled else lines[:head]
-    above = [_TORCHS_LABEL.sub("", _LABEL.sub("", line)) for line in above[-TAIL_LINES:]]
+    above = lines[:head]
+    if is_labelled:
+        above = [line for line in above if (label := _LABEL.match(line)) and label[1] == found[1]]
+    above = [_TORCHS_LABEL.sub("", _LABEL.sub("", line) if is_labelled else line) for line in above[-TAIL_LINES:]]
     return "\n".join([*above[error_begins([line.encode() for line in above]) :], lines[head]])
 
 

@@ -290,7 +290,10 @@ class MpiWire : public Wire {
     while (true) {
       {
         const auto lock = turn();
-        if (!lock) return;
+        if (!lock) {
+          if (may_write) mpi::worsen(kUnsafe);
+          return;
+        }
         int done;
         MPI_Test(&raw, &done, MPI_STATUS_IGNORE);
         if (raw == MPI_REQUEST_NULL) return;
@@ -347,15 +350,13 @@ class MpiWire : public Wire {
   std::map<int, Arrival> arriving_;  // by tag
 };
 
-/// Throws, on all ranks, where threads of theirs have come to one communicator with different groups in mind.
-void check_alike(MPI_Comm comm, std::uint64_t hash) {
+/// Whether all ranks have come to a communicator with the same group in mind, and none by another thread of theirs.
+bool are_alike(MPI_Comm comm, std::uint64_t hash) {
   const std::uint64_t mine[] = {hash, ~hash};
   std::uint64_t least[2] = {};
   const auto lock = safe_turn();
   ACCDP_MPI(MPI_Allreduce(mine, least, 2, MPI_UINT64_T, MPI_MIN, comm));
-  if (std::equal(mine, mine + 2, least)) return;
-  ACCDP_MPI(MPI_Comm_free(&comm));
-  throw MpiError("groups that threads form at the same time were taken for one another: form them again");
+  return std::equal(mine, mine + 2, least);
 }
 
 }  // namespace
@@ -364,10 +365,16 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   std::uint64_t hash = 14695981039346656037u;
   for (unsigned char c : identity) hash = (hash ^ c) * 1099511628211u;
   free_dropped_wires();
-  // Groups of some of the same ranks may be made at one time; the tag keeps them apart, as long as it is another one.
-  // Where some do not come, mpi_world.py ends a process that waits too long.
-  const MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % 32749));
-  check_alike(made, hash);
+  // Groups of some of the same ranks may be made at one time. The tag keeps them apart, and where it happens to be the
+  // same, which all ranks of both see, another one does. Where some ranks do not come, mpi_world.py ends a process that
+  // waits too long.
+  constexpr std::uint64_t kTags = 32749;
+  MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % kTags));
+  for (std::uint64_t left = hash / kTags; !are_alike(made, hash); left /= kTags) {
+    if (left == 0) throw MpiError("groups that threads form at the same time were taken for one another");
+    ACCDP_MPI(MPI_Comm_free(&made));
+    made = create_comm(world_ranks, static_cast<int>(left % kTags));
+  }
   add_wire(made);
   return std::make_shared<MpiWire>(made, world_ranks);
 }

@@ -35,8 +35,9 @@ struct State {
   bool one_at_a_time = false;
   std::atomic<Wire::Health> health{Wire::kWell};
   std::atomic<bool> deaths_end_the_job{false};
-  std::atomic<bool> is_over{false};  // somebody else's MPI_Finalize has begun
-  std::atomic<int> inside{0};        // threads that are in a call of MPI's
+  std::atomic<bool> is_ending{false};  // somebody else's MPI_Finalize has begun: nothing is begun any more
+  std::atomic<bool> is_over{false};    // and MPI is not called any more
+  std::atomic<int> inside{0};          // threads that are in a call of MPI's
   std::mutex mutex;
   std::mutex wires_mutex;
   struct WireComm {
@@ -64,6 +65,7 @@ bool is_mixed() { return state().owners > 0 && state().owners < world_size(); }
 constexpr std::chrono::milliseconds kFarewellsTake{200};
 // At most, for calls of MPI's that other threads are in; some wait for other ranks.
 constexpr std::chrono::seconds kOthersLeave{1};
+constexpr std::chrono::milliseconds kGivingUpTakes{400};  // by threads of ours, once they hear of it
 
 /// What this rank has sent may still be in MPI's hands, and nothing else drives it any more.
 void let_mpi_move() noexcept {
@@ -88,6 +90,11 @@ void await_farewells() {
   }
 }
 
+bool has_open_wires() {
+  const std::lock_guard lock(state().wires_mutex);
+  return std::ranges::any_of(state().wires, [](const State::WireComm& wire) { return !wire.is_dropped; });
+}
+
 /// Ranks of somebody else and of ours begin alike, whatever they go on with.
 int begin_to_part(MPI_Request* request) {
   State& s = state();
@@ -106,9 +113,13 @@ int leave_in_finalize(MPI_Comm, int, void*, void*) {
   }
   if (s.ours) return MPI_SUCCESS;  // finalize() reads farewells itself, and no thread of ours is within MPI then
   if (s.health == Wire::kWell) await_farewells();
-  // Groups that the caller has not closed have threads that move messages.
-  s.is_over = true;
+  // Groups that the caller has not closed have threads that move messages: these hear of it, give up what is under way
+  // while MPI still can, and then stay out.
   const timespec nap{0, 100'000};
+  s.is_ending = true;
+  if (has_open_wires())
+    for (const auto until = Clock::now() + kGivingUpTakes; Clock::now() < until;) nanosleep(&nap, nullptr);
+  s.is_over = true;
   for (const auto until = Clock::now() + kOthersLeave; s.inside > 0 && Clock::now() < until;) nanosleep(&nap, nullptr);
   return MPI_SUCCESS;
 }
@@ -191,7 +202,7 @@ void check_safe() {
 Turn safe_turn() {
   check_safe();
   Turn made = turn();
-  if (!made) throw MpiError(kFinalisedTooEarly);
+  if (!made || state().is_ending) throw MpiError(kFinalisedTooEarly);
   return made;
 }
 

@@ -114,7 +114,7 @@ FAILED = """
 import gc, time, weakref
 import numpy as np
 import accdp_comm
-world = accdp_comm.Communicator(timeout_s=1)
+world = accdp_comm.Communicator(timeout_s=10)
 if world.rank == 0:
     gc.disable()
     class Data(np.ndarray):
@@ -128,9 +128,12 @@ if world.rank == 0:
         print(type(error).__name__, flush=True)
     del work, data
     world.close()
+    deadline = time.monotonic() + 10  # the worker may be about to return
+    while seen() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
     print("kept" if seen() is not None else "let go", flush=True)
 else:
-    time.sleep(3)
+    time.sleep(13)
 """
 
 

@@ -1,6 +1,7 @@
 """What is shown: the table's rows, the command line of the best point, the picture, and how busy the machine was."""
 
 import io
+import re
 import sys
 import time
 import types
@@ -131,6 +132,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (f"MemoryError\naccdp run: rank 1 (pid 7, host n) x; this is its error:\n    {TRACEBACK}    ValueError", False),
         ("accdp run: rank 1 (pid 7, host n) was killed by SIGKILL and wrote nothing to standard error", True),
         ("a message\nstd::bad_alloc", True),
+        (f"[100] loss 0.3\n{TRACEBACK}MemoryError\naccdp run: rank 0 (pid 7) x; its error stands above", True),
         (f"{TRACEBACK}MemoryError\n" + "step\n" * 500 + "no licence\naccdp run: rank 0 (pid 7) x; stands above", False),
         (
             f"[0] {TRACEBACK}[0] MemoryError\n" + "[0] step\n" * 500 + "[0] no licence\n"
@@ -146,4 +148,5 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
     ],
 )
 def test_memory_is_exhausted_where_that_ended_the_job(said, is_exhausted):
-    assert bool(trial._EXHAUSTED.search(trial.own_error(said))) == is_exhausted
+    is_labelled = re.search(r"^\[\d+\] [^l]", said, re.MULTILINE) is not None
+    assert bool(trial._EXHAUSTED.search(trial.own_error(said, is_labelled))) == is_exhausted

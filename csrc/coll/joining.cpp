@@ -1,6 +1,8 @@
 #include "coll/joining.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -15,19 +17,23 @@
 namespace accdp {
 namespace {
 
+Arrival arrival_of(const Board& board, int local_rank) {
+  return board.line(local_rank).arrival.load(std::memory_order_acquire);
+}
+
 class Mapped : public Lookout {
  public:
   Mapped(Fabric& fabric, const Deadline& deadline) : Lookout(fabric, deadline) {}
   bool all() const {
     for (int rank = 0; rank < fabric_.board().local_size(); ++rank)
-      if (!fabric_.board().line(rank).mapped.load(std::memory_order_acquire)) return false;
+      if (arrival_of(fabric_.board(), rank) != Arrival::kMapped) return false;
     return true;
   }
 
  protected:
   bool waits_for(int rank) const override {
     const Topology& t = fabric_.topology();
-    return t.is_near(rank) && !fabric_.board().line(t.local_of(rank)).mapped.load(std::memory_order_acquire);
+    return t.is_near(rank) && arrival_of(fabric_.board(), t.local_of(rank)) != Arrival::kMapped;
   }
   std::string what() const override { return "setting up the group"; }
 };
@@ -50,6 +56,21 @@ void tell_other_nodes(const Topology& t, Wire& wire, std::string notice) {
     wire.take(Wire::kFailure, from, ignored);
 }
 
+/// Of a board on which a failure has been told. Its memory has no name: the node's other ranks open it by way of the
+/// leader, and could not read why the group failed if that closed it before they came.
+void await_readers(const Fabric& fabric, const Board& board) {
+  constexpr std::chrono::seconds kComes{3};
+  const Topology& t = fabric.topology();
+  if (t.local_rank() != 0) return;
+  const auto is_awaited = [&](int rank) {
+    const Peer& peer = fabric.peer(rank);
+    return arrival_of(board, t.local_of(rank)) == Arrival::kNone && process_lives(peer.pid, peer.start_time);
+  };
+  const auto until = Clock::now() + kComes;
+  while (std::ranges::any_of(t.neighbours(), is_awaited) && Clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 }  // namespace
 
 std::shared_ptr<Board> map_board(const Fabric& fabric, int fd, Wire* wire) {
@@ -59,9 +80,15 @@ std::shared_ptr<Board> map_board(const Fabric& fabric, int fd, Wire* wire) {
   } catch (const SystemCallError& error) {
     const std::string text = fabric.describe(t.rank()) + " could not join: " + error.what();
     try {
-      if (fd >= 0) Board::fail_unmapped(fd, t.local_size(), t.local_rank(), FailureKind::kOther, text);
+      std::unique_ptr<Board> beginning;
+      if (fd >= 0) {
+        beginning = Board::beginning(fd, t.local_size(), t.local_rank());
+        beginning->fail(FailureKind::kOther, text);
+        beginning->mine().arrival.store(Arrival::kTurnedAway, std::memory_order_release);
+      }
       if (wire) wire->worsen(Wire::kGroupFailed);
       if (wire) tell_other_nodes(t, *wire, notice_of(FailureKind::kOther, 0, text));
+      if (beginning) await_readers(fabric, *beginning);
     } catch (const std::exception& trouble) {  // they then hear of it when this process ends, or by their deadlines
       std::fprintf(stderr, "accdp: rank %d of group %s could not tell others that it stops: %s\n", t.rank(),
                    fabric.name().c_str(), trouble.what());
@@ -74,7 +101,13 @@ std::shared_ptr<Board> map_board(const Fabric& fabric, int fd, Wire* wire) {
 void await_mates(Fabric& fabric, double timeout_s) {
   fabric.board().ring_others(kCollective);
   Mapped mapped(fabric, Deadline(timeout_s));
-  wait_until(fabric.board(), kCollective, fabric.patience(kCollective), [&] { return mapped.all(); }, mapped);
+  try {
+    wait_until(fabric.board(), kCollective, fabric.patience(kCollective), [&] { return mapped.all(); }, mapped);
+  } catch (...) {
+    if (fabric.board().has_failed() && fabric.board().failure().first != FailureKind::kTimeout)
+      await_readers(fabric, fabric.board());
+    throw;
+  }
 }
 
 }  // namespace accdp

@@ -137,10 +137,10 @@ void Board::map(int fd, std::size_t bytes) {
   mapping_ = Handle<MappingTraits>({static_cast<std::byte*>(memory), bytes});
 }
 
-void Board::fail_unmapped(int fd, int local_size, int local_rank, FailureKind kind, const std::string& text) {
-  Board beginning(local_size, local_rank);
-  beginning.map(fd, beginning.layout_.short_slots);
-  beginning.fail(kind, text);
+std::unique_ptr<Board> Board::beginning(int fd, int local_size, int local_rank) {
+  std::unique_ptr<Board> board(new Board(local_size, local_rank));
+  board->map(fd, board->layout_.short_slots);
+  return board;
 }
 
 Board::Board(int fd, int local_size, int local_rank) : Board(local_size, local_rank) {
@@ -152,7 +152,7 @@ Board::Board(int fd, int local_size, int local_rank) : Board(local_size, local_r
   probe_word_ = std::uint64_t(getpid()) << 32 ^ Clock::now().time_since_epoch().count() ^ local_rank;
   mine().probe_value.store(probe_word_, std::memory_order_relaxed);
   mine().probe_address.store(reinterpret_cast<std::uint64_t>(&probe_word_), std::memory_order_relaxed);
-  mine().mapped.store(1, std::memory_order_release);
+  mine().arrival.store(Arrival::kMapped, std::memory_order_release);
 }
 
 Board::Head& Board::head() const { return *reinterpret_cast<Head*>(mapping_.get().data); }

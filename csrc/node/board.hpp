@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,9 @@ enum Channel { kCollective = 0, kPointToPoint = 1, kChannels = 2 };
 constexpr std::uint64_t kShortSlots = 31, kMostAhead = kShortSlots - 1;
 constexpr std::size_t kShortSlotBytes = 8 << 10;
 
+/// How a rank came to the group's memory: not yet; it has it; it has no room for more than its beginning.
+enum class Arrival : std::uint32_t { kNone, kMapped, kTurnedAway };
+
 /// One rank's part of the shared segment: written by that rank, read by all; bells are rung by all.
 struct alignas(128) RankLine {
   std::atomic<std::uint64_t> step{0};
@@ -75,7 +79,7 @@ struct alignas(128) RankLine {
   std::atomic<std::uint32_t> drives{0};         ///< whether a caller waits there for messages, and moves them
   std::atomic<std::uint64_t> probe_address{0};  ///< of a word in that rank's memory that holds `probe_value`
   std::atomic<std::uint64_t> probe_value{0};
-  std::atomic<std::uint32_t> mapped{0};  ///< set once all the rest is
+  std::atomic<Arrival> arrival{Arrival::kNone};  ///< set once all the rest is
   std::atomic<std::uint32_t> left{0};
   std::uint8_t cores[1024];  ///< affinity mask, for as many as Linux can be built for; cpu_set_t has an eighth of that
   /// Up to which step it has handed its reads of device memory of the node's other ranks to its device, and up to which
@@ -112,6 +116,8 @@ class Board {
   /// `fd`: the node's memfd, or -1 for a rank alone on its node (private memory).
   Board(int fd, int local_size, int local_rank);
   Board(const Board&) = delete;
+  /// Of a rank that cannot have the whole: as much as failures are told by. Throws where it cannot even have that.
+  static std::unique_ptr<Board> beginning(int fd, int local_size, int local_rank);
 
   int local_size() const { return local_size_; }
   int local_rank() const { return local_rank_; }
@@ -138,9 +144,6 @@ class Board {
   bool has_failed() const;
   /// The first call counts; wakes everybody. `call`: the number of the collective that ranks disagree on, else 0.
   void fail(FailureKind kind, const std::string& text, std::uint64_t call = 0) noexcept;
-  /// The same for a rank that cannot map the memory behind `fd`, but its beginning. Throws where it cannot even do
-  /// that.
-  static void fail_unmapped(int fd, int local_size, int local_rank, FailureKind kind, const std::string& text);
   std::pair<FailureKind, std::string> failure() const;
   std::uint64_t failed_call() const;
   void ring_others(Channel channel) const noexcept;

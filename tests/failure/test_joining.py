@@ -7,6 +7,7 @@ import pytest
 
 SCRIPT = """
 import datetime, resource, time, torch, torch.distributed as dist
+from accdp_comm import bootstrap
 dist.init_process_group("accdp", timeout=datetime.timedelta(seconds=60))
 rank = dist.get_rank()
 dist.all_reduce(torch.ones(3))
@@ -14,9 +15,12 @@ before = resource.getrlimit(resource.RLIMIT_AS)
 if rank == {short}:
     used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
     resource.setrlimit(resource.RLIMIT_AS, (used + 3000 << 10, before[1]))  # MPICH crashes with less
+if rank == {late}:
+    open_segment = bootstrap._open_segment
+    bootstrap._open_segment = lambda *place: time.sleep(0.5) or open_segment(*place)
 began = time.monotonic()
 try:
-    dist.all_reduce(torch.ones(3), group=dist.new_group([0, 1]))
+    dist.all_reduce(torch.ones(3), group=dist.new_group(list(range(dist.get_world_size()))))
     print(rank, "is well", flush=True)
 except Exception as error:
     print(f"{{rank}} after {{time.monotonic() - began:.1f}} s: {{error}}", flush=True)
@@ -28,10 +32,20 @@ dist.all_reduce(torch.ones(3))
 @pytest.mark.parametrize("topology", ["", "2x1"])
 @pytest.mark.parametrize("short", [0, 1])
 def test_no_room_for_the_board(short, topology):
-    script = SCRIPT.format(short=short)
-    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", script], env={"ACCDP_TOPOLOGY": topology})
+    check_that_all_hear_why(2, short, late=-1, topology=topology)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_who_comes_late_to_the_board_hears_it_too(short):
+    """The memory is the lowest rank's: that must not close it because of what it or another rank has said."""
+    check_that_all_hear_why(3, short, late=2)
+
+
+def check_that_all_hear_why(ranks: int, short: int, late: int, topology: str = "") -> None:
+    script = SCRIPT.format(short=short, late=late)
+    result = jobs.run([*jobs.mpiexec_command(ranks), sys.executable, "-c", script], env={"ACCDP_TOPOLOGY": topology})
     said = {line[0]: line for line in result.stdout.splitlines()}
-    for rank in range(2):
+    for rank in range(ranks):
         words = said[str(rank)].split()
         assert words[1] == "after" and float(words[2]) < jobs.SOON_S, str(result)
         assert f"rank {short} (pid " in said[str(rank)] and "Cannot allocate memory" in said[str(rank)], str(result)

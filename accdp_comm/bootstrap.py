@@ -77,7 +77,12 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
             wire = mpi_world.make_wire(ranks, identity, exchange.timeout_s)
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
-            segment = _open_segment(cards, leader, exchange.rank, memfd)
+            own, memfd = memfd, -1
+            if leader == exchange.rank:
+                segment = own
+            else:
+                os.close(own)  # first: this process may have no other descriptor left
+                segment = _open_segment(cards, leader, exchange.rank)
         group = _make(exchange, name, limit, cards, nodes, segment, wire, lacks)
         exchange.clear()
         return group
@@ -94,30 +99,35 @@ def _own_card(memfd: int, world: tuple[int, int]) -> Card:
     return card_of_this_process(memfd, world, mpi_world.launched(), mpi_world.place())
 
 
-def _open_segment(cards: Sequence[Card], leader: int, rank: int, memfd: int) -> int:
+def _open_segment(cards: Sequence[Card], leader: int, rank: int) -> int:
     """Open the memory that the lowest rank of this node made. It has no name that could be left behind."""
     card = cards[leader]
-    path = f"/proc/{card.pid}/fd/{card.memfd}" if leader != rank else f"/proc/self/fd/{memfd}"
+    path = f"/proc/{card.pid}/fd/{card.memfd}"
     try:
-        segment = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        is_its = os.stat(path).st_ino == card.inode  # else by now some other file's number, even one not to be opened
+        segment = os.open(path, os.O_RDWR | os.O_CLOEXEC) if is_its else -1
     except OSError as error:
-        if error.errno == errno.ENOENT and _is_here(card):  # and has closed its file
+        if _has_closed(card, error):
             raise _given_up(rank, leader, cards) from error
         raise _core.SystemCallError(
             f"rank {rank} of {len(cards)}: open({path}) failed: {error.strerror}, so it cannot share memory with rank "
             f"{leader} on {card.host}: ranks of one node must run as the same user and see each other in /proc, "
             "or be declared to be on different nodes by ACCDP_TOPOLOGY"
         ) from error
-    if inode(segment) != card.inode:
+    if is_its and inode(segment) != card.inode:
         os.close(segment)
+        is_its = False
+    if not is_its:
         raise _given_up(rank, leader, cards)
     return segment
 
 
-def _is_here(card: Card) -> bool:
-    """Whether the rank's process can be seen from here; one of another container has another start time, or none."""
-    found = procfs.process(card.pid)  # if only its zombie
-    return found is not None and found.started == card.start_time
+def _has_closed(card: Card, error: OSError) -> bool:
+    """Whether a rank's file cannot be opened because it closed that; its process can be seen, if only its zombie."""
+    found = procfs.process(card.pid)
+    if found is None or found.started != card.start_time:  # as one of another container, which may have the same pid
+        return False
+    return error.errno == errno.ENOENT or found.is_zombie  # whose files only root can look for
 
 
 def _given_up(rank: int, leader: int, cards: Sequence[Card]) -> Exception:

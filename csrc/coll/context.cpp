@@ -130,8 +130,8 @@ void Context::fail_mismatch(const std::string& text, std::uint64_t disputed) {
   throw MismatchError(text);
 }
 
-void Context::nap() {
-  look_around();
+void Context::nap(bool failed) {
+  look_around(failed);
   // MPI offers nothing to sleep on, so a long wait polls at a rate that leaves the core to others.
   const timespec time{0, std::max<std::chrono::nanoseconds::rep>(doze_.count(), 20'000)};
   nanosleep(&time, nullptr);

@@ -166,9 +166,9 @@ class Context final : public Lookout {
       if (try_until(patience.spin, kMessagesPerClock, pause, ready)) return;
       if (try_until(patience.yield, 1, yield, ready)) return;
     }
-    while (!ready() && !(has_failed() && ready())) {
+    for (bool failed = false; !ready() && !((failed = has_failed()) && ready());) {
       rest();
-      nap();
+      nap(failed);
     }
   }
   void abandon(Wire::Request& request) noexcept { fabric_.give_up(request); }
@@ -203,7 +203,7 @@ class Context final : public Lookout {
   bool waits_for(int rank) const override;
 
  private:
-  void nap();  // looks around, too
+  void nap(bool failed);  // looks around, too
   void compare_on_node();
   void arrive(const Cargo& cargo);
   class Meeting;  // of leaders: meeting.cpp

@@ -160,17 +160,18 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
   // Of all other failures the text names the rank that caused them; of this one the rank that was waited for.
   const std::string notice =
       notice_of(kind, disputed, kind == FailureKind::kTimeout ? text + ", says " + describe(topology_.rank()) : text);
+  bool is_first;  // who tells the others
   {
     std::lock_guard lock(failure_mutex_);
-    if (board_->has_failed()) return abandon_given_up();  // whoever failed first tells the others
-    board_->fail(kind, text, disputed);
-    if (wire_ && wire_->health() < Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+    is_first = !board_->has_failed();
+    if (is_first) board_->fail(kind, text, disputed);
+    if (is_first && wire_ && wire_->health() < Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
       wire_->worsen(health_after(kind, *wire_));
       tell_other_nodes(Wire::kFailure, notice);
       let_leave();
     }
   }
-  notices_.leave(notice);
+  if (is_first) notices_.leave(notice);
   abandon_given_up();
 }
 
@@ -184,12 +185,17 @@ void Fabric::give_up(Wire::Request& request) noexcept {
   if (board_->has_failed()) abandon_given_up();
 }
 
+/// MPI may send the rest of what this rank's caller gets back, and writes to.
 void Fabric::abandon_given_up() noexcept {
   std::vector<Wire::Request> requests;
   {
     const std::lock_guard lock(given_up_mutex_);
     requests.swap(given_up_);
   }
+  std::set<int> receivers;
+  for (const Wire::Request& request : requests)
+    if (!request.is_receive && request.peer != Wire::kEverybody) receivers.insert(request.peer);
+  withdraw(receivers);
   for (Wire::Request& request : requests) wire_->abandon(request);
 }
 

@@ -178,7 +178,7 @@ class Lookout : public Watch {
  public:
   Lookout(Fabric& fabric, const Deadline& deadline) : fabric_(fabric), deadline_(deadline) {}
   bool has_failed() override { return fabric_.has_failed(); }
-  void look_around() override;  ///< follows has_failed(), so that other nodes need not be asked again
+  void look_around(bool had_failed) override;
 
  protected:
   virtual bool waits_for(int rank) const = 0;  ///< group rank

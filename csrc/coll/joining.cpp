@@ -103,6 +103,10 @@ void await_mates(Fabric& fabric, double timeout_s) {
   Mapped mapped(fabric, Deadline(timeout_s));
   try {
     wait_until(fabric.board(), kCollective, fabric.patience(kCollective), [&] { return mapped.all(); }, mapped);
+  } catch (const Interrupted&) {
+    fabric.fail(FailureKind::kOther,
+                fabric.describe(fabric.topology().rank()) + " was interrupted while the group was formed");
+    throw;
   } catch (...) {
     if (fabric.board().has_failed() && fabric.board().failure().first != FailureKind::kTimeout)
       await_readers(fabric, fabric.board());

@@ -13,8 +13,9 @@ constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits:
 
 }  // namespace
 
-void Lookout::look_around() {
-  if (fabric_.board().has_failed()) fabric_.throw_if_failed();
+void Lookout::look_around(bool had_failed) {
+  if (had_failed) fabric_.throw_if_failed();
+  if (fabric_.board().has_failed()) return;
   check_interrupt();
   const auto now = Clock::now();
   const Topology& t = fabric_.topology();
@@ -41,7 +42,7 @@ void Lookout::look_around() {
   if (now >= next_question_) {
     next_question_ = now + kBetweenQuestions;
     fabric_.look_for_notices();
-    if (fabric_.board().has_failed()) fabric_.throw_if_failed();
+    if (fabric_.board().has_failed()) return;
   }
   if (now < deadline_.at()) return;
   std::string missing, lost;  // for whom those that are missing may be waiting

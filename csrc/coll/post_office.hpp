@@ -175,6 +175,7 @@ class PostOffice {
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
                      Clock::time_point until = Clock::time_point::max());
   void show_driving(bool drives);
+  void look(std::unique_lock<std::mutex>& lock, Watcher& watcher);
   void look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher);
   void attend();  // the background thread
   bool came_over_wire(const std::function<bool()>& enough);

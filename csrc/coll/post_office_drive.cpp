@@ -30,12 +30,12 @@ class PostOffice::Watcher final : public Lookout {
  public:
   explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
 
-  void look_around() override {
+  void look_around(bool had_failed) override {
     {
       std::unique_lock lock(office_.mutex_);
       office_.expire();
     }
-    Lookout::look_around();
+    Lookout::look_around(had_failed);
   }
   Clock::time_point next_look = Clock::now() + kLongestSleep;  ///< while messages move
 
@@ -161,17 +161,21 @@ void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
 /// soon done. The background thread may be asleep.
 void PostOffice::show_driving(bool drives) { fabric_.board().mine().drives.store(drives, std::memory_order_relaxed); }
 
-/// What keeps coming for others, or is sent meanwhile, must not keep a rank from seeing what it waits for in vain.
-void PostOffice::look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher) {
-  if (Clock::now() < watcher.next_look) return;
+void PostOffice::look(std::unique_lock<std::mutex>& lock, Watcher& watcher) {
   lock.unlock();
   try {
-    if (!watcher.has_failed()) watcher.look_around();  // else when all has been taken that came before
+    if (!watcher.has_failed()) watcher.look_around(false);  // else when all has been taken that came before
   } catch (...) {
     lock.lock();
     throw;
   }
   lock.lock();
+}
+
+/// What keeps coming for others, or is sent meanwhile, must not keep a rank from seeing what it waits for in vain.
+void PostOffice::look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher) {
+  if (Clock::now() < watcher.next_look) return;
+  look(lock, watcher);
   watcher.next_look = Clock::now() + kLongestSleep;
 }
 
@@ -252,7 +256,7 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, con
           // to be seen by the next round
         } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
           naps = true;
-          watcher.look_around();
+          watcher.look_around(false);
           timespec nap{0, 20'000};
           nanosleep(&nap, nullptr);
         }
@@ -345,19 +349,16 @@ bool PostOffice::test(const MessageHandle& m) {
   driving_ = true;
   driver_.set();
   try {
-    progress();
-    for (int peer : fabric_.topology().neighbours()) take_piece(peer);
-    if (!m->done && Clock::now() >= next_look_) {
+    for (bool looked = false;; looked = true) {
+      const bool failed = fabric_.board().has_failed();  // before progress(), as in drive()
+      progress();
+      if (!failed)
+        for (int peer : fabric_.topology().neighbours()) take_piece(peer);
+      if (m->done) break;
+      if (failed) fabric_.throw_if_failed();
+      if (looked || Clock::now() < next_look_) break;
       if (!looker_) looker_ = std::make_shared<Watcher>(*this);
-      lock.unlock();
-      try {
-        looker_->has_failed();  // takes notice of what other nodes say
-        looker_->look_around();
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
+      look(lock, *looker_);
       next_look_ = Clock::now() + kBetweenLooks;
     }
   } catch (...) {

@@ -49,8 +49,9 @@ class Watch {
   /// Whether the group has failed, as far as this rank can know. What another rank did before it failed counts, so
   /// who waits looks once more for what it waits for before it looks around.
   virtual bool has_failed() = 0;
-  /// Throws on such a failure, passed deadline, dead peer or Ctrl-C.
-  virtual void look_around() = 0;
+  /// Throws if it `had_failed` before that last look, or on a passed deadline, dead peer or Ctrl-C. A failure since
+  /// then is for the next round.
+  virtual void look_around(bool had_failed) = 0;
 
  protected:
   ~Watch() = default;
@@ -103,8 +104,10 @@ void sleep_until(const Board& board, Channel channel, Ready&& ready, Watch& watc
   while (true) {
     const std::uint32_t seen = bell.rung.load(std::memory_order_acquire);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (ready() || (watch.has_failed() && ready())) return;
-    watch.look_around();
+    if (ready()) return;
+    const bool failed = watch.has_failed();
+    if (failed && ready()) return;
+    watch.look_around(failed);
     timespec most{0, std::chrono::nanoseconds(kLongestSleep).count()};
     syscall(SYS_futex, &bell.rung, FUTEX_WAIT, seen, &most, nullptr, 0);
   }

@@ -65,6 +65,23 @@ void message_between_nodes() {
   CHECK_THROWS(two.group.post_office().wait(never), Error, "later than that");
 }
 
+/// It is only asked now and then, and what had come by the first look is all that the second may count on.
+void message_that_is_asked_for() {
+  Two two;
+  const std::vector<std::byte> sent(100, std::byte{7});
+  std::vector<std::byte> came(sent.size());
+  const MessageHandle in = two.group.receive(came, 0, 1, -1);
+  bool looked = false;
+  two.wire->at_first_look = [&] {
+    const MessageHandle out = two.other.send(sent, 1, 1);
+    two.other.post_office().wait(out);
+    two.other.abort("later than that");
+    looked = true;
+  };
+  while (!two.group.post_office().test(in)) continue;
+  CHECK(looked && came == sent);
+}
+
 /// A rank of the node that hands its step over and then fails, between two looks of the one that waits.
 class Momentary : public Watch {
  public:
@@ -74,7 +91,10 @@ class Momentary : public Watch {
     board_.fail(FailureKind::kOther, "later than that");
     return step = true;
   }
-  void look_around() override { throw_failure(FailureKind::kOther, "later than that"); }
+  void look_around(bool had_failed) override {
+    CHECK(had_failed);
+    throw_failure(FailureKind::kOther, "later than that");
+  }
 
  private:
   Board& board_;
@@ -138,5 +158,6 @@ int main() {
   a_rank_that_left();
   collective_between_nodes();
   message_between_nodes();
+  message_that_is_asked_for();
   wait_on_a_node();
 }

@@ -22,8 +22,8 @@ class Guard : public Watch {
  public:
   explicit Guard(const Board& board, double seconds = 60) : board_(board), deadline_(seconds) {}
   bool has_failed() override { return board_.has_failed(); }
-  void look_around() override {
-    if (board_.has_failed()) throw_failure(board_.failure().first, board_.failure().second);
+  void look_around(bool had_failed) override {
+    if (had_failed) throw_failure(board_.failure().first, board_.failure().second);
     if (deadline_.passed()) throw PeerTimeout("the test waited too long");
   }
 

@@ -41,6 +41,41 @@ def test_who_comes_late_to_the_board_hears_it_too(short):
     check_that_all_hear_why(3, short, late=2)
 
 
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import accdp_comm
+from accdp_comm import bootstrap
+world = accdp_comm.Communicator()
+if world.rank == 2:  # comes to the memory when another has gone
+    open_segment = bootstrap._open_segment
+    bootstrap._open_segment = lambda *place: time.sleep(1) or open_segment(*place)
+if world.rank == {who}:
+    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+began = time.monotonic()
+try:
+    group = world.split(0)
+    group.barrier()
+    print(world.rank, "is well", flush=True)
+except BaseException as error:
+    print(f"{{world.rank}} after {{time.monotonic() - began:.1f}} s: {{type(error).__name__}} {{error}}", flush=True)
+world.barrier()
+"""
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_who_is_interrupted_while_a_group_is_formed_tells_the_others(who):
+    """Its process may go on: nothing but its word would end the others' wait."""
+    command = [*jobs.mpiexec_command(3), sys.executable, "-c", INTERRUPTED.format(who=who)]
+    result = jobs.run(command)
+    said = {int(line[0]): line for line in result.stdout.splitlines()}
+    assert result.returncode == 0 and len(said) == 3, str(result)
+    assert "KeyboardInterrupt" in said[who], str(result)
+    assert f"rank {who} (pid " in said[1 - who], str(result)
+    assert "was interrupted while the group was formed" in said[1 - who], str(result)
+    assert "PeerDied" in said[2] or "was interrupted while the group was formed" in said[2], str(result)
+    assert all(float(line.split()[2]) < jobs.SOON_S for line in said.values()), str(result)
+
+
 def check_that_all_hear_why(ranks: int, short: int, late: int, topology: str = "") -> None:
     script = SCRIPT.format(short=short, late=late)
     result = jobs.run([*jobs.mpiexec_command(ranks), sys.executable, "-c", script], env={"ACCDP_TOPOLOGY": topology})

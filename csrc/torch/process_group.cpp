@@ -42,14 +42,21 @@ ProcessGroupAccdp::ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> 
   init();
 }
 
-ProcessGroupAccdp::~ProcessGroupAccdp() {
-  without_gil([this] {
-    try {
-      shutdown();
-    } catch (const std::exception& error) {  // who drops a group cannot be told otherwise
-      TORCH_WARN("accdp: the end of a process group: ", error.what());
-    }
-  });
+ProcessGroupAccdp::~ProcessGroupAccdp() { let_go(); }
+
+void ProcessGroupAccdp::let_go() noexcept {
+  if (!group_ || group_->is_inherited()) return;
+  if (!is_shut_down_)
+    without_gil([this] {
+      try {
+        shutdown();
+      } catch (const std::exception& error) {  // who drops a group cannot be told otherwise
+        TORCH_WARN("accdp: the end of a process group: ", error.what());
+      }
+    });
+  group_.reset();
+  origin_.store.reset();
+  coalesced_.clear();
 }
 
 void ProcessGroupAccdp::set_makers(Makers made) { makers() = std::move(made); }
@@ -237,6 +244,22 @@ c10::Device ProcessGroupAccdp::place_of(const Plan& plan) const {
   return place;
 }
 
+/// The others are in the operation.
+void ProcessGroupAccdp::tell_failure(Group& group, const char* call) {
+  const auto tell = [&](const char* why) { group.abort(std::string(call) + " failed: " + why); };
+  try {
+    throw;
+  } catch (const Error&) {  // of which the group knows
+    throw;
+  } catch (const c10::Error& error) {
+    tell(error.what_without_backtrace());
+    throw;
+  } catch (const std::exception& error) {
+    tell(error.what());
+    throw;
+  }
+}
+
 c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
                                                         std::function<void(Group&, double, const Way&)> run) {
   group_->check_process();  // the queue's threads are not forked along
@@ -258,17 +281,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = seconds(plan.timeout);
   auto run_or_tell = [group = group_, timeout_s, run = std::move(run), name = plan.call()](const Way& way) {
-    try {
-      run(*group, timeout_s, way);
-    } catch (const Error&) {  // of which the group knows
-      throw;
-    } catch (const c10::Error& error) {  // the others are in the operation
-      group->abort(std::string(name) + " failed: " + error.what_without_backtrace());
-      throw;
-    } catch (const std::exception& error) {
-      group->abort(std::string(name) + " failed: " + error.what());
-      throw;
-    }
+    carry_out(*group, name, [&] { run(*group, timeout_s, way); });
   };
   Task task{work, {}};
   if (!call) {

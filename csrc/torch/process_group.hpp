@@ -21,7 +21,7 @@ struct BackendOptions final : c10d::Backend::Options {
 /// Where the parts of a group meet, and a name for it that is equal on its ranks and nobody else's. (Its group_name
 /// need not be: torch counts names, and ranks may have been in different numbers of groups.)
 struct Origin {
-  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> store;  ///< until the group ends
   std::string label;
 };
 
@@ -37,6 +37,8 @@ class ProcessGroupAccdp : public c10d::Backend {
   ProcessGroupAccdp(int rank, int size, std::shared_ptr<Group> group, c10::intrusive_ptr<BackendOptions> options,
                     std::shared_ptr<DeviceRoute> route, c10::DeviceType device_type, Origin origin);
   ~ProcessGroupAccdp() override;
+  /// When nobody has the group any more. What knows of it weakly, as open() does, keeps the rest until later.
+  void release_resources() override { let_go(); }
   /// The same, and open() has it. Under the GIL, as open().
   template <class... Arguments>
   static c10::intrusive_ptr<ProcessGroupAccdp> make(Arguments&&... arguments) {
@@ -170,7 +172,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched() && !is_in_callback()) {
       const auto now = [&] {
         ++sequence_;
-        run(*group_, seconds(plan.timeout), Way{host_collectives()});
+        carry_out(*group_, plan.call(), [&] { run(*group_, seconds(plan.timeout), Way{host_collectives()}); });
       };
       if (queue_->try_now(now)) return nullptr;
     }
@@ -188,6 +190,16 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// operation's are in the work.
   c10::intrusive_ptr<Work> launch_work(Plan plan, c10::Device place,
                                        std::function<void(Group&, double timeout_s, const Way&)> run);
+  /// Tells the other ranks of errors that do not come from the group itself.
+  template <class Run>
+  static void carry_out(Group& group, const char* call, Run&& run) {
+    try {
+      run();
+    } catch (...) {
+      tell_failure(group, call);
+    }
+  }
+  [[noreturn]] static void tell_failure(Group& group, const char* call);  ///< where one was caught
   static double seconds(Milliseconds timeout) { return timeout == c10d::kUnsetTimeout ? -1 : timeout.count() * 1e-3; }
   /// By a batch, by a profiler, or by torch's list of works that go into graphs.
   bool is_watched() const {
@@ -217,10 +229,11 @@ class ProcessGroupAccdp : public c10d::Backend {
   bool drain(Milliseconds most);
   void settle(Milliseconds most);
   void stop_threads();
+  void let_go() noexcept;
 
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<BackendOptions> options_;
-  const Origin origin_;
+  Origin origin_;
   std::mutex splits_mutex_;
   std::map<std::vector<int>, int> splits_;  ///< how often for the same ranks
   std::atomic<std::uint64_t> sequence_{0};

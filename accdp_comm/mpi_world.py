@@ -223,6 +223,8 @@ def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | Non
             gone = others.gone() if others else ""
             if not gone and time.monotonic() < deadline:
                 continue
+            if returned.is_set():  # while one looked
+                return
             late = f"did not finish within {timeout_s:g} s (a rank is missing)"
             why = f"cannot finish: {gone} without having come there" if gone else late
             sys.stderr.write(

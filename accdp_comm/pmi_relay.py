@@ -38,7 +38,9 @@ def relayed(fd: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.dup2(launcher.fileno(), fd, inheritable)  # closes the other end of `inside`, so the thread ends
+        os.dup2(launcher.fileno(), fd, inheritable)
+        with contextlib.suppress(OSError):  # of a thread that has ended already
+            inside.shutdown(socket.SHUT_RDWR)  # a child that was forked meanwhile may have the other end, too
         thread.join()
         launcher.close()
         os.set_blocking(fd, blocking)

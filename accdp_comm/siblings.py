@@ -96,7 +96,8 @@ class Siblings:
             if self._variable in variables:  # another one than before, perhaps: that was its launcher's, before exec
                 self._known[pid, it.started] = variables[self._variable]
             elif (pid, it.started) not in self._known:
-                if not variables and it.parent == self._launcher:
+                # One that the launcher has just begun, and that is not yet the program that it is to be.
+                if it.parent == self._launcher and (not variables or _name(pid) == _name(self._launcher)):
                     return None
                 continue
             ranks.setdefault(self._known[pid, it.started], []).append(pid)

@@ -45,7 +45,9 @@ _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itsel
 # A launcher ends the job the moment that a rank leaves MPI in disorder, when that one has yet to end, and others to say
 # whom they miss: what they end with then is their own.
 _AFTER_LAUNCHER_S = 1.0
+_KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
+_ASK_S = 30.0  # for what lists GPUs; some drivers take many seconds for it
 _CHUNK = 1 << 16
 
 
@@ -80,7 +82,7 @@ class Guard:
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
         # alone, "terminate", "terminate_client", or "orphans"; "kill"; "give up"
         self._step = "run"
-        self._deadline = math.inf
+        self._deadline = self._last = math.inf  # of the step, and of killing
 
     def start_owner(self, order: dict[str, Any], control: str) -> None:
         """Start the owner of MPS on this host. It calls `accdp run` by itself, and ends its daemons after all ranks."""
@@ -107,24 +109,27 @@ class Guard:
         self._orders = orders
         ends = {kind: os.pipe() for kind in (b"o", b"e")}
         failed, failure = os.pipe()
+        guard = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            self._become_rank(orders, {kind: write for kind, (_, write) in ends.items()}, failure)
+            self._become_rank(guard, orders, {kind: write for kind, (_, write) in ends.items()}, failure)
         os.close(failure)
         for kind, (read, write) in ends.items():
             os.close(write)
             self._streams[read] = kind
         close_launcher_fds()
+        # At once: `accdp run` ends what a guard leaves that ends before its rank.
+        self._link.tell(event="started", pid=self._pid, start_time=procfs.start_time(self._pid))
         trouble = os.read(failed, 1000).decode(errors="replace")
         os.close(failed)
         if trouble:
             self._link.tell(event="not_started", reason=trouble)
-        self._link.tell(event="started", pid=self._pid, start_time=procfs.start_time(self._pid))
 
-    def _become_rank(self, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
+    def _become_rank(self, guard: int, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
         try:
             os.setsid()
-            end_with_parent(signal.SIGTERM)
+            if not end_with_parent(signal.SIGTERM, guard):
+                os._exit(127)
             signal.set_wakeup_fd(-1)
             for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
@@ -301,11 +306,18 @@ class Guard:
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
             self._helper = self._start_helper([str(pid) for pid in self._family()])
         elif self._step in ("terminate", "terminate_client", "orphans"):
-            self._step, self._deadline = "kill", time.monotonic() + _ORPHANS_S
-            self._tell_family(signal.SIGKILL)
+            self._step, self._last = "kill", time.monotonic() + _ORPHANS_S
+            self._kill()
+        elif self._step == "kill" and time.monotonic() < self._last:
+            self._kill()
         else:
             # It sleeps in the kernel, or became another user's: nothing more can be done, so do not wait either.
             self._step = "give up"
+
+    def _kill(self) -> None:
+        """End the family, and soon again what one of it had begun before its own turn came."""
+        self._tell_family(signal.SIGKILL)
+        self._deadline = min(self._last, time.monotonic() + _KILL_AGAIN_S)
 
     def _start_helper(self, pids: Sequence[str]) -> int:
         pid = os.fork()
@@ -349,17 +361,23 @@ def ask_gpus(command: list[str]) -> str:
     if not command:
         return ""
     read, write = os.pipe()
-    pid = os.fork()
+    guard, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
-            os.dup2(write, 1)
-            os.execvp(command[0], command)
+            close_launcher_fds()
+            if end_with_parent(signal.SIGKILL, guard):
+                os.dup2(write, 1)
+                os.execvp(command[0], command)
         finally:
             os._exit(127)
     os.close(write)
-    with open(read) as file:
-        said = file.read()
-    return said if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
+    said, until = b"", time.monotonic() + _ASK_S
+    while select.select([read], [], [], max(0.0, until - time.monotonic()))[0] and (data := os.read(read, _CHUNK)):
+        said += data
+    os.close(read)
+    if time.monotonic() >= until:
+        send_signal(pid, signal.SIGKILL)
+    return said.decode(errors="replace") if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
 
 
 def hold_port() -> socket.socket:
@@ -400,6 +418,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 ranks_guard.obey(orders[number + 1 :])
                 code = exit_code(ranks_guard.run())
                 link.tell(event="bye")
+                link.part()
                 return code
         return 1
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import selectors
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,11 @@ class Listener:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def has_news(selector: selectors.BaseSelector) -> bool:
+    """Return whether a guard calls, or has said what was not read yet, perhaps because this process was held up."""
+    return any(isinstance(key.fileobj, (Listener, Connection)) for key, _ in selector.select(0))
 
 
 class Connection:

@@ -6,6 +6,7 @@ and ``e`` bytes of the rank's standard output and error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -69,6 +70,13 @@ class Link:
 
     def tell(self, **message: Any) -> None:
         self.send(b"j", json.dumps(message).encode())
+
+    def part(self) -> None:
+        """Say no more, and wait until all has been read: an order to a closed socket would undo what is on its way."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        while not self.lost:
+            self.receive()
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the orders that one read brings; the link is lost where it brings the end."""

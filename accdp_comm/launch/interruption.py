@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from . import kinship
+
+T = TypeVar("T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT_VARIABLE = "ACCDP_RUN_PARENT"  # pid of a process whose end is to end `accdp run`, which it has started
@@ -33,8 +35,7 @@ def end_with_parent() -> None:
     """From now on get SIGTERM when the process ends that started us, if it asked for that (PARENT_VARIABLE)."""
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent:
-        kinship.end_with_parent(signal.SIGTERM)
-        if os.getppid() != int(parent):  # it has ended before
+        if not kinship.end_with_parent(signal.SIGTERM, int(parent)):  # it has ended before
             raise Interrupted(signal.SIGTERM)
 
 
@@ -73,13 +74,35 @@ def _are_too_late() -> None:
         signal.signal(number, signal.SIG_IGN)  # for other threads
 
 
+def undisturbed(step: Callable[[], T]) -> T:
+    """Do a step that must be done, whatever signals come: half-stopped daemons would be left behind.
+
+    For the main thread.
+
+    Raises:
+        Interrupted: After the step: a signal came meanwhile, or before any could be made to wait.
+    """
+    results: list[T] = []
+    interruption = None
+    while not results:
+        try:
+            with _signals_wait():
+                results.append(step())
+        except Interrupted as came:
+            interruption = interruption or came
+    if interruption is not None:
+        raise interruption
+    return results[0]
+
+
 @contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Let signals wait until the block is done: half-stopped daemons would be left behind. For the main thread."""
+def _signals_wait() -> Iterator[None]:
+    """Let signals wait until the block is done."""
     came: list[int] = []
     handlers: dict[int, Any] = {}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         # Another thread may take a signal all the same, and Python calls its handler in the main one.
         for number in STOPPING:
             handlers[number] = signal.signal(number, lambda which, _: came.append(which))

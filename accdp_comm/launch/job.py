@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .agent import CONTROL_VARIABLE
-from .control import Connection, Listener
+from .control import Connection, Listener, has_news
 from .interruption import STOPPING, stopping
 from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
@@ -247,7 +247,7 @@ class Job:
                 self._give_up()
         elif self._failures and now >= self._failures[0].ended_at + _AFTER_FAILURE_S:
             self.end("", 1)
-        elif not self._is_started and (limit := self._start_limit()) is not None and now >= limit:
+        elif not self._is_started and now >= (self._start_limit() or now + 1) and not has_news(self._selector):
             missing = [f"rank {rank}" for rank in range(self._size) if rank not in self._ranks]
             missing += [f"MPS on {host}" for host in self._owners.missing()] if self._owners and not missing else []
             what = f"{_START_LIMIT_S:g} s of the first rank" if self._first_call else f"{_FIRST_CALL_LIMIT_S:g} s"
@@ -260,7 +260,7 @@ class Job:
             self._next_word = now + _PATIENCE_S
             self.output.say(f"accdp run: {self._program.launcher} has started {len(self._ranks)} of {self._size} ranks")
         if self._all_left_at is not None and now >= self._all_left_at + _LAUNCHER_END_S:
-            self._outstayed = True
+            self._outstayed = self._launcher is not None and self._launcher.poll() is None
             self._end_launcher()
 
     def _on_signals(self) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def end_with_parent(number: int) -> None:
-    """From now on this process gets that signal when its parent ends; exec() changes nothing about it, fork() does."""
+def end_with_parent(number: int, parent: int) -> bool:
+    """From now on this process gets that signal when its parent ends; exec() changes nothing about it, fork() does.
+
+    Args:
+        number: The signal.
+        parent: Process that has started this one.
+    Returns:
+        Whether it was still there; else no signal comes.
+    """
     _prctl(_PR_SET_PDEATHSIG, number)
+    return os.getppid() == parent
 
 
 def adopt_orphans() -> None:

@@ -100,3 +100,44 @@ def test_ranks_that_cannot_be_seen_are_not_taken_for_dead(monkeypatch):
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     siblings = Siblings()
     assert [siblings.gone() for _ in range(3)] == ["", "", ""]
+
+
+# A launcher, which counts two ranks and is slow to make its second child one.
+SLOW_LAUNCHER = """
+import os, sys, time
+with open("/proc/self/comm", "w") as name:
+    name.write("hydra_pmi_test")
+os.environ["MPI_LOCALNRANKS"] = "2"
+ranks = []
+for rank in "01":
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        if rank == "1":
+            time.sleep(3)
+            os._exit(0)
+        os.environ["PMI_RANK"] = rank
+        os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+for rank in ranks:
+    os.waitpid(rank, 0)
+"""
+LOOKS = """
+import time
+from accdp_comm.siblings import Siblings
+siblings, said = Siblings(), []
+until = time.monotonic() + 1.5
+while time.monotonic() < until:
+    said.append(siblings.gone())
+    time.sleep(0.2)
+until = time.monotonic() + 10
+while not said[-1] and time.monotonic() < until:
+    said.append(siblings.gone())
+    time.sleep(0.2)
+print(said.count(""), said[-1])
+"""
+
+
+def test_a_rank_that_is_not_yet_one_is_not_taken_for_dead():
+    """Between fork and exec it shows the launcher's variables. When it has ended that is seen."""
+    result = jobs.run([sys.executable, "-c", SLOW_LAUNCHER, LOOKS])
+    looks, _, gone = result.stdout.strip().partition(" ")
+    assert gone == "1 of the 2 ranks on this host have ended" and int(looks) >= 8, str(result)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from accdp_comm.launch.interruption import Interrupted, signals_wait
+from accdp_comm.launch.interruption import Interrupted, undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -15,19 +15,32 @@ def test_a_signal_waits_whichever_thread_takes_it(number):
         raise Interrupted(number)
 
     before = signal.signal(number, raise_it)
-    is_done, stops = False, threading.Event()
+    done, stops = [], threading.Event()
     other = threading.Thread(target=stops.wait)  # has none of them blocked
     other.start()
     try:
         with pytest.raises(Interrupted) as caught:
-            with signals_wait():
-                os.kill(os.getpid(), number)
-                stops.wait(0.2)
-                is_done = True
-            stops.wait(10)
-        assert is_done and caught.value.number == number
+            undisturbed(lambda: (os.kill(os.getpid(), number), stops.wait(0.2), done.append(True)))
+        assert done == [True] and caught.value.number == number
         assert signal.getsignal(number) is raise_it and number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     finally:
         stops.set()
         other.join()
         signal.signal(number, before)
+
+
+def test_a_signal_that_comes_before_any_can_wait_lets_the_step_be_done(monkeypatch):
+    """Else what comes at the very moment when daemons are about to be stopped leaves them behind."""
+    done, comes = [], [True]
+    change = signal.pthread_sigmask
+
+    def comes_first(how, which):
+        if how == signal.SIG_BLOCK and which and comes:
+            comes.clear()
+            raise Interrupted(signal.SIGTERM)
+        return change(how, which)
+
+    monkeypatch.setattr(signal, "pthread_sigmask", comes_first)
+    with pytest.raises(Interrupted):
+        undisturbed(lambda: done.append(True))
+    assert done == [True] and not comes

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -40,3 +41,12 @@ def test_what_is_spared_includes_what_it_starts_meanwhile(monkeypatch, number, l
     guard._tell_family(number)
     helpers = [HELPER, *(HELPER + 1 + n for n in range(looks_before))]
     assert sent == ([RANK, *helpers] if number == signal.SIGKILL else [RANK])
+
+
+def test_a_listing_of_gpus_that_never_ends_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(agent, "_ASK_S", 0.2)
+    began = time.monotonic()
+    assert agent.ask_gpus(["sh", "-c", "echo 0; exec sleep 30"]) == ""
+    assert time.monotonic() - began < 15
+    assert agent.ask_gpus(["sh", "-c", "echo 0; echo 1"]) == "0\n1\n"
+    assert agent.ask_gpus(["sh", "-c", "echo 0; exit 3"]) == agent.ask_gpus(["/nowhere"]) == ""

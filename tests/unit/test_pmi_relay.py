@@ -6,6 +6,7 @@ import fcntl
 import os
 import resource
 import socket
+import subprocess
 import termios
 import time
 
@@ -94,3 +95,13 @@ def test_a_launcher_that_closes_is_seen_to_close(ends):
     with pmi_relay.relayed(rank.fileno()):
         launcher.close()
         assert rank.recv(100) == b""
+
+
+def test_a_child_that_was_begun_meanwhile_is_not_waited_for(ends):
+    rank, _ = ends
+    with contextlib.ExitStack() as opened:
+        with pmi_relay.relayed(rank.fileno()):
+            child = opened.enter_context(subprocess.Popen(["sleep", "20"], close_fds=False))
+            began = time.monotonic()
+        assert time.monotonic() - began < SECONDS
+        child.kill()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ... import procfs
 from .. import processes
-from ..interruption import signals_wait
+from ..interruption import undisturbed
 from ..kinship import adopt_orphans
 from . import records
 from .control import BINARY, PID_FILE, SERVER, Control, MpsError, MpsSilent
@@ -71,8 +71,7 @@ def start(base: Path, gpu: str, *, is_kept: bool) -> Daemon:
         record = records.with_daemon(record, _daemon_pid(folder))
         records.write(folder, record)
     except BaseException:
-        with signals_wait():
-            stop(daemon)
+        undisturbed(lambda: stop(daemon))
         raise
     return Daemon(folder, record)
 

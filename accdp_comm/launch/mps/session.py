@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ... import _core
 from ..environment import MpsShare
 from ..gpus import Gpu
-from ..interruption import signals_wait
+from ..interruption import undisturbed
 from . import daemon as daemons
 from . import records
 from .attachment import Attachment, Member
@@ -122,7 +122,6 @@ def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[s
             say(f"no MPS is started, and ranks that share a GPU take turns on it: {reason}")
         yield None if reason else ours
     finally:
-        with signals_wait():
-            lines = ours.stop()
+        lines = undisturbed(ours.stop)
         for line in lines:  # only now: who reads may have left, or not read
             say(line)

@@ -1,0 +1,62 @@
+"""The last that a rank says, and the last that it leaves: the one arrives, the other ends."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import jobs
+from running import ACCDP, act
+
+LINES = 3000
+TALKER = f"""
+import pathlib, sys
+for _ in range({LINES}):
+    print("x" * 999)
+sys.stdout.flush()
+pathlib.Path(sys.argv[1]).touch()
+"""
+
+
+def test_a_signal_after_a_rank_has_ended_costs_nothing_of_what_it_said(tmp_path):
+    """It reaches guards that have said all, part of which lies in sockets while nobody reads."""
+    marks = [tmp_path / f"rank{rank}" for rank in range(2)]
+    script = tmp_path / "talk.py"
+    script.write_text(TALKER)
+    command = [*ACCDP, "run", "-n", "2", "--gpus", "none", "--", "sh", "-c"]
+    rank = f"exec {sys.executable} {script} {tmp_path}/rank${{PMI_RANK}}"
+    with subprocess.Popen([*command, rank], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert not jobs.until_empty(lambda: [mark for mark in marks if not mark.exists()][1:])  # the other may wait
+        time.sleep(1)  # for its guard to leave, which nobody can see
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)  # for the signal to be passed on
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, len(out.splitlines())) == (0, 2 * LINES), err
+
+
+BREEDER = """
+import json, os, signal, sys, time
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["sleep", "40"])
+        time.sleep(0.004)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_what_goes_on_starting_others_ends_with_them(tmp_path):
+    """act() looks for what stays."""
+    script = tmp_path / "breed.py"
+    script.write_text(BREEDER)
+
+    def end(process, _):
+        time.sleep(0.5)  # with some children
+        process.terminate()
+
+    result = act(["run", "--grace", "1", "-n", "1", "--gpus", "none", str(script)], 1, end, {})
+    assert result.returncode == 128 + signal.SIGTERM and result.seconds < 8, str(result)

@@ -128,7 +128,8 @@ void DevicePath::State::set_up_hierarchy(Context& c) {
   c.await(leader);
   std::memcpy(&all, c.slot(leader), sizeof all);
 
-  const bool by_mpi = all.mpi_takes_memory && all.groups == 1;  // groups of a node meet in host memory
+  // Groups of a node meet in host memory; and a kernel sums up what so many nodes sent at the most.
+  const bool by_mpi = all.mpi_takes_memory && all.groups == 1 && nodes <= static_cast<int>(kMostSources);
   if (!all.is_usable) {
     if (why_not.empty()) why_not = "ranks of another node cannot share device memory";
     return;
@@ -171,7 +172,8 @@ bool DevicePath::settle(bool has_failed) noexcept {
 }
 
 std::string DevicePath::describe() const {
-  if (!state_->pool) return state_->is_pool_made ? "staged: " + state_->why_not : state_->why_not;
+  if (!state_->pool || !state_->pool->is_usable())
+    return state_->is_pool_made ? "staged: " + state_->why_not : state_->why_not;
   const Pool& pool = *state_->pool;
   const int groups = pool.groups().count();
   std::string text = groups > 1 && groups < pool.gpus().count() ? std::to_string(groups) + " islands of peer GPUs"

@@ -100,9 +100,10 @@ bool Readers::has_read(Reader& reader, bool looks_for_deaths) const noexcept {
   const RankLine& line = board_->line(reader.local_rank);
   const std::uint64_t step = published_;
   if (line.reads_done.load(std::memory_order_acquire) >= step) return true;
+  // First: the event may go with its process.
+  if (looks_for_deaths && !process_lives(reader.process.pid, reader.process.start_time)) return true;
   const bool is_handed_over = line.reads_handed_over.load(std::memory_order_acquire) >= step;
-  if (is_handed_over && reader.read && is_done(reader.read)) return true;
-  return looks_for_deaths && !process_lives(reader.process.pid, reader.process.start_time);
+  return is_handed_over && reader.read && is_done(reader.read);
 }
 
 bool Readers::have_read(bool looks_for_deaths) noexcept {

@@ -297,6 +297,12 @@ int main() {
     exact(gpu, 0);
     if (g_has_nvcomp) on_devices_only(gpu, 0);
   }));
+  CHECK(run_processes_on_nodes({0, 1, 1}, [](Group& group) {
+    cudasim::fail("cudaIpcOpenMemHandle", cudaErrorNotSupported);
+    Gpu gpu(group);
+    exact(gpu, 0);
+    CHECK(group.rank() == 0 || gpu.path->describe().find("staged: memory of another process cannot be opened") == 0);
+  }));
   failure(0, [] { cudasim::fail("cudaLaunchKernelExC", cudaErrorLaunchFailure, 30); }, "cudaErrorLaunchFailure");
   // The first two allocations are the test's own.
   failure(1, [] { cudasim::fail("cudaMalloc", cudaErrorMemoryAllocation, 9); }, "cudaErrorMemoryAllocation");

@@ -82,7 +82,8 @@ class Guard:
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
         # alone, "terminate", "terminate_client", or "orphans"; "kill"; "give up"
         self._step = "run"
-        self._deadline = self._last = math.inf  # of the step, and of killing
+        self._deadline = math.inf
+        self._last, self._killed = math.inf, set[int]()  # of killing: until when at least, and whom
 
     def start_owner(self, order: dict[str, Any], control: str) -> None:
         """Start the owner of MPS on this host. It calls `accdp run` by itself, and ends its daemons after all ranks."""
@@ -254,10 +255,11 @@ class Guard:
         others = [pid for pid in (self._owner, *spared) if pid]
         return [pid for pid, root in procfs.descendants([*others, us]).items() if root == us and pid != us]
 
-    def _tell_family(self, number: int) -> None:
+    def _tell_family(self, number: int) -> list[int]:
         spared = [] if number == signal.SIGKILL else [self._helper]
-        for pid in self._family(*spared):
+        for pid in (family := self._family(*spared)):
             send_signal(pid, number)
+        return family
 
     def _end_orphans(self) -> None:
         self._tell_family(signal.SIGTERM)
@@ -308,16 +310,16 @@ class Guard:
         elif self._step in ("terminate", "terminate_client", "orphans"):
             self._step, self._last = "kill", time.monotonic() + _ORPHANS_S
             self._kill()
-        elif self._step == "kill" and time.monotonic() < self._last:
-            self._kill()
-        else:
+        elif self._step != "kill" or not self._kill():
             # It sleeps in the kernel, or became another user's: nothing more can be done, so do not wait either.
             self._step = "give up"
 
-    def _kill(self) -> None:
-        """End the family, and soon again what one of it had begun before its own turn came."""
-        self._tell_family(signal.SIGKILL)
-        self._deadline = min(self._last, time.monotonic() + _KILL_AGAIN_S)
+    def _kill(self) -> bool:
+        """End the family, and soon again what one of it had begun before its own turn came; whether to go on."""
+        before = len(self._killed)
+        self._killed.update(self._tell_family(signal.SIGKILL))
+        self._deadline = time.monotonic() + _KILL_AGAIN_S
+        return len(self._killed) > before or time.monotonic() < self._last
 
     def _start_helper(self, pids: Sequence[str]) -> int:
         pid = os.fork()

@@ -10,7 +10,7 @@ from .. import procfs
 from . import processes
 from .ranks import Rank
 
-_KILL_S = 1.0  # for what goes on starting others meanwhile
+_KILL_S = 1.0  # for what was killed to end
 _POLL_S = 0.05  # each is a look at all processes
 
 
@@ -34,9 +34,11 @@ def end_unguarded(
     if living and terminate_clients:
         terminate_clients([pid for pid, _ in living])
     deadline = time.monotonic() + _KILL_S
-    while (living := _left(ours)) and time.monotonic() < deadline:
+    killed: set[tuple[int, int]] = set()
+    while (living := _left(ours)) and (time.monotonic() < deadline or not killed.issuperset(living)):
         for pid, started in living:
             processes.send_signal(pid, started, signal.SIGKILL)
+        killed.update(living)
         time.sleep(_POLL_S)
 
 

@@ -43,6 +43,17 @@ class Deadline {
   Clock::time_point at_;
 };
 
+/// Counts looks for what comes soon, if at all: so long, but so often where others keep this thread from its core.
+class Looks {
+ public:
+  Looks(Clock::duration most, int least) : until_(Clock::now() + most), least_(least) {}
+  bool go_on() { return least_-- > 0 || Clock::now() < until_; }
+
+ private:
+  Clock::time_point until_;
+  int least_;
+};
+
 /// The host language's way to break a long wait (Ctrl-C): called now and then by every waiting
 /// thread, throws if the wait has to end. Set once, before any wait.
 void set_interrupt_check(void (*check)());

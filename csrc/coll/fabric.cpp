@@ -59,6 +59,7 @@ constexpr int kCrowded = 5;
 constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 constexpr std::chrono::microseconds kBetweenLooks{50};
+constexpr int kLeastLooks = 20;  // in which MPI moves what is short
 // A look at what other nodes say lets MPI work twice, which takes as long as a short message.
 constexpr std::chrono::microseconds kNoticesLate{100};
 constexpr std::chrono::milliseconds kNoticesTake{
@@ -218,8 +219,7 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
 void Fabric::let_leave() noexcept {
   if (wire_->moves_by_itself()) return;
   try {
-    for (const auto until = Clock::now() + kNoticesLeave; Clock::now() < until;
-         std::this_thread::sleep_for(kBetweenLooks))
+    for (Looks looks(kNoticesLeave, kLeastLooks); looks.go_on(); std::this_thread::sleep_for(kBetweenLooks))
       take_farewells();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),
@@ -265,7 +265,10 @@ void Fabric::enter(double timeout_s) {
   const std::chrono::duration<double> since_the_last = now - std::exchange(entered_, now);
   if (since_the_last.count() < timeout_s) return;
   look_for_notices();
-  for (const auto until = now + kNoticesTake; Clock::now() < until; std::this_thread::yield()) throw_if_failed();
+  for (Looks looks(kNoticesTake, kLeastLooks); looks.go_on(); std::this_thread::yield()) {
+    take_notice();
+    throw_if_failed();
+  }
 }
 
 bool Fabric::has_failed() {

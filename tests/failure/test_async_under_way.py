@@ -9,6 +9,9 @@ import os, signal, sys, threading, time
 import numpy as np
 import accdp_comm
 
+sys.path.append(sys.argv[-1])
+from when_asleep import signal_me_asleep
+
 world = accdp_comm.Communicator(timeout_s=30)
 data, what = np.zeros(100_000), sys.argv[1]
 
@@ -61,14 +64,12 @@ elif what == "forks":
     world.barrier()
 elif what == "interrupted":
     if world.rank == 0:
-        def handle(_, frame):
-            if frame.f_code.co_name == "<module>":  # not in the operation yet
-                return signal.setitimer(signal.ITIMER_REAL, 0.3)
+        def handle(*_):
             tell(lambda: begin().wait())
             open(sys.argv[2], "x").close()
 
         signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        signal_me_asleep(signal.SIGALRM)
     while world.rank == 1 and not os.path.exists(sys.argv[2]):
         time.sleep(0.01)
     world.barrier()
@@ -77,7 +78,7 @@ elif what == "interrupted":
 
 
 def play(*what: str) -> jobs.Result:
-    return jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", SCRIPT, *what], timeout=60)
+    return jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", SCRIPT, *what, str(jobs.TESTS)], timeout=60)
 
 
 def test_others_hear_of_an_exception_at_once():
@@ -111,7 +112,7 @@ def test_a_signal_handler_in_the_middle_of_an_operation_is_refused(tmp_path):
 
 
 FAILED = """
-import gc, time, weakref
+import gc, pathlib, sys, time, weakref
 import numpy as np
 import accdp_comm
 world = accdp_comm.Communicator(timeout_s=10)
@@ -126,6 +127,7 @@ if world.rank == 0:
         work.wait()
     except accdp_comm.Error as error:
         print(type(error).__name__, flush=True)
+    pathlib.Path(sys.argv[1]).touch()
     del work, data
     world.close()
     deadline = time.monotonic() + 10  # the worker may be about to return
@@ -133,11 +135,12 @@ if world.rank == 0:
         time.sleep(0.01)
     print("kept" if seen() is not None else "let go", flush=True)
 else:
-    time.sleep(13)
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.1)
 """
 
 
-def test_tensors_of_an_operation_that_failed_are_let_go():
+def test_tensors_of_an_operation_that_failed_are_let_go(tmp_path):
     """At once: the error's traceback does not keep them until Python looks for cycles."""
-    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", FAILED])
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", FAILED, str(tmp_path / "failed")])
     assert result.stdout.split()[:2] == ["PeerTimeout", "let"], str(result)

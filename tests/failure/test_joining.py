@@ -42,15 +42,22 @@ def test_who_comes_late_to_the_board_hears_it_too(short):
 
 
 INTERRUPTED = """
-import os, signal, sys, threading, time
+import pathlib, signal, sys, time
 import accdp_comm
 from accdp_comm import bootstrap
+sys.path.append(sys.argv[2])
+from when_asleep import signal_me_asleep
+gone = pathlib.Path(sys.argv[1])
 world = accdp_comm.Communicator()
 if world.rank == 2:  # comes to the memory when another has gone
     open_segment = bootstrap._open_segment
-    bootstrap._open_segment = lambda *place: time.sleep(1) or open_segment(*place)
+    def open_late(*place):
+        while not gone.exists():
+            time.sleep(0.01)
+        return open_segment(*place)
+    bootstrap._open_segment = open_late
 if world.rank == {who}:
-    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    signal_me_asleep(signal.SIGINT)
 began = time.monotonic()
 try:
     group = world.split(0)
@@ -58,14 +65,23 @@ try:
     print(world.rank, "is well", flush=True)
 except BaseException as error:
     print(f"{{world.rank}} after {{time.monotonic() - began:.1f}} s: {{type(error).__name__}} {{error}}", flush=True)
+    if world.rank == {who}:
+        gone.touch()
 world.barrier()
 """
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_who_is_interrupted_while_a_group_is_formed_tells_the_others(who):
+def test_who_is_interrupted_while_a_group_is_formed_tells_the_others(who, tmp_path):
     """Its process may go on: nothing but its word would end the others' wait."""
-    command = [*jobs.mpiexec_command(3), sys.executable, "-c", INTERRUPTED.format(who=who)]
+    command = [
+        *jobs.mpiexec_command(3),
+        sys.executable,
+        "-c",
+        INTERRUPTED.format(who=who),
+        str(tmp_path / "gone"),
+        str(jobs.TESTS),
+    ]
     result = jobs.run(command)
     said = {int(line[0]): line for line in result.stdout.splitlines()}
     assert result.returncode == 0 and len(said) == 3, str(result)

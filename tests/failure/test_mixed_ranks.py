@@ -109,26 +109,30 @@ with open("/proc/self/comm", "w") as name:
     name.write("hydra_pmi_test")
 os.environ["MPI_LOCALNRANKS"] = "2"
 ranks = []
+looked, says = os.pipe()
+os.set_inheritable(says, True)
 for rank in "01":
     ranks.append(os.fork())
     if ranks[-1] == 0:
         if rank == "1":
-            time.sleep(3)
+            os.close(says)
+            os.read(looked, 1)  # until rank 0 has looked, or ended
             os._exit(0)
         os.environ["PMI_RANK"] = rank
-        os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+        os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], str(says)])
+os.close(says)
 for rank in ranks:
     os.waitpid(rank, 0)
 """
 LOOKS = """
-import time
+import os, sys, time
 from accdp_comm.siblings import Siblings
 siblings, said = Siblings(), []
-until = time.monotonic() + 1.5
-while time.monotonic() < until:
+for _ in range(8):
     said.append(siblings.gone())
-    time.sleep(0.2)
-until = time.monotonic() + 10
+    time.sleep(0.1)
+os.close(int(sys.argv[1]))
+until = time.monotonic() + 30
 while not said[-1] and time.monotonic() < until:
     said.append(siblings.gone())
     time.sleep(0.2)

@@ -57,7 +57,8 @@ if world.rank == 2:  # comes to the memory when another has gone
         return open_segment(*place)
     bootstrap._open_segment = open_late
 if world.rank == {who}:
-    signal_me_asleep(signal.SIGINT)
+    make = bootstrap._make
+    bootstrap._make = lambda *group: signal_me_asleep(signal.SIGINT) and make(*group)
 began = time.monotonic()
 try:
     group = world.split(0)

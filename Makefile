@@ -39,7 +39,7 @@ NATIVE := CMakeLists.txt setup.py tools/toolchain.py accdp_comm/_version.py $(sh
 INSTALLED := pyproject.toml setup.py tools/build_backend.py accdp_comm/_version.py
 
 .PHONY: all build demo test test-unit test-cudasim test-mpi test-torch test-failure test-hosts test-launch test-bench test-tune test-recipes \
-	lint format sanitize races emulate fuzz clean distclean
+	lint format sanitize races stalls emulate fuzz clean distclean
 .NOTPARALLEL:
 FORCE:
 .DELETE_ON_ERROR:
@@ -180,6 +180,14 @@ races: build
 	cmake --build build/thread --parallel $(CORES) --target $(RACES:%=test_%)
 	$(LIMIT) 3600 ctest --test-dir build/thread --output-on-failure --no-tests=error \
 	  -R "^cpp/test_($$(echo $(RACES) | tr ' ' '|'))$$"
+
+# Tests of several processes while system calls take up to STALLS_MOST_US microseconds, STALLS_PER_MILLE of them, by
+# chance. What fails is to be read: time limits of a test may be too short for it, and MPICH has races of its own (a send
+# to a rank that has just died, a launcher's answer to one).
+STALLED = tests/launch tests/failure tests/hosts
+stalls: build $(STAMPS)/test
+	$(CXX) -x c -O2 -shared -fPIC -o build/stalls.so tools/stalls.c -ldl
+	LD_PRELOAD=$(CURDIR)/build/stalls.so $(LIMIT) 3600 $(PYTEST) -n 3 --dist loadgroup $(STALLED)
 
 # The C++ tests for a processor that this machine has not, by an emulator: Debian's g++-aarch64-linux-gnu and qemu-user;
 # two tests want a libzstd for it as well (libzstd1:arm64). They take 8 minutes on 2 cores, to build them 15.

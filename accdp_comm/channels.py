@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
@@ -24,6 +25,7 @@ _SHORTEST = timedelta(milliseconds=1)  # that a work of torch can be waited for
 _TORCH_OPS = {"prod": "PRODUCT"}  # where torch has another name
 
 _everybody: list[Communicator] = []  # all ranks of the job, formed at first use
+_forming = threading.Lock()
 
 
 class Pending(Protocol):
@@ -79,8 +81,9 @@ def channel_of(group: Any) -> Channel:
     if channel is not None:
         return channel
     if group is None:
-        if not _everybody:
-            _everybody.append(Communicator())
+        with _forming:  # threads that come first at once are to have the same one, on all ranks
+            if not _everybody:
+                _everybody.append(Communicator())
         return CommunicatorChannel(_everybody[0])
     dist = sys.modules.get("torch.distributed")
     other = f"group is a {type(group).__name__}: expected a torch process group or a Communicator"

@@ -17,7 +17,9 @@ using Floats = float __attribute__((vector_size(16)));
 using Words = std::uint32_t __attribute__((vector_size(16)));
 using Shorts = std::uint16_t __attribute__((vector_size(8)));
 
-constexpr double kWellPlaced = 100;  // variances: the square of the distance from the mean
+// Variances: the square of the distance from the mean. By so much of it float32 may be wrong, of which kSpreadError
+// counts three times (terms in a row + terms of all lanes and vectors + 3) roundings, halved by the root.
+constexpr double kWellPlaced = 10;
 
 /// Sums over a run of bytes, in float32: as fast as memory, where double has half as many lanes.
 constexpr std::size_t kRunBytes = 8 << 10, kRunVectors = 4;

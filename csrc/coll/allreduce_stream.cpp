@@ -411,14 +411,17 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
   StreamReport report;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.data.size();
-  std::fill(residual.begin(), residual.end(), 0.0F);
+  const auto leave_nothing_out = [&] { std::fill(residual.begin(), residual.end(), 0.0F); };
   if (c.topology().nodes() == 1 || bytes == 0 || in_rank_order) {
     if (options.far) fetch_all(*options.far, pieces);
     const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
     if (in_rank_order) report.algorithm = kRankOrder;
     (in_rank_order ? reduce_in_rank_order : reduce_to)(c, data, data, how, -1);
+    leave_nothing_out();
   } else {
-    c.meet();
+    // A rank may leave something out, and it alone knows whether it does: all or none wait for the other nodes.
+    is_lossy(options.bound) ? c.meet_everywhere() : c.meet();
+    leave_nothing_out();
     OverNodes(c, std::move(pieces), how, options, residual, report).run();
   }
   report.total_s = std::chrono::duration<double>(Clock::now() - began).count();

@@ -65,9 +65,11 @@ std::vector<double> deviations_of(const std::vector<Piece>& pieces, FarMemory* f
       found[i] = standard_deviation(pieces[i].type, pieces[i].data);
     }
   }
-  if (tensors.empty()) return found;
-  const std::vector<double> far_ones = far->deviations(tensors);
-  for (std::size_t i = 0; i < places.size(); ++i) found[places[i]] = far_ones[i];
+  if (!tensors.empty()) {
+    const std::vector<double> far_ones = far->deviations(tensors);
+    for (std::size_t i = 0; i < places.size(); ++i) found[places[i]] = far_ones[i];
+  }
+  for (double& deviation : found) deviation *= 1 - kSpreadError;
   return found;
 }
 

@@ -98,6 +98,7 @@ class FarMemory {
 std::optional<FarMemory::Place> place_of(const FarMemory& far, const std::vector<Piece>& pieces,
                                          const StreamPlan::Chunk& chunk, const std::vector<Bytes>& spans);
 void fetch_all(FarMemory& far, const std::vector<Piece>& pieces);
+/// Not more than the tensors' standard deviations, and nearly as much, so that bounds which count those hold.
 /// far: null where all tensors are in the host; else not all of them need be far.
 std::vector<double> deviations_of(const std::vector<Piece>& pieces, FarMemory* far);
 /// CRC-32C over all references, with a bit above it so that it is never 0; 0 where there is none.

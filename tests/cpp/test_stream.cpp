@@ -12,6 +12,7 @@
 #include "codec/policy.hpp"
 #include "codec/speeds.hpp"
 #include "codec/spread.hpp"
+#include "coll/far_memory.hpp"
 #include "coll/link_meter.hpp"
 #include "coll/schedule.hpp"
 #include "coll/stream.hpp"
@@ -417,6 +418,19 @@ void spreads() {
       CHECK(std::abs(got / wanted - 1) < 1e-4);
     }
   }
+  // Nearly all one value, some deviations away from the first: the roundings of the squares all go one way.
+  for (const float outlier : {1.5F, 2.0F, 3.0F, 9.0F})
+    for (std::size_t every : {3, 10, 50, 81}) {
+      std::vector<float> most(2048, 1.1F);
+      for (std::size_t i = 7; i < most.size(); i += every) most[i] = 1.1F * outlier;
+      most[0] = 0;
+      long double sum = 0, square = 0;
+      for (float x : most) sum += x, square += static_cast<long double>(x) * x;
+      const long double mean = sum / most.size(), wanted = std::sqrt(square / most.size() - mean * mean);
+      const std::vector<Piece> pieces{{std::as_writable_bytes(std::span(most)), Datatype::kF32}};
+      const double got = deviations_of(pieces, nullptr)[0];
+      CHECK(got <= wanted && got > wanted * (1 - 2 * kSpreadError));
+    }
   const float same[] = {5, 5, 5};
   CHECK(standard_deviation(Datatype::kF32, std::as_bytes(std::span(same))) == 0);
 }

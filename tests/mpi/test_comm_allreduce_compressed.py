@@ -144,9 +144,11 @@ def test_deterministic_groups_encode_nothing(comm, topology):
 def test_ranks_that_disagree(world):
     if world.size == 1:
         pytest.skip("one rank agrees with itself")
-    x = np.zeros(5000, np.float32)
+    x, left = np.ones(5000, np.float32), np.full(5000, 3, np.float32)
+    bound = 0.1 if world.rank == 0 else 0.2
     with pytest.raises(MismatchError, match="codec, chunk size or error bound"):
-        allreduce_compressed(x, group=world, codec="fpk" if world.rank == 0 else "none")
+        allreduce_compressed(x, group=world, error_bound=bound, residual=left)
+    assert (x == 1).all() and (left == 3).all()
 
 
 def test_wrong_arguments(world):

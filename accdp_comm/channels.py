@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -25,7 +26,15 @@ _SHORTEST = timedelta(milliseconds=1)  # that a work of torch can be waited for
 _TORCH_OPS = {"prod": "PRODUCT"}  # where torch has another name
 
 _everybody: list[Communicator] = []  # all ranks of the job, formed at first use
-_forming = threading.Lock()
+_forming = threading.RLock()  # a signal handler may come first, too
+
+
+def _renew_lock() -> None:
+    global _forming
+    _forming = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # whose thread may not have been forked along
 
 
 class Pending(Protocol):
@@ -81,9 +90,10 @@ def channel_of(group: Any) -> Channel:
     if channel is not None:
         return channel
     if group is None:
-        with _forming:  # threads that come first at once are to have the same one, on all ranks
-            if not _everybody:
-                _everybody.append(Communicator())
+        if not _everybody:
+            with _forming:  # threads that come first at once are to have the same one, on all ranks
+                if not _everybody:
+                    _everybody.append(Communicator())
         return CommunicatorChannel(_everybody[0])
     dist = sys.modules.get("torch.distributed")
     other = f"group is a {type(group).__name__}: expected a torch process group or a Communicator"

@@ -86,9 +86,13 @@ def undisturbed(step: Callable[[], T]) -> T:
     interruption = None
     while not results:
         try:
-            with _signals_wait():
-                results.append(step())
-        except Interrupted as came:
+            while not results:
+                try:
+                    with _signals_wait():
+                        results.append(step())
+                except Interrupted as came:
+                    interruption = interruption or came
+        except Interrupted as came:  # another one, just then
             interruption = interruption or came
     if interruption is not None:
         raise interruption

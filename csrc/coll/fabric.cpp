@@ -97,6 +97,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),
+      told_of_failure_(topology_.size()),
       patience_{patience_of_settings(), patience_of_settings()},
       roll_call_(topology_.nodes() > 1 ? wire_.get() : nullptr, topology_.size()),
       writers_(topology_.local_size() + 1),
@@ -106,7 +107,12 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
   receivers_decode_far = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)
     for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
-  await_mates(*this, timeout);
+  try {
+    await_mates(*this, timeout);
+  } catch (...) {
+    keep_for_ever(std::move(told_));  // it may still be on its way
+    throw;
+  }
   const Peer& mine = peers_[rank];
   is_crowded_ = std::min<double>(board_->usable_cores(), mine.cores) < topology_.local_size();
   const bool is_paid = topology_.local_size() <= mine.paid;
@@ -165,8 +171,12 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
   {
     std::lock_guard lock(failure_mutex_);
     is_first = !board_->has_failed();
-    if (is_first) board_->fail(kind, text, disputed);
-    if (is_first && wire_ && wire_->health() < Wire::kRanksMayBeDead && !std::exchange(told_others_, true)) {
+    if (is_first) {
+      board_->fail(kind, text, disputed);
+      told_of_failure_.assign(told_of_failure_.size(), true);
+      left_notice_ = true;
+    }
+    if (is_first && wire_ && wire_->health() < Wire::kRanksMayBeDead) {
       wire_->worsen(health_after(kind, *wire_));
       tell_other_nodes(Wire::kFailure, notice);
       let_leave();
@@ -206,13 +216,17 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
   if (receivers.empty() || is_inherited()) return;
   const auto [kind, text] = board_->failure();
   const std::string notice = notice_of(kind, board_->failed_call(), text);
+  bool leaves_notice;
   {
     std::lock_guard lock(failure_mutex_);
-    if (std::exchange(told_others_, true)) return;
-    if (wire_->health() < Wire::kRanksMayBeDead)
-      for (int rank : receivers) tell(rank, Wire::kFailure, notice);
+    for (int rank : receivers) {
+      if (told_of_failure_[rank]) continue;
+      told_of_failure_[rank] = true;
+      if (wire_->health() < Wire::kRanksMayBeDead) tell(rank, Wire::kFailure, notice);
+    }
+    leaves_notice = !std::exchange(left_notice_, true);
   }
-  notices_.leave(notice);
+  if (leaves_notice) notices_.leave(notice);
 }
 
 /// The process may end right after a failure, and MPI moves nothing by itself.

@@ -161,8 +161,9 @@ class Fabric {
   std::mutex failure_mutex_;
   std::mutex given_up_mutex_;
   std::vector<Wire::Request> given_up_;
-  bool told_others_ = false;   // of a failure
-  bool said_goodbye_ = false;  // that this rank leaves
+  std::vector<bool> told_of_failure_;  // by rank
+  bool left_notice_ = false;           // of it
+  bool said_goodbye_ = false;          // that this rank leaves
   LimitedNotices notices_;
   RollCall roll_call_;
   std::vector<SlotWriter> writers_;   // one per rank of the node, and one for all together

@@ -51,7 +51,7 @@ void ProcessGroupAccdp::let_go() noexcept {
       try {
         shutdown();
       } catch (const std::exception& error) {  // who drops a group cannot be told otherwise
-        TORCH_WARN("accdp: the end of a process group: ", error.what());
+        if (!raised_later(std::current_exception())) TORCH_WARN("accdp: the end of a process group: ", error.what());
       }
     });
   group_.reset();

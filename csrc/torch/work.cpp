@@ -47,6 +47,25 @@ std::exception_ptr lasting(std::exception_ptr error) {
 
 }  // namespace
 
+bool raised_later(std::exception_ptr error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (pybind11::error_already_set& e) {
+    pybind11::gil_scoped_acquire gil;
+    const auto raise = [](void* value) {
+      const auto raised = pybind11::reinterpret_steal<pybind11::object>(static_cast<PyObject*>(value));
+      PyErr_SetObject(pybind11::type::handle_of(raised).ptr(), raised.ptr());
+      return -1;
+    };
+    PyObject* const value = e.value().inc_ref().ptr();
+    if (Py_AddPendingCall(raise, value) == 0) return true;
+    Py_DECREF(value);
+    return false;
+  } catch (...) {
+    return false;
+  }
+}
+
 std::exception_ptr translated(std::exception_ptr error) {
   try {
     std::rethrow_exception(with_raised(error));

@@ -10,6 +10,8 @@ namespace accdp::torch_backend {
 /// The exceptions of the core as those that torch's callers catch: ValueError, dist.DistBackendError, or whatever
 /// the signal handler raised.
 std::exception_ptr translated(std::exception_ptr error);
+/// Where nothing can be thrown: what a signal handler raised, Python raises as soon as it can. Whether it was that.
+bool raised_later(std::exception_ptr error) noexcept;
 /// The call's value; what it throws is translated.
 template <class Call>
 auto in_torchs_terms(Call call) {

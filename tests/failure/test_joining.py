@@ -47,7 +47,7 @@ import accdp_comm
 from accdp_comm import bootstrap
 sys.path.append(sys.argv[2])
 from when_asleep import signal_me_asleep
-gone = pathlib.Path(sys.argv[1])
+gone, opened = (pathlib.Path(sys.argv[1] + word) for word in ("", " opened"))
 world = accdp_comm.Communicator()
 if world.rank == 2:  # comes to the memory when another has gone
     open_segment = bootstrap._open_segment
@@ -58,7 +58,19 @@ if world.rank == 2:  # comes to the memory when another has gone
     bootstrap._open_segment = open_late
 if world.rank == {who}:
     make = bootstrap._make
-    bootstrap._make = lambda *group: signal_me_asleep(signal.SIGINT) and make(*group)
+    def make_and_wait(*group):
+        while not opened.exists():
+            time.sleep(0.01)
+        signal_me_asleep(signal.SIGINT)
+        return make(*group)
+    bootstrap._make = make_and_wait
+if world.rank == 1:  # has the memory before its owner goes
+    open_at_once = bootstrap._open_segment
+    def open_and_say(*place):
+        segment = open_at_once(*place)
+        opened.touch()
+        return segment
+    bootstrap._open_segment = open_and_say
 began = time.monotonic()
 try:
     group = world.split(0)

@@ -52,6 +52,18 @@ other = world.split_group([0, 1])
 assert len(_torch.open_groups()) == 2, _torch.open_groups()
 dist.barrier()
 """,
+    "an interrupt is raised": """
+import os, signal, threading
+if rank == 0:
+    work = group.allreduce([torch.ones(2)], later)  # for which rank 1 does not come
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        del group, work
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("interrupted")
+dist.barrier()
+""",
     "its store is closed": """
 def listens(port):
     with open("/proc/net/tcp") as v4, open("/proc/net/tcp6") as v6:
@@ -85,6 +97,7 @@ SAID = {
     "its peers hear of it": ["rank 0 left"],
     "its callbacks end first": ["called", "called"],
     "what is formed does not wait for it": ["left"],
+    "an interrupt is raised": ["interrupted"],
     "its store is closed": ["closed"],
 }
 

@@ -44,3 +44,31 @@ def test_a_signal_that_comes_before_any_can_wait_lets_the_step_be_done(monkeypat
     with pytest.raises(Interrupted):
         undisturbed(lambda: done.append(True))
     assert done == [True] and not comes
+
+
+def test_two_signals_at_once_let_the_step_be_done(monkeypatch):
+    """The second is raised where the first is taken note of."""
+    done, change = [], signal.pthread_sigmask
+
+    def raise_it(number, _):
+        raise Interrupted(number)
+
+    def both_come_first(how, which):
+        if how == signal.SIG_BLOCK and which and not came:
+            came.append(True)
+            change(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            change(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+        return change(how, which)
+
+    came: list[bool] = []
+    before = {number: signal.signal(number, raise_it) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        monkeypatch.setattr(signal, "pthread_sigmask", both_come_first)
+        with pytest.raises(Interrupted):
+            undisturbed(lambda: done.append(True))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert done == [True] and came

@@ -28,15 +28,15 @@ if __name__ == "__main__":
     import procfs  # type: ignore[import-not-found]
     from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
     from kinship import adopt_orphans, end_with_parent  # type: ignore[import-not-found]
+    from offspring import ask_gpus, close_launcher_fds, exit_code, killed, send_signal  # type: ignore[import-not-found]
 else:
     from .. import cpus, procfs
     from .guard_link import Link, borrow, connect
     from .kinship import adopt_orphans, end_with_parent
+    from .offspring import ask_gpus, close_launcher_fds, exit_code, killed, send_signal
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 OWNER_VARIABLE = "ACCDP_RUN_OWNER"
-# What connects a rank with its launcher: the rank alone may hold it, or its death goes unseen.
-_LAUNCHER_FDS = ("PMI_FD",)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
@@ -47,15 +47,7 @@ _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itsel
 _AFTER_LAUNCHER_S = 1.0
 _KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
-_ASK_S = 30.0  # for what lists GPUs; some drivers take many seconds for it
 _CHUNK = 1 << 16
-
-
-def send_signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended, or became another user's, as by sudo
 
 
 class Guard:
@@ -339,47 +331,6 @@ class Guard:
         else:
             os.close(stream)
             del self._streams[stream]
-
-
-def killed(status: int) -> bool:
-    return os.WIFSIGNALED(status)
-
-
-def exit_code(status: int) -> int:
-    """Return what a shell would call this status: 128 and the signal's number for one that was killed."""
-    return 128 + os.WTERMSIG(status) if killed(status) else os.WEXITSTATUS(status)
-
-
-def close_launcher_fds() -> None:
-    for name in _LAUNCHER_FDS:
-        try:
-            os.close(int(os.environ[name]))
-        except (KeyError, ValueError, OSError):
-            continue  # this launcher has none, or closed it
-
-
-def ask_gpus(command: list[str]) -> str:
-    """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
-    if not command:
-        return ""
-    read, write = os.pipe()
-    guard, pid = os.getpid(), os.fork()
-    if pid == 0:
-        try:
-            close_launcher_fds()
-            if end_with_parent(signal.SIGKILL, guard):
-                os.dup2(write, 1)
-                os.execvp(command[0], command)
-        finally:
-            os._exit(127)
-    os.close(write)
-    said, until = b"", time.monotonic() + _ASK_S
-    while select.select([read], [], [], max(0.0, until - time.monotonic()))[0] and (data := os.read(read, _CHUNK)):
-        said += data
-    os.close(read)
-    if time.monotonic() >= until:
-        send_signal(pid, signal.SIGKILL)
-    return said.decode(errors="replace") if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
 
 
 def hold_port() -> socket.socket:

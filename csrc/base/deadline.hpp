@@ -46,12 +46,12 @@ class Deadline {
 /// Counts looks for what comes soon, if at all: so long, but so often where others keep this thread from its core.
 class Looks {
  public:
-  Looks(Clock::duration most, int least) : until_(Clock::now() + most), least_(least) {}
+  explicit Looks(Clock::duration most) : until_(Clock::now() + most) {}
   bool go_on() { return least_-- > 0 || Clock::now() < until_; }
 
  private:
   Clock::time_point until_;
-  int least_;
+  int least_ = 20;  // in which MPI moves what is short
 };
 
 /// The host language's way to break a long wait (Ctrl-C): called now and then by every waiting

@@ -59,7 +59,6 @@ constexpr int kCrowded = 5;
 constexpr double kHandingOnUs = 3;
 constexpr std::chrono::milliseconds kNoticesLeave{250};
 constexpr std::chrono::microseconds kBetweenLooks{50};
-constexpr int kLeastLooks = 20;  // in which MPI moves what is short
 // A look at what other nodes say lets MPI work twice, which takes as long as a short message.
 constexpr std::chrono::microseconds kNoticesLate{100};
 constexpr std::chrono::milliseconds kNoticesTake{
@@ -233,8 +232,7 @@ void Fabric::withdraw(const std::set<int>& receivers) noexcept {
 void Fabric::let_leave() noexcept {
   if (wire_->moves_by_itself()) return;
   try {
-    for (Looks looks(kNoticesLeave, kLeastLooks); looks.go_on(); std::this_thread::sleep_for(kBetweenLooks))
-      take_farewells();
+    for (Looks looks(kNoticesLeave); looks.go_on(); std::this_thread::sleep_for(kBetweenLooks)) take_farewells();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accdp: rank %d of group %s, while telling of a failure: %s\n", topology_.rank(),
                  name_.c_str(), error.what());
@@ -279,7 +277,7 @@ void Fabric::enter(double timeout_s) {
   const std::chrono::duration<double> since_the_last = now - std::exchange(entered_, now);
   if (since_the_last.count() < timeout_s) return;
   look_for_notices();
-  for (Looks looks(kNoticesTake, kLeastLooks); looks.go_on(); std::this_thread::yield()) {
+  for (Looks looks(kNoticesTake); looks.go_on(); std::this_thread::yield()) {
     take_notice();
     throw_if_failed();
   }

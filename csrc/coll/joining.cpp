@@ -41,7 +41,6 @@ class Mapped : public Lookout {
 /// Other nodes have what they need of this rank to form the group, and would wait for it in their first collective.
 void tell_other_nodes(const Topology& t, Wire& wire, std::string notice) {
   constexpr std::chrono::milliseconds kLeaves{250};
-  constexpr int kLeastLooks = 20;
   auto kept = std::make_unique<std::string>(std::move(notice));
   const ConstBytes data = std::as_bytes(std::span(*kept));
   keep_for_ever(std::move(kept));
@@ -52,7 +51,7 @@ void tell_other_nodes(const Topology& t, Wire& wire, std::string notice) {
   }
   int from;
   std::vector<std::byte> ignored;
-  for (Looks looks(kLeaves, kLeastLooks); !wire.moves_by_itself() && looks.go_on(); std::this_thread::yield())
+  for (Looks looks(kLeaves); !wire.moves_by_itself() && looks.go_on(); std::this_thread::yield())
     wire.take(Wire::kFailure, from, ignored);
 }
 

@@ -2,6 +2,7 @@
 // One that left in order is not taken for dead: MPI can still be used and given back.
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "node/waiter.hpp"
 #include "ranks.hpp"
@@ -48,7 +49,8 @@ void collective_between_nodes() {
   CHECK_THROWS(two.group.barrier(), Error, "later than that");
 }
 
-void message_between_nodes() {
+/// await(office, message): until it is done.
+void message_between_nodes(const std::function<void(PostOffice&, const MessageHandle&)>& await) {
   Two two;
   const std::vector<std::byte> sent(100, std::byte{7});
   std::vector<std::byte> came(sent.size()), missed(1);
@@ -60,26 +62,9 @@ void message_between_nodes() {
     two.other.abort("later than that");
     looked = true;
   };
-  two.group.post_office().wait(in);
+  await(two.group.post_office(), in);
   CHECK(looked && came == sent);
-  CHECK_THROWS(two.group.post_office().wait(never), Error, "later than that");
-}
-
-/// It is only asked now and then, and what had come by the first look is all that the second may count on.
-void message_that_is_asked_for() {
-  Two two;
-  const std::vector<std::byte> sent(100, std::byte{7});
-  std::vector<std::byte> came(sent.size());
-  const MessageHandle in = two.group.receive(came, 0, 1, -1);
-  bool looked = false;
-  two.wire->at_first_look = [&] {
-    const MessageHandle out = two.other.send(sent, 1, 1);
-    two.other.post_office().wait(out);
-    two.other.abort("later than that");
-    looked = true;
-  };
-  while (!two.group.post_office().test(in)) continue;
-  CHECK(looked && came == sent);
+  CHECK_THROWS(await(two.group.post_office(), never), Error, "later than that");
 }
 
 /// A rank of the node that hands its step over and then fails, between two looks of the one that waits.
@@ -157,7 +142,11 @@ int main() {
   memory_of_a_call_that_fails();
   a_rank_that_left();
   collective_between_nodes();
-  message_between_nodes();
-  message_that_is_asked_for();
+  message_between_nodes([](PostOffice& office, const MessageHandle& message) { office.wait(message); });
+  // Only asked now and then, and what had come by the first look is all that the second may count on.
+  message_between_nodes([](PostOffice& office, const MessageHandle& message) {
+    while (!office.test(message)) continue;
+    office.wait(message);  // which tells what became of it
+  });
   wait_on_a_node();
 }

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from accdp_comm.launch import agent
+from accdp_comm.launch import agent, offspring
 
 OWNER, RANK, HELPER = 10, 20, 30
 
@@ -44,9 +44,9 @@ def test_what_is_spared_includes_what_it_starts_meanwhile(monkeypatch, number, l
 
 
 def test_a_listing_of_gpus_that_never_ends_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(agent, "_ASK_S", 0.2)
+    monkeypatch.setattr(offspring, "_ASK_S", 0.2)
     began = time.monotonic()
-    assert agent.ask_gpus(["sh", "-c", "echo 0; exec sleep 30"]) == ""
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; exec sleep 30"]) == ""
     assert time.monotonic() - began < 15
-    assert agent.ask_gpus(["sh", "-c", "echo 0; echo 1"]) == "0\n1\n"
-    assert agent.ask_gpus(["sh", "-c", "echo 0; exit 3"]) == agent.ask_gpus(["/nowhere"]) == ""
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; echo 1"]) == "0\n1\n"
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; exit 3"]) == offspring.ask_gpus(["/nowhere"]) == ""

@@ -139,7 +139,14 @@ class PostOffice {
   class Watcher;
   friend class Watcher;
 
+  /// Removes what came from where it came, its payload into a place.
+  using Take = std::function<void(std::byte*)>;
+
   void post(const MessageHandle& message, bool caller_waits);
+  void match(const MessageHandle& receive);
+  void send_here(const MessageHandle& message);
+  void send_ahead(const MessageHandle& message);
+  void ask(const MessageHandle& message);
   std::unique_lock<std::mutex> enter();
   void step_aside(std::unique_lock<std::mutex>& lock);
   void relieve_attendant();
@@ -162,7 +169,11 @@ class PostOffice {
   void flush_wire(int peer);
   void piece_moved(const Parcel& parcel);
   void mail(int peer, const MessageHead& head, const std::byte* payload, const MessageHandle& message);
-  void arrived(int from, const MessageHead& head, const std::function<void(std::byte*)>& take);
+  void arrived(int from, const MessageHead& head, const Take& take);
+  void answered(int from, const MessageHead& head);
+  void continued(int from, const MessageHead& head, const Take& take);
+  void begun(int from, const MessageHead& head, const Take& take);
+  static void drop(std::size_t bytes, const Take& take);
   void accept(const MessageHandle& receive, int from, const MessageHead& head);
   void grant(const MessageHandle& receive, int from, const MessageHead& head);
   void check_size(const Message& receive, int from, const MessageHead& head);

@@ -24,6 +24,8 @@ struct MessageHead {
   std::uint64_t id;
   std::uint64_t bytes;        ///< of the whole message
   std::uint64_t address = 0;  ///< kAsk: where it lies in the sender's memory
+
+  bool asks() const { return kind == kAsk || kind == kAskWhole; }
 };
 static_assert(sizeof(MessageHead) == 40);
 

@@ -8,10 +8,9 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .._version import __version__
 from ..launch.options import add_script
@@ -64,16 +63,16 @@ def main(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from . import load, record, report, trial
+    from . import asked, load, record, report, trial
     from .search import Search
-    from .space import undivided
 
-    job, batches, points, gpus = _plan(options)
+    wanted = asked.settle(options)
+    job, batches, points = wanted.job, wanted.batches, wanted.points
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 120  # of a file; 80 would cut the table's words
     console.print(batches.says())
-    for pair in undivided(options.ranks_per_gpu or options.ranks, gpus, batches):
+    for pair in wanted.left_out:
         console.print(f"left out, because it cannot be divided evenly: {pair}")
     question: dict[str, object] = {
         "script": list(job.script),
@@ -133,89 +132,6 @@ def main(options: argparse.Namespace) -> int:
     by_profile = shlex.join(["accdp", "run", *job.run_options, "--profile", str(profile)])
     console.print(f"best: {report.command_line(job, best)}\nor:   {by_profile}")
     return code
-
-
-def _plan(options: argparse.Namespace) -> tuple[Any, Any, list[Any], int]:
-    """The job, whose batch sizes are tried, the points, and the number of GPUs. Settles what was left open."""
-    from .. import _core, nvcomp
-    from ..bcast import bound_of, check_codec
-    from ..launch import gpus as devices
-    from ..launch import programs
-    from . import load
-    from .measure import Plan
-    from .space import Batches, points
-    from .trial import Job, open_places
-
-    for codec in options.codec or []:  # one that is not there would fail at every point
-        check_codec(codec, bound_of(None))
-        nvcomp.check_works(codec)
-    gpus = 0
-    if not options.ranks:
-        listing = devices.list_gpus()
-        gpus = len(devices.choose(listing, ",".join(options.gpus or ["all"])))
-        if options.ranks_per_gpu and not gpus:
-            raise _core.UsageError(f"--ranks-per-gpu: no GPUs here: {listing.why_none or '--gpus none'}; use --ranks")
-    if not (options.ranks or options.ranks_per_gpu):
-        most = max(1, min(8, load.cores() // gpus) if gpus else 2 * load.cores())
-        chosen = [1 << power for power in range(most.bit_length())]  # 1, 2, 4 and so on
-        setattr(options, "ranks_per_gpu" if gpus else "ranks", chosen)
-    if options.global_batch:
-        batches = Batches("global", tuple(options.global_batch))
-    elif options.batch_size:
-        batches = Batches("rank", tuple(options.batch_size))
-    else:
-        batches = Batches()
-    run = _check_run_options(options.run)
-    nodes = _nodes(run, per_gpu=bool(options.ranks_per_gpu))
-    gpus *= nodes
-    run_options = [*(["--gpus", ",".join(options.gpus)] if options.gpus else []), *options.run]
-    made = points(
-        options.ranks_per_gpu or options.ranks, gpus, batches, options.workers or (None,), options.codec or (None,)
-    )
-    if not made:
-        raise _core.UsageError("no point is left: no --global-batch can be divided evenly among any number of ranks")
-    is_module = bool({"-m", "--module"} & set(options.run))
-    programs.rank_command([options.script], module=is_module)  # one that is not there would fail at every point
-    script = (options.script, *options.arguments)
-    if unset := open_places(script, made[0]):
-        needed = "--workers" if unset[0] == "{workers}" else "--global-batch or --batch-size"
-        raise _core.UsageError(f"{unset[0]} in the command: expected {needed} with the values to try")
-    plan = Plan(budgets_s=(options.measure / 9, options.measure / 3, options.measure))
-    if options.exhaustive:
-        plan = replace(plan, budgets_s=plan.budgets_s[-1:])
-    limit_s = max(Job.limit_s, options.start_limit + 2 * options.measure)
-    end_s = run.grace + 25.0 + 15.0 * (gpus if options.ranks_per_gpu else 0)  # for ranks, launcher and daemons of MPS
-    job = Job(script, options.output / "logs", tuple(run_options), plan, options.start_limit, limit_s, end_s)
-    return job, batches, made, gpus
-
-
-def _nodes(run: argparse.Namespace, *, per_gpu: bool) -> int:
-    """The nodes on whose GPUs `accdp run` will start ranks, all of which have as many as this one."""
-    from .. import _core
-    from ..launch.run import named_hosts
-
-    hosts = named_hosts(run.hosts, run.launcher, per_gpu=per_gpu) if per_gpu else []
-    if any(host.ranks for host in hosts):
-        raise _core.UsageError(f"--run --hosts {run.hosts}: expected hosts without numbers of ranks, which trials set")
-    return max(1, len(hosts))
-
-
-def _check_run_options(words: list[str]) -> argparse.Namespace:
-    """Refuse what `accdp run` does not know, and what each trial sets itself: what comes last would win."""
-    from .. import _core
-    from ..launch import options
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise _core.UsageError(f"--run {shlex.join(words)}: {message}")
-
-    parser = Parser()
-    options.add_parser(parser.add_subparsers())
-    bare, given = (parser.parse_args(["run", *more, "--", "SCRIPT"]) for more in ([], words))
-    for name in ("ranks", "ranks_per_gpu", "gpus", "profile"):
-        if getattr(given, name) != getattr(bare, name):
-            parser.error(f"expected other options than --{name.replace('_', '-')}, which trials set")
-    return given
 
 
 def _name(point: Any) -> str:

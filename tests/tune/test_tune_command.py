@@ -4,7 +4,7 @@ import pytest
 
 from accdp_comm import cli, settings
 from accdp_comm.launch import gpus as devices
-from accdp_comm.tune import command, load
+from accdp_comm.tune import asked, load
 from accdp_comm.tune.space import Point
 
 
@@ -71,48 +71,48 @@ def test_mistakes(capsys, no_gpu, arguments, said):
 
 
 def plan(*arguments: str):
-    return command._plan(cli._parser().parse_args(["tune", *arguments]))
+    return asked.settle(cli._parser().parse_args(["tune", *arguments]))
 
 
 def test_ranks_without_gpus(no_gpu, monkeypatch):
     monkeypatch.setattr(load, "cores", lambda: 3)
-    _, batches, points, gpus = plan("train.py")
-    assert (batches.kind, gpus, points) == ("script", 0, [Point(1), Point(2), Point(4)])
+    found = plan("train.py")
+    assert (found.batches.kind, found.points) == ("script", [Point(1), Point(2), Point(4)])
     monkeypatch.setattr(load, "cores", lambda: 96)
-    assert [point.ranks for point in plan("train.py")[2]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert [point.ranks for point in plan("train.py").points] == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 def test_ranks_per_gpu(monkeypatch):
     have(monkeypatch, 2)
     monkeypatch.setattr(load, "cores", lambda: 9)
-    assert [(one.ranks_per_gpu, one.ranks) for one in plan("train.py")[2]] == [(1, 2), (2, 4), (4, 8)]
+    assert [(one.ranks_per_gpu, one.ranks) for one in plan("train.py").points] == [(1, 2), (2, 4), (4, 8)]
     have(monkeypatch, 1)
-    assert [one.ranks_per_gpu for one in plan("train.py")[2]] == [1, 2, 4, 8]
+    assert [one.ranks_per_gpu for one in plan("train.py").points] == [1, 2, 4, 8]
     have(monkeypatch, 4)
-    job, _, points, gpus = plan("--gpus", "0,1,2", "--ranks-per-gpu", "2", "--run", "--mps off", "train.py")
-    assert (gpus, points) == (3, [Point(6, 2)])
-    assert job.run_options == ("--gpus", "0,1,2", "--mps", "off")
+    found = plan("--gpus", "0,1,2", "--ranks-per-gpu", "2", "--run", "--mps off", "train.py")
+    assert found.points == [Point(6, 2)]
+    assert found.job.run_options == ("--gpus", "0,1,2", "--mps", "off")
 
 
 def test_modules_are_looked_for_when_they_run(no_gpu):
-    assert plan("--ranks", "1", "--run=-m", "pkg.train")[0].script == ("pkg.train",)
+    assert plan("--ranks", "1", "--run=-m", "pkg.train").job.script == ("pkg.train",)
 
 
 def test_what_follows_the_script_is_its_own(no_gpu):
-    job, *_ = plan("--ranks", "1", "--", "train.py", "--ranks", "7", "--measure", "x")
+    job = plan("--ranks", "1", "--", "train.py", "--ranks", "7", "--measure", "x").job
     assert job.script == ("train.py", "--ranks", "7", "--measure", "x")
     assert job.plan.budgets_s == (1.0, 3.0, 9.0)
-    assert plan("--exhaustive", "--ranks", "1", "--measure", "2", "train.py")[0].plan.budgets_s == (2.0,)
+    assert plan("--exhaustive", "--ranks", "1", "--measure", "2", "train.py").job.plan.budgets_s == (2.0,)
 
 
 def test_a_trial_may_take_what_its_parts_may(no_gpu):
-    assert plan("--ranks", "1", "train.py")[0].limit_s == 900
-    job, *_ = plan("--ranks", "1", "--start-limit", "1200", "--measure", "100", "train.py", "--", "-1")
+    assert plan("--ranks", "1", "train.py").job.limit_s == 900
+    job = plan("--ranks", "1", "--start-limit", "1200", "--measure", "100", "train.py", "--", "-1").job
     assert (job.start_s, job.limit_s, job.script) == (1200, 1400, ("train.py", "--", "-1"))
 
 
 def test_a_codec_named_twice_is_tried_once(no_gpu):
-    points = plan("--ranks", "2", "--codec", "none,none", "train.py")[2]
+    points = plan("--ranks", "2", "--codec", "none,none", "train.py").points
     assert [point.codec for point in points] == ["none"]
 
 

@@ -256,6 +256,16 @@ void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument
   ACCDP_CUDA(cudaLaunchHostFunc(stream, function, argument));
 }
 
+void wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
+  using Wait = int(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags);
+  constexpr unsigned kEqual = 1;  // CU_STREAM_WAIT_VALUE_EQ
+  // An older one had to be switched on for the whole machine.
+  static const auto wait = driver_function<Wait>("cuStreamWaitValue32", 11070);
+  if (!wait) throw CudaError("cuStreamWaitValue32: expected a driver that has it, of CUDA 11.7 or later");
+  if (const int code = wait(stream, reinterpret_cast<std::uintptr_t>(word), value, kEqual))
+    throw_cuda("cuStreamWaitValue32", static_cast<cudaError_t>(code), __FILE__, __LINE__);
+}
+
 void refuse_capture(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t code = cudaStreamIsCapturing(stream, &status);

@@ -10,6 +10,7 @@
 // share a queue of the device. A driver under which events of other processes cannot be used says so, or lets the reads
 // through, or never. The steps between ranks are taken whatever fails, or the ranks would lose step. Takes 100 ms.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -44,8 +45,8 @@ std::vector<std::uint64_t> words_of(std::uint64_t number) {
   return words;
 }
 
-/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By itself it
-/// opens, too: the driver may have the thread that would open it wait for the stream.
+/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By a word that
+/// the stream waits for: a function of the host in its place would keep drivers from more than this stream.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) : stream_(stream) {}
@@ -54,30 +55,32 @@ class Gate {
     open();
     drain(stream_);
   }
+  void prepare() { word_ = PinnedBuffer(sizeof(std::uint32_t)); }
   void close() {
-    is_open_ = false;
-    call_in_stream(stream_, [](void* gate) { static_cast<Gate*>(gate)->pass(); }, this);
+    word().store(kClosed);
+    // In the end it opens by itself: the driver may have the thread that would open it wait for the stream.
+    opener_ = std::jthread([this](const std::stop_token& asked) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, asked, kMostClosed, [] { return false; });
+      word().store(kOpen);
+    });
+    wait_for_value(stream_, reinterpret_cast<const std::uint32_t*>(word_.data()), kOpen);
   }
-  void open() {
-    {
-      std::lock_guard lock(mutex_);
-      is_open_ = true;
-    }
-    opened_.notify_all();
-  }
+  void open() { opener_ = {}; }
 
  private:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    opened_.wait_for(lock, kMostClosed, [&] { return is_open_; });
-  }
+  static constexpr std::uint32_t kClosed = 0, kOpen = 1;
   static constexpr std::chrono::seconds kMostClosed{5};
   static_assert(kMostClosed > kMostLate && kMostClosed < kNever);
+  std::atomic_ref<std::uint32_t> word() const {
+    return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word_.data()));
+  }
 
   cudaStream_t stream_;
+  PinnedBuffer word_;
   std::mutex mutex_;
-  std::condition_variable opened_;
-  bool is_open_ = true;
+  std::condition_variable_any changed_;
+  std::jthread opener_;  // last: it uses the others
 };
 
 }  // namespace
@@ -150,7 +153,7 @@ std::string Pool::probe_events(Context& c) {
   const auto attempt = [&](auto work) {
     try {
       if (trouble.empty() && mates.size() > 1) work();
-    } catch (const CudaError& error) {
+    } catch (const std::exception& error) {  // of the driver, or no thread for a gate: events are then not used
       trouble = error.what();
     }
   };
@@ -164,6 +167,8 @@ std::string Pool::probe_events(Context& c) {
   };
   const auto write = [&](int round, bool is_held) {
     if (round == 0) {
+      gate.prepare();
+      second_gate.prepare();
       probe->reader = make_stream(true);
       probe->sent = PinnedBuffer(bytes);
       probe->seen = PinnedBuffer(bytes * c.local_size());

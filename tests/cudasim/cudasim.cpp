@@ -289,6 +289,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       *bytes = found.end - found.first;
       return found.end == 0 ? 1 : 0;
     });
+  else if (std::strcmp(symbol, "cuStreamWaitValue32") == 0)
+    *function = reinterpret_cast<void*>(cudasim::wait_for_value);
   else
     return answer(cudaErrorInvalidValue);
   return cudaSuccess;

@@ -65,6 +65,9 @@ cudaError_t export_memory(void* handle, void* memory);
 cudaError_t import_memory(void** memory, const void* handle);
 int gpu_of(const void* handle);  // what it is of, by its number among all processes
 
+/// cuStreamWaitValue32.
+int wait_for_value(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags);
+
 /// What frees memory, or ends an event that several processes have, waits for all work of the process first, as the
 /// real one may.
 void drain_all();

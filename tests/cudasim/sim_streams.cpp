@@ -21,7 +21,7 @@ struct SimQueue {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   std::uint64_t put = 0, done = 0;  // pieces of work, ever
-  bool ending = false;
+  bool ending = false, is_in_host_function = false;
 };
 
 struct SimStream {
@@ -191,8 +191,34 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   std::lock_guard lock(it.mutex);
   return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
 }
+/// Drivers have been seen to keep who launches one while another runs on that stream.
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
-  return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] { function(argument); });
+  SimQueue& it = queue_of(stream);
+  const auto says = [&it](bool is_in) {
+    {
+      std::lock_guard lock(it.mutex);
+      it.is_in_host_function = is_in;
+    }
+    it.changed.notify_all();
+  };
+  {
+    std::unique_lock lock(it.mutex);
+    it.changed.wait(lock, [&] { return !it.is_in_host_function; });
+  }
+  return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] {
+    says(true);
+    function(argument);
+    says(false);
+  });
+}
+int cudasim::wait_for_value(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags) {
+  constexpr unsigned kEqual = 1;
+  const Range range = allocation_of(address);
+  if (flags != kEqual || address % sizeof value || range.end - address < sizeof value) return cudaErrorInvalidValue;
+  auto* const word = reinterpret_cast<std::uint32_t*>(address);
+  return enqueue("cuStreamWaitValue32", stream, [=] {
+    while (std::atomic_ref(*word).load() != value) usleep(20);
+  });
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   SIM_FAULT("cudaEventCreateWithFlags");

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/keep.hpp"
 #include "codec/cuda_nvcomp.hpp"
 
 namespace accdp {
@@ -28,23 +30,24 @@ std::vector<std::byte> data_for_trial() {
 }
 
 /// One chunk there and back, in memory of one device. Its owner never frees that: to free memory is to wait for all
-/// that the device does. One trial at a time, each on a stream of its own, which has done its work at the end.
+/// that the device does. One trial at a time; the stream has done its work at the end, unless an error that is not
+/// nvCOMP's came out: what was begun may then go on, and the owner has to keep all this for ever.
 class Trial {
  public:
   /// Empty where it came back as it was; else what was wrong.
   std::string why_not(CodecId codec, Datatype type) {
     const std::vector<std::byte> data = data_for_trial();
-    const Stream stream = make_stream();
+    const cudaStream_t stream = stream_.get();
     try {
       const std::size_t room = nvcomp_room(codec, type, kTrialBytes);
       if (encoded_.bytes() < room) encoded_ = DeviceBuffer(room);
       std::memcpy(sent_.data(), data.data(), kTrialBytes);
-      copy_async(plain_.data(), sent_.data(), kTrialBytes, stream.get());
-      const std::uint32_t size = encode(codec, type, room, stream.get());
+      copy_async(plain_.data(), sent_.data(), kTrialBytes, stream);
+      const std::uint32_t size = encode(codec, type, room, stream);
       if (size == 0) return "it encoded nothing";
-      if (decode(codec, type, size, stream.get())) return "it did not decode what it had encoded";
+      if (decode(codec, type, size, stream)) return "it did not decode what it had encoded";
     } catch (const NvcompError& error) {
-      drain(stream.get());  // what it had begun
+      drain(stream);  // what it had begun
       return error.what();
     }
     return std::equal(data.begin(), data.end(), seen_.data()) ? "" : "what it decoded is not what it had encoded";
@@ -77,6 +80,7 @@ class Trial {
   DeviceBuffer plain_{kTrialBytes}, encoded_, far_word_{sizeof(std::uint32_t)};
   PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, near_word_{sizeof(std::uint32_t)};
   NvcompCodec codec_;
+  Stream stream_ = make_stream();
 };
 
 }  // namespace
@@ -84,13 +88,21 @@ class Trial {
 bool nvcomp_encodes_on_device(CodecId codec, Datatype type) {
   if (!nvcomp_takes(codec, type) || !has_nvcomp_for_device(codec)) return false;
   static std::mutex mutex;
-  static auto* const trials = new std::map<int, Trial>;
+  static auto* const trials = new std::map<int, std::unique_ptr<Trial>>;
   static auto* const works = new std::map<std::tuple<int, CodecId, Datatype>, bool>;
   const std::lock_guard lock(mutex);
   const int device = current_device();
   const std::tuple key{device, codec, type};
   if (const auto known = works->find(key); known != works->end()) return known->second;
-  const std::string why_not = (*trials)[device].why_not(codec, type);
+  std::unique_ptr<Trial>& trial = (*trials)[device];
+  if (!trial) trial = std::make_unique<Trial>();
+  std::string why_not;
+  try {
+    why_not = trial->why_not(codec, type);
+  } catch (...) {
+    keep_for_ever(std::move(trial));  // the next one takes another
+    throw;
+  }
   if (!why_not.empty())
     std::fprintf(stderr, "accdp: nvCOMP's %s of %s is not used on GPU %d: %s\n", find_codec(codec)->name, name_of(type),
                  device, why_not.c_str());

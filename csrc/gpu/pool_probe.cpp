@@ -55,7 +55,8 @@ class Gate {
     open();
     drain(stream_);
   }
-  void prepare() { word_ = PinnedBuffer(sizeof(std::uint32_t)); }
+  /// word: of page-locked memory, which stays where the device may never have done with it.
+  void prepare(std::byte* word) { word_ = reinterpret_cast<std::uint32_t*>(word); }
   void close() {
     word().store(kClosed);
     // In the end it opens by itself: the driver may have the thread that would open it wait for the stream.
@@ -64,7 +65,7 @@ class Gate {
       changed_.wait_for(lock, asked, kMostClosed, [] { return false; });
       word().store(kOpen);
     });
-    wait_for_value(stream_, reinterpret_cast<const std::uint32_t*>(word_.data()), kOpen);
+    wait_for_value(stream_, word_, kOpen);
   }
   void open() { opener_ = {}; }
 
@@ -72,12 +73,10 @@ class Gate {
   static constexpr std::uint32_t kClosed = 0, kOpen = 1;
   static constexpr std::chrono::seconds kMostClosed{5};
   static_assert(kMostClosed > kMostLate && kMostClosed < kNever);
-  std::atomic_ref<std::uint32_t> word() const {
-    return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word_.data()));
-  }
+  std::atomic_ref<std::uint32_t> word() const { return std::atomic_ref(*word_); }
 
   cudaStream_t stream_;
-  PinnedBuffer word_;
+  std::uint32_t* word_ = nullptr;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::jthread opener_;  // last: it uses the others
@@ -87,7 +86,7 @@ class Gate {
 
 /// What a rank reads with. It may wait for a rank that dies, and then for ever.
 struct Pool::Probe {
-  PinnedBuffer sent, seen;
+  PinnedBuffer sent, seen, words;
   Stream reader;  // last: it goes before its memory
 };
 
@@ -167,8 +166,9 @@ std::string Pool::probe_events(Context& c) {
   };
   const auto write = [&](int round, bool is_held) {
     if (round == 0) {
-      gate.prepare();
-      second_gate.prepare();
+      probe->words = PinnedBuffer(2 * sizeof(std::uint32_t));
+      gate.prepare(probe->words.data());
+      second_gate.prepare(probe->words.data() + sizeof(std::uint32_t));
       probe->reader = make_stream(true);
       probe->sent = PinnedBuffer(bytes);
       probe->seen = PinnedBuffer(bytes * c.local_size());

@@ -73,6 +73,22 @@ bool overruns(const void* pointer, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(pointer);
   return found != state().blocks.end() && found->second.bytes - (at - found->first) < bytes;
 }
+cudasim::Range range_of(const void* pointer, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(pointer);
+  return {first, first + bytes};
+}
+/// What frees memory may wait for all work of the process, but CUDA does not promise it.
+void check_unused(const void* memory) {
+  std::lock_guard lock(state().mutex);
+  const Block* const block = block_of(memory);
+  if (!block || state().has_crashed) return;
+  const cudasim::Range freed = range_of(memory, block->bytes);
+  for (const cudasim::Range& used : state().in_use) {
+    if (used.first >= freed.end || used.end <= freed.first) continue;
+    std::fprintf(stderr, "cudasim: memory was freed before what a stream copies there, or from there\n");
+    std::abort();
+  }
+}
 
 }  // namespace
 
@@ -120,6 +136,7 @@ cudaError_t fault(const char* call, bool is_unsafe) {
   if (it.calls_left > 1) return --it.calls_left, cudaSuccess;
   const cudaError_t code = it.code;
   if (it.calls_left == 1) state().faults.erase(found);
+  if (code == cudaErrorLaunchFailure) state().has_crashed = true;
   return answer(code);
 }
 cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type) {
@@ -334,6 +351,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* memory) {
   cudasim::use_context();
+  check_unused(memory);
   cudasim::drain_all();
   return cudasim::release(memory);
 }
@@ -351,9 +369,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     if (source && source->is_elsewhere) g_bytes_from_elsewhere += bytes;
     if (source && source->fd < 0) may_read = g_may_read;
   }
+  const std::vector<cudasim::Range> used{range_of(to, bytes), range_of(from, bytes)};
+  {
+    std::lock_guard lock(state().mutex);
+    for (const cudasim::Range& range : used) state().in_use.insert(range);
+  }
   return cudasim::enqueue("cudaMemcpyAsync", stream, [=] {
     while (may_read && !*may_read) usleep(100);
     std::memcpy(to, from, bytes);
+    std::lock_guard lock(state().mutex);
+    for (const cudasim::Range& range : used) state().in_use.erase(state().in_use.find(range));
   });
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {

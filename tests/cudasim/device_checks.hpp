@@ -4,6 +4,7 @@
 // own ordering keeps them from reading too early or writing too late.
 #include <memory>
 
+#include "base/keep.hpp"
 #include "cudasim.hpp"
 #include "device/cuda.hpp"
 #include "gpu/device_collectives.hpp"
@@ -24,6 +25,15 @@ class Gpu {
   DeviceCollectives via() const { return {path, kDevice, reinterpret_cast<std::uintptr_t>(stream_.get())}; }
   cudaStream_t stream() const { return stream_.get(); }
   void synchronize() const { accdp::synchronize(stream()); }
+  /// An operation's memory, and what the stream copied to it: kept for ever where the device may go on with it for
+  /// ever.
+  template <class Host>
+  void take_back(DeviceBuffer memory, Host host) const {
+    if (!memory.data()) return;
+    if (path->settle()) return drain(stream());
+    keep_for_ever(std::move(memory));
+    keep_for_ever(std::move(host));
+  }
 
   Group& group;
   std::shared_ptr<DevicePath> path;
@@ -38,6 +48,8 @@ class Array {
   Array(const Gpu& gpu, Ints values) : gpu_(&gpu), host_(std::move(values)), device_(host_.size() * kBytes + 1) {
     copy_async(device_.data(), host_.data(), host_.size() * kBytes, gpu.stream());
   }
+  Array(Array&&) = default;
+  ~Array() { gpu_->take_back(std::move(device_), std::move(host_)); }
   /// Room for `count` numbers.
   Array(const Gpu& gpu, std::size_t count) : Array(gpu, Ints(count, -1)) {}
   Bytes bytes() const { return {device_.data(), host_.size() * kBytes}; }

@@ -1,6 +1,7 @@
 // What the parts of the simulated runtime share: its books, its faults and its memory.
 #pragma once
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,11 @@ struct Block {
   bool is_elsewhere = false;  // on another GPU
 };
 
+struct Range {
+  std::uintptr_t first = 0, end = 0;
+  auto operator<=>(const Range&) const = default;
+};
+
 struct Fault {
   cudaError_t code;
   int calls_left;  // until the one that fails; -1: all fail
@@ -30,6 +36,8 @@ struct State {
   int devices = 1, first_device = 0, live = 0;
   std::map<const std::byte*, Block> blocks;
   std::atomic<unsigned long> releases = 0;  // of blocks, so far
+  std::multiset<Range> in_use;              // by copies that are not done
+  bool has_crashed = false;                 // nothing that the device had to do goes on
   std::map<std::string, Fault> faults;
   std::map<std::string, int> calls;
   std::set<int> contexts;        // by device
@@ -55,9 +63,6 @@ cudaError_t fault(const char* call, bool is_unsafe = false);
 cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type);
 cudaError_t release(void* memory);
 /// Where an allocation with this address in it begins and ends; 0 and 0 if none has.
-struct Range {
-  std::uintptr_t first = 0, end = 0;
-};
 Range allocation_of(std::uintptr_t address);
 
 /// A handle of 64 bytes, as all of CUDA's are.

@@ -54,6 +54,8 @@ class RawArray {
       : gpu_(&gpu), host_(std::move(values)), device_(host_.size() + 1) {
     copy_async(device_.data(), host_.data(), host_.size(), gpu.stream());
   }
+  RawArray(const RawArray&) = delete;
+  ~RawArray() { gpu_->take_back(std::move(device_), std::move(host_)); }
   Bytes bytes() const { return {device_.data(), host_.size()}; }
   std::vector<std::byte> values() const {
     std::vector<std::byte> found(host_.size());

@@ -61,19 +61,19 @@ void a_late_device(bool closes, bool has_events) {
     bcast(*gpu, Array(*gpu, Ints(kCount)));  // sets up the pool
     CHECK(
         gpu->path->describe().starts_with(has_events ? "shared GPU, ordered by events" : "shared GPU, ordered by the"));
-    const Array data(*gpu, rank == 0 ? input(1, kCount) : Ints(kCount));
+    auto data = std::make_unique<const Array>(*gpu, rank == 0 ? input(1, kCount) : Ints(kCount));
     gpu->synchronize();
     if (rank == 1) cudasim::hold_reads(meeting->may_read);
-    bcast(*gpu, data);
+    bcast(*gpu, *data);
     if (rank == 0) {
-      if (closes) gpu.reset(), group.reset();  // neither waits for the read, which would last
+      if (closes) data.reset(), gpu.reset(), group.reset();  // none waits for the read, which would last
       const bool has_waited = waits_for_the_read(meeting->may_read);
       meeting->has_ended = true;
       CHECK(has_waited);
       return;
     }
     while (!meeting->has_ended) usleep(100);  // not its end is what rank 0 hears of
-    CHECK(data.values() == input(1, kCount));
+    CHECK(data->values() == input(1, kCount));
     CHECK(await_readers(10s));
   }));
 }

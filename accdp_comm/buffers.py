@@ -108,7 +108,7 @@ def describe(x: Any, name: str, *, writable: bool, device: bool = False, any_ord
         return Buffer(*plain, tuple(x.shape), x, kind)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _tensor(x, name, device, any_order)
+        return _tensor(x, name, writable, device, any_order)
     if isinstance(x, np.ndarray):
         return _array(x, x, name, writable)
     is_class = isinstance(x, type)  # which has what its instances have
@@ -167,16 +167,19 @@ def _array(array: np.ndarray[Any, Any], owner: Any, name: str, writable: bool) -
     if not kind.isnative:
         raise UsageError(f"{name} has dtype {kind} in foreign byte order: expected {kind.newbyteorder('=')}")
     if not array.flags.c_contiguous:
-        raise UsageError(
-            f"{name} is not contiguous (shape {array.shape}, strides {array.strides}): "
-            f"expected C order, as of np.ascontiguousarray({name})"
-        )
+        raise _not_contiguous(name, array.shape, array.strides, f"np.ascontiguousarray({name})", writable)
     if writable and not array.flags.writeable:
         raise UsageError(f"{name} is read-only, but the operation writes to it")
     return _buffer(array.ctypes.data, array.size, kind.itemsize, _name_of_numpy(kind), array.shape, owner)
 
 
-def _tensor(tensor: Any, name: str, device: bool = False, any_order: bool = False) -> Buffer:
+def _not_contiguous(name: str, shape: Any, strides: Any, copy: str, writable: bool) -> UsageError:
+    back = ", from which what the operation writes there is then to be copied back" if writable else ""
+    where = f"{name} is not contiguous (shape {shape}, strides {strides})"
+    return UsageError(f"{where}: expected C order, as of {copy}{back}")
+
+
+def _tensor(tensor: Any, name: str, writable: bool, device: bool = False, any_order: bool = False) -> Buffer:
     if _name_of_torch(tensor.layout) != "strided":
         raise UsageError(f"{name} has layout {tensor.layout}: expected a dense tensor")
     if tensor.is_nested or tensor.is_quantized:  # rows of any length; numbers that mean nothing without their scale
@@ -192,10 +195,7 @@ def _tensor(tensor: Any, name: str, device: bool = False, any_order: bool = Fals
     if order:
         tensor = tensor.detach().permute(order)
     if not tensor.is_contiguous():
-        raise UsageError(
-            f"{name} is not contiguous (shape {tuple(tensor.shape)}, strides {tensor.stride()}): "
-            f"expected {name}.contiguous()"
-        )
+        raise _not_contiguous(name, tuple(tensor.shape), tensor.stride(), f"{name}.contiguous()", writable)
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(f"{name} is a lazy conjugate or negation: expected {name}.resolve_conj().resolve_neg()")
     pointer, kind = _address_of(tensor, name), _name_of_torch(tensor.dtype)
@@ -236,7 +236,7 @@ def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     strides, expected = facts.get("strides"), kind.itemsize
     for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
         if length > 1 and stride != expected and 0 not in shape:
-            raise UsageError(f"{name} is not contiguous (shape {shape}, strides {tuple(strides)}): expected C order")
+            raise _not_contiguous(name, shape, tuple(strides), "a copy", writable)
         expected *= length
     if facts.get("mask") is not None:
         raise UsageError(f"{name}, a {type(x).__name__}, is masked, and its mask would stay behind: expected no mask")
@@ -277,7 +277,7 @@ def _need_cuda(name: str) -> None:
 def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
     kind = int(x.__dlpack_device__()[0])
     if device and kind == _DLPACK_CUDA and "torch" in sys.modules:
-        return _tensor(_to_torch(x, name, writable), name, device)
+        return _tensor(_to_torch(x, name, writable), name, writable, device)
     if kind not in _DLPACK_HOST:
         raise UsageError(f"{name} is on a device (DLPack device type {kind}): expected host memory")
     try:
@@ -288,7 +288,7 @@ def _dlpack(x: Any, name: str, writable: bool, device: bool) -> Buffer:
         if torch is None or writable:
             use = "written to" if writable else "read"
             raise UsageError(f"{name}, a {type(x).__name__}, could not be {use} through DLPack: {error}") from error
-        return _tensor(_to_torch(x, name, writable), name)
+        return _tensor(_to_torch(x, name, writable), name, writable)
     return _array(array, array, name, writable)
 
 

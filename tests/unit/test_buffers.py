@@ -106,7 +106,10 @@ class Wrapper(torch.Tensor):
         (None, "x is a NoneType"),
         (np.zeros((3, 4))[:, 1], r"x is not contiguous \(shape \(3,\), strides \(32,\)\)"),
         (np.zeros((3, 4)).T, "x is not contiguous"),
-        (torch.zeros(3, 4).t(), r"x is not contiguous .* expected x.contiguous\(\)"),
+        (
+            torch.zeros(3, 4).t(),
+            r"x is not contiguous .* expected C order, as of x.contiguous\(\), from .* copied back",
+        ),
         (torch.zeros(1).expand(4), "x is not contiguous"),
         (torch.zeros(3, 3).to_sparse(), "x has layout torch.sparse_coo"),
         (torch.zeros(3, device="meta"), r"x is on meta: expected host memory, as of x.cpu\(\)"),
@@ -162,6 +165,8 @@ def test_tensors_in_another_order_that_have_no_views():
             return super().__torch_function__(function, types, args, kwargs or {})
 
     across = torch.ones(2, 3).t()
+    with pytest.raises(UsageError, match=r"expected C order, as of x.contiguous\(\)$"):
+        describe(across, "x", writable=False)
     assert describe(across, "x", writable=True, any_order=True).order == (1, 0)
     with pytest.raises(UsageError, match="x is not contiguous"):
         describe(across.as_subclass(WithoutViews), "x", writable=True, any_order=True)

@@ -35,7 +35,7 @@ WRONG = {
     "strided tensor": (
         ({"w": torch.ones(4, 8)[:, ::2]},),
         {},
-        r"tensor\['w'\] is not contiguous .* expected .*contiguous\(\)",
+        r"tensor\['w'\] is not contiguous .* expected C order, as of .*contiguous\(\)",
     ),
     "lazy": ((torch.nn.LazyLinear(3).state_dict(),), {}, r"tensor\['weight'\] is a lazy parameter without elements"),
     "objects": ((np.array([None]),), {}, "tensor has dtype object: Python objects cannot be sent"),
@@ -70,6 +70,7 @@ WRONG = {
         {"error_bound": 0.0},
         r"error_bound: expected a finite number > 0 or relative\(number\), got 0",
     ),
+    "switch for a bound": ((X,), {"error_bound": True}, "error_bound: expected a finite number > 0 .*, got True"),
     "negative bound": ((X,), {"error_bound": -1e-3}, r"error_bound: expected a finite number > 0 .*, got -0\.001"),
     "infinite bound": ((X,), {"error_bound": float("inf")}, "error_bound: expected a finite number > 0 .*, got inf"),
     "bound of many digits": ((X,), {"error_bound": 10**5000}, "error_bound: .*, got an integer of many digits"),

@@ -35,7 +35,7 @@ def _has(kind: Datatype, op: str) -> bool:
 def real_number(value: Any) -> float:
     """Return a number as a float, infinity where it is too large; not a number where it is none, or True or False."""
     try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:  # of an integer
         return math.inf if value > 0 else -math.inf
 

@@ -16,6 +16,7 @@ ranks leave its barrier.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import sys
@@ -51,9 +52,10 @@ def arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="bcast and allreduce, few sizes, 2 ranks, one round")
     add("-n", "--ranks", type=readers.numbers(1), help="2,4")
     add("--ops", type=readers.some_of(COLLECTIVES), help="collectives; default: all")
-    add("--sizes", help=SIZES)
+    add("--sizes", type=jobs.checked_sizes, help=SIZES)
     add("--rounds", type=readers.at_least(1), help="starts of each job, in turn with the other MPI's (3)")
-    add("--seconds", default="2", help="for each size and round (2)")
+    seconds = readers.real("seconds > 0", lambda value: 0 < value < math.inf)
+    add("--seconds", type=seconds, default=2.0, help="for each size and round (2)")
     for family in ("openmpi", "mpich"):
         known = os.environ.get(f"ACCDP_BENCH_{family.upper()}_ENV")
         add(f"--{family}-env", type=Path, default=Path(known) if known else None, metavar="DIR")
@@ -69,6 +71,9 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+# What is looked at in a row.
+_NEEDED = {"op", "ranks", "backend", "bytes", "datatype", "median_us", "p10_us", "p90_us"}
+
 # -- two files ----------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +87,7 @@ def verdict(old: Row, new: Row) -> str:
 
 def compare_files(old_path: Path, new_path: Path) -> int:
     """Print what changed; return 1 if a point became slower or is missing."""
-    old, new = (starts.merged(jobs.read(path)) for path in (old_path, new_path))
+    old, new = (starts.merged(_read(path)) for path in (old_path, new_path))
     missing = [old[key] for key in old.keys() - new.keys()]
     verdicts = {key: verdict(old[key], new[key]) for key in old.keys() & new.keys()}
     for row in sorted(missing, key=_order):
@@ -102,6 +107,17 @@ def compare_files(old_path: Path, new_path: Path) -> int:
     if not verdicts:
         print("nothing to compare: the files have no point in common")
     return 1 if missing or counts["slower"] or not verdicts else 0
+
+
+def _read(path: Path) -> list[Row]:
+    """Return the rows of a file, which may be of another benchmark."""
+    rows = jobs.read(path)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not row.keys() >= _NEEDED:
+            raise JobFailed(
+                f"{path}, line {number}: expected a row of `accdp bench`, with {', '.join(sorted(_NEEDED))}"
+            )
+    return rows
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -148,7 +164,7 @@ def measure_peers(args: argparse.Namespace) -> list[Row]:
 
 def _plan(args: argparse.Namespace, backends: list[str]) -> list[list[str]]:
     """Return the lines that one start measures."""
-    words = ["--seconds", args.seconds, "-M", "2G", "-T", "mpi_float", "--backend", ",".join(backends)]
+    words = ["--seconds", str(args.seconds), "-M", "2G", "-T", "mpi_float", "--backend", ",".join(backends)]
     lines = [[op, *words, *([] if op == "barrier" else ["--sizes", args.sizes])] for op in args.ops]
     if "gloo" in backends:
         return lines

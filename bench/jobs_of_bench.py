@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from accdp_comm.bench import options
 from accdp_comm.launch import programs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,6 +141,12 @@ def family_of(row: Row) -> str:
     """Return whose MPI a row of mpi4py was measured on."""
     library = row["versions"].get("mpi", "")
     return "openmpi" if "Open MPI" in library else "mpich" if "MPICH" in library else "mpi"
+
+
+def checked_sizes(text: str) -> str:
+    """Return what names sizes; for argparse."""
+    options.size_list(text)
+    return text
 
 
 def read(path: Path) -> list[Row]:

@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
     add("--only", dest="parts", type=readers.some_of(PARTS), default=list(PARTS), help="parts, comma separated")
     add("--ranks", type=readers.numbers(1), help="numbers of ranks, comma separated (2,4)")
     add("--ops", type=readers.some_of(OPERATIONS), help="operations of the grid, comma separated (all)")
-    add("--sizes", type=_checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
+    add("--sizes", type=jobs.checked_sizes, help="of the grid, bytes, comma separated, with k, M, G")
     add("--seconds", type=float, help="for each size, over all starts")
     add("--starts", type=readers.at_least(1), default=STARTS, help=f"of the ranks, for each row ({STARTS})")
     add("--repeat", type=readers.at_least(1), metavar="N", help="compare N pairs of runs, measure nothing else")
@@ -83,11 +83,6 @@ def arguments() -> argparse.Namespace:
     args.sizes, args.seconds = args.sizes or chosen["sizes"], args.seconds or chosen["seconds"]
     args.codec_bytes, args.steps = chosen["codec_bytes"], chosen["steps"]
     return args
-
-
-def _checked_sizes(text: str) -> str:
-    options.size_list(text)
-    return text
 
 
 Say = Callable[[str], None]

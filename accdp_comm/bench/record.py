@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -163,8 +164,16 @@ def _ends_a_line(path: str) -> bool:
         return file.read(1) == b"\n"
 
 
+def _is_printed_to(path: str) -> bool:
+    """Return whether a file is where this process's output goes, as /dev/stdout leads there."""
+    with contextlib.suppress(OSError):  # of a stream that is closed
+        return any(os.path.samestat(os.stat(path), os.fstat(stream)) for stream in (1, 2))
+    return False
+
+
 def replace_json(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write one JSON object per line in place of what is there, which stays until all are written."""
+    path = path.resolve()  # a link goes on leading there
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
@@ -176,11 +185,12 @@ def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
     """Append rows, under a head line where the file is new; nested facts are JSON in their cell.
 
     Where they have columns that the file has not, as those of another operation, it gets them: it is written anew, and
-    replaced when all is there.
+    replaced when all is there. Nothing is changed of what this process prints to.
     """
+    path = os.path.realpath(path)  # a link goes on leading there
     there: list[dict[Any, Any]] = []
     head: list[str] = []
-    if os.path.isfile(path):
+    if os.path.isfile(path) and not _is_printed_to(path):
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             head, there = list(reader.fieldnames or ()), list(reader)

@@ -105,6 +105,8 @@ def _check_run_options(words: list[str]) -> argparse.Namespace:
     parser = Parser()
     run_options.add_parser(parser.add_subparsers())
     bare, given = (parser.parse_args(["run", *more, "--", "SCRIPT"]) for more in ([], words))
+    if (given.script, given.arguments) != (bare.script, bare.arguments):
+        parser.error("expected options of accdp run alone, such as --run='--mps on'")
     for name in ("ranks", "ranks_per_gpu", "gpus", "profile"):
         if getattr(given, name) != getattr(bare, name):
             parser.error(f"expected other options than --{name.replace('_', '-')}, which trials set")

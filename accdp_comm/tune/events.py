@@ -1,12 +1,15 @@
 """What the ranks of a trial logged (accdp_comm/steps.py), and where the steps are in it.
 
 A step is, in this order: a call of `accdp_comm.step()`; a step of a torch optimizer (the one that steps most often);
-one period of the sequence of collectives, which a training loop repeats. numpy only; the last part is pure.
+one period of the sequence of collectives, which a training loop repeats. numpy only; find_steps() and what it takes
+are pure.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +65,12 @@ def _in_order(data: bytes) -> np.ndarray:
     # The rank went on while the file was read: some of the oldest places may hold its newest events already.
     newest_first = np.flatnonzero(np.diff(events["time_ns"]) < 0)
     return events[newest_first[-1] + 1 :] if len(newest_first) else events
+
+
+def silence(logs: Sequence[Log]) -> float:
+    """Return for how many seconds none of the ranks has logged anything."""
+    newest = max((int(one.events["time_ns"][-1]) for one in logs if len(one.events)), default=0)
+    return (time.monotonic_ns() - newest) * 1e-9
 
 
 def find_steps(events: np.ndarray) -> Steps:

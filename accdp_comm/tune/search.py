@@ -88,6 +88,8 @@ class Search:
             outcome = Outcome(point, "skipped", reason=reason) if reason else trial(point, self._goes_on)
             self._check_samples(outcome)
             self._check_batch(outcome)
+            if outcome.status not in ("ok", "stopped"):
+                self._forget(point)
             self.outcomes.append(outcome)
             after(outcome)
         if not self.exhaustive:
@@ -143,6 +145,11 @@ class Search:
         place = sum(other.samples_per_s > outcome.samples_per_s for other in seen)
         best = max(other.bounds()[0] for other in seen)
         return place < max(1, len(seen) // _KEPT) or outcome.bounds()[1] >= (1 - self.tolerance) * best
+
+    def _forget(self, point: Point) -> None:
+        """Let what was seen of a point while its trial ran, before it was known not to count, stop no other."""
+        for seen in self._levels.values():
+            seen[:] = [one for one in seen if one.point != point]
 
     def _check_samples(self, outcome: Outcome) -> None:
         if outcome.steps_per_s and not outcome.samples_per_s:

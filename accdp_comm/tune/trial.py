@@ -42,7 +42,7 @@ class Job:
         script: The command as given, with {batch_size} and the like in it.
         folder: For the output of the trials.
         run_options: More options of `accdp run`.
-        start_s: Seconds that a script may take to its first step.
+        start_s: Seconds that a script may take to its first step, or do nothing that is logged.
         limit_s: Seconds that a trial may take in all.
         end_s: Seconds that `accdp run` may then take to end its ranks, and MPS.
     """
@@ -230,6 +230,8 @@ class _Trial:
                     f"fewer than {self.job.plan.warm_up_steps} steps within {self.job.start_s:g} s, which are not "
                     "measured; see accdp_comm.step()"
                 )
+            if self.meter.is_warm and (silent := events.silence(logs)) > self.job.start_s:
+                return self._failed(f"made no step for {silent:.0f} s: does the script hang, or was its training over?")
             if passed > self.job.limit_s:
                 return best or self._failed(f"not measured within {self.job.limit_s:g} s")
 

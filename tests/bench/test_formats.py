@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -215,6 +217,26 @@ def test_rows_of_other_operations_keep_their_columns(tmp_path):
             ("bw", "9", "8"),
         ]
     assert [found.name for found in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_link_goes_on_leading_to_its_file(tmp_path):
+    link, path = tmp_path / "link", tmp_path / "x"
+    link.symlink_to(path)
+    for row in ({"op": "bcast", "bytes": 4}, {"op": "bw", "mbps": 9}):
+        record.append_csv(str(link), [row])
+    assert link.is_symlink() and path.read_text().splitlines() == ["op,bytes,mbps", "bcast,4,", "bw,,9"]
+    record.replace_json(link, [{"op": "bw"}])
+    assert link.is_symlink() and json.loads(path.read_text()) == {"op": "bw"}
+
+
+def test_rows_go_where_output_goes(tmp_path):
+    """Which is not replaced: what is printed later would be lost."""
+    path = tmp_path / "out"
+    path.write_text("said before\n")
+    code = "from accdp_comm.bench import record; record.append_csv('/dev/stdout', [{'op': 'bw'}]); print('said after')"
+    with path.open("a") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=60)
+    assert path.read_text().splitlines() == ["said before", "op", "bw", "said after"]
 
 
 def test_a_torn_row_stays_one(tmp_path):

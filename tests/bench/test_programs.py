@@ -22,6 +22,8 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         (["allreduce_hosts.py", "--dtypes", "int8"], "--dtypes: expected some of float32, bfloat16, got 'int8'"),
         (["allreduce_hosts.py", "--methods", "gloo,zip"], "--methods: expected some of gloo, accdp"),
         (["bcast_hosts.py", "--links", "10"], "--links: expected some of 1000, 10000, got '10'"),
+        (["compare.py", "--peers", "gloo", "--sizes", "abc"], "--sizes: expected bytes, with k, M, G"),
+        (["compare.py", "--peers", "gloo", "--seconds", "0"], "--seconds: expected seconds > 0, got '0'"),
         (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
         (["report.py", "--ranks", "2,x"], "--ranks: expected numbers >= 1 with commas between them, got '2,x'"),
         (["launch_overhead.py", "--samples", "0"], "--samples: expected a whole number >= 1, got '0'"),

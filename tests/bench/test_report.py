@@ -120,6 +120,10 @@ def test_the_command_fails_on_missing_rows_and_on_files_it_cannot_read(tmp_path)
     new.write_text(new.read_text() + '{"op": "bca')
     cut = compare_command(str(old), str(new))
     assert cut.returncode == 2 and f"{new}, line 2: not JSON" in cut.stderr, str(cut)
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"op": "bcast"}\n')
+    foreign = compare_command(str(other), str(other))
+    assert foreign.returncode == 2 and "other.jsonl, line 1: expected a row of `accdp bench`" in foreign.stderr
     none = compare_command(str(old), str(tmp_path / "none"))
     assert none.returncode == 2 and "No such file" in none.stderr and none.stderr.count("\n") == 1, str(none)
 

@@ -59,6 +59,7 @@ def scripts(tmp_path, monkeypatch):
         (["--ranks", "2", "--global-batch", "3", "x.py"], "no point is left"),
         (["--ranks", "1", "--run=-n 3 --mps off", "x.py"], "--run -n 3 --mps off: expected other options than --ranks"),
         (["--ranks", "1", "--run=--gpus 0", "x.py"], "expected other options than --gpus, which trials set"),
+        (["--ranks", "1", "--run=mps on", "x.py"], "--run mps on: expected options of accdp run alone"),
         (["--ranks", "1", "--run=--mps of", "x.py"], "argument --mps: invalid choice: 'of'"),
         (["--ranks", "1", "none.py"], "none.py: no such file"),
         (["--ranks", "1", "no-such-program"], "no-such-program: neither a Python script (*.py) nor a program"),

@@ -10,6 +10,9 @@ import time
 import jobs
 import pytest
 
+from accdp_comm.tune import trial
+from accdp_comm.tune.space import Point
+
 TORCH = """
 import argparse, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -122,6 +125,18 @@ def test_what_cannot_be_measured_is_said(tmp_path):
     assert short.returncode == 1 and "ended before 15 steps were seen" in short.stdout, str(short)
     no_samples = tune(tmp_path, NUMPY, "--ranks", "1", "--fresh")
     assert no_samples.returncode == 2 and "nothing tells how many samples a step has" in no_samples.stderr
+
+
+def test_a_script_that_hangs_has_failed(tmp_path):
+    """However fast it was before."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        NUMPY.replace("while True:", "until = time.monotonic() + 2.5\n    while time.monotonic() < until:")
+        + "    time.sleep(1000)\n"
+    )
+    job = trial.Job((str(script),), tmp_path, start_s=10.0)
+    outcome = trial.run(job, Point(2), lambda level, so_far: True)
+    assert outcome.status == "failed" and "made no step for 1" in outcome.reason
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

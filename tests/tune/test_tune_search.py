@@ -1,5 +1,7 @@
 """The search, over trials that are made up: levels, early stops, resumption, and what counts as best."""
 
+from dataclasses import replace
+
 import pytest
 
 from accdp_comm import UsageError
@@ -193,6 +195,34 @@ def test_a_script_with_another_global_batch_does_not_count():
     assert search.run(trials()).point == line[0]
     assert search.outcomes[1].status == "other batch" and "64 instead of 32" in search.outcomes[1].reason
     assert Search(line, Batches(), any_global_batch=True).run(trials()).point == line[1]
+
+
+def test_what_does_not_count_stops_nothing():
+    line = [Point(1, workers=0), Point(2, workers=0), Point(1, workers=2)]
+    rates, batches = (100, 200, 140), (8, 16, 8)
+
+    def trial(point, goes_on):
+        place = line.index(point)
+        outcome = Outcome(point, "ok", samples_per_s=rates[place], steps_per_s=10, global_batch=batches[place])
+        return outcome if goes_on(0, outcome) else replace(outcome, status="stopped")
+
+    search = Search(line, Batches())
+    assert search.run(trial).point == line[2]
+    assert [one.status for one in search.outcomes] == ["ok", "other batch", "ok"]
+
+
+def test_a_trial_that_fails_in_the_end_stops_nothing():
+    line = points([1, 2], 0, GLOBAL)
+
+    def trial(point, goes_on):
+        rate = 200 if point.ranks == 1 else 100
+        outcome = Outcome(point, "ok", samples_per_s=rate, steps_per_s=1, global_batch=64)
+        if not goes_on(0, outcome):
+            return replace(outcome, status="stopped")
+        return outcome if point.ranks == 2 else Outcome(point, "out of memory")
+
+    best = Search(line, GLOBAL).run(trial)
+    assert best is not None and best.point == line[1]
 
 
 def test_whether_another_global_batch_counts_may_change_from_run_to_run():

@@ -20,6 +20,14 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
                                          : tensor * factor->double_factor;
 }
 
+/// Of complex32, which has no sums of its own, the parts, which have: float16. torch does so for allreduce.
+at::Tensor in_parts(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  using Op = c10d::ReduceOp;
+  const bool adds = op.op_ == Op::SUM || op.op_ == Op::AVG || op.op_ == Op::PREMUL_SUM;
+  const bool has_parts = tensor.scalar_type() == at::kComplexHalf && !tensor.is_conj();
+  return adds && has_parts ? at::view_as_real(tensor) : tensor;
+}
+
 /// The type of several reduce_scatters in one work: torch 2.11 has no name for them.
 template <class Type>
 constexpr Type several_reduce_scatters() {
@@ -268,11 +276,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
   checks.single(tensors, "tensor list");
   checks.dense(tensors);
   checks.reachable(tensors, devices_.type());
-  check_reducible(checks, tensors[0], options.reduceOp);
+  const at::Tensor own = in_parts(tensors[0], options.reduceOp);
+  check_reducible(checks, own, options.reduceOp);
   const int root = static_cast<int>(options.rootRank);
   // Other ranks' tensors stay as they are.
-  const Operand out = checks.operand(tensors[0], Operand::kReadWrite),
-                in(scaled(tensors[0], options.reduceOp), Operand::kRead);
+  const Operand out = checks.operand(own, Operand::kReadWrite),
+                in(in_parts(scaled(tensors[0], options.reduceOp), options.reduceOp), Operand::kRead);
   const bool is_root = root == rank_;
   return launch(
       {OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
@@ -300,9 +309,11 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     const std::size_t each = inputs.size() / outputs.size();
     const at::TensorList blocks = inputs.slice(i * each, each);
     checks.same_type(blocks, outputs[i]);
-    check_reducible(checks, outputs[i], options.reduceOp);
-    all.push_back({checks.operand(outputs[i], Operand::kWrite), {}});
-    for (const at::Tensor& block : blocks) all.back().ins.emplace_back(scaled(block, options.reduceOp), Operand::kRead);
+    const at::Tensor out = in_parts(outputs[i], options.reduceOp);
+    check_reducible(checks, out, options.reduceOp);
+    all.push_back({checks.operand(out, Operand::kWrite), {}});
+    for (const at::Tensor& block : blocks)
+      all.back().ins.emplace_back(in_parts(scaled(block, options.reduceOp), options.reduceOp), Operand::kRead);
   }
   const OpType type = outputs.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
   return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},

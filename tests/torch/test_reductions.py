@@ -125,6 +125,24 @@ def test_a_nan_reaches_every_rank_through_min_and_max(rank, size):
                 assert tensor.isnan().nonzero().tolist() == [[7]], tensor
 
 
+@pytest.mark.on_ranks(2, 3)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_complex32_is_added_by_its_parts(rank, size):
+    for op in ("SUM", "AVG"):
+        mine = torch.full((size * 5,), complex(rank + 1, -rank), dtype=torch.complex32)
+        wanted = complex(size * (size + 1) / 2, -size * (size - 1) / 2) / (size if op == "AVG" else 1)
+        expected = torch.full((size * 5,), wanted, dtype=torch.complex32)
+        kept = mine.clone()
+        dist.reduce(kept, 0, op_of(op))
+        assert_same(torch.view_as_real(kept), torch.view_as_real(expected if rank == 0 else mine))
+        for blocks in (mine, torch.stack([mine, mine], 1)[:, 0]):  # and where they are not contiguous
+            output = torch.empty(5, dtype=torch.complex32)
+            dist.reduce_scatter(output, [block.clone() for block in mine.split(5)], op_of(op))
+            assert_same(torch.view_as_real(output), torch.view_as_real(expected[:5]))
+            dist.reduce_scatter_tensor(output, blocks, op_of(op))
+            assert_same(torch.view_as_real(output), torch.view_as_real(expected[:5]))
+
+
 @pytest.mark.on_ranks(2)
 def test_undefined_reductions_are_refused_at_the_call_and_harm_nothing(rank, size):
     for op, name in UNDEFINED:
@@ -134,6 +152,8 @@ def test_undefined_reductions_are_refused_at_the_call_and_harm_nothing(rank, siz
         dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
     with pytest.raises(RuntimeError, match="PREMUL_SUM of dtype Int, expected a floating point or complex one"):
         dist.all_reduce(torch.ones(3, dtype=torch.int32), dist._make_nccl_premul_sum(0.5))
+    with pytest.raises(RuntimeError, match="dtype ComplexHalf is only moved, expected one that can be reduced"):
+        dist.reduce(torch.ones(3, dtype=torch.complex32), 0, op=dist.ReduceOp.PRODUCT)
     with pytest.raises(RuntimeError, match="dtype Float8_e4m3fnuz is only moved, expected one that can be reduced"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fnuz))
     total = torch.ones(3)

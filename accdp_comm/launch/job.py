@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .agent import CONTROL_VARIABLE
@@ -18,7 +17,7 @@ from .interruption import STOPPING, stopping
 from .mps.owners import Owners
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
-from .ranks import Rank, exit_code, explain, first_failure, in_words, some_of
+from .ranks import Rank, Stop, exit_code, explain, first_failure, in_words, some_of
 from .standard_input import is_for_others, make_lender
 from .unguarded import end_unguarded
 
@@ -37,16 +36,6 @@ _PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERM = signal.SIGTERM
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
-
-
-@dataclass
-class Stop:
-    """Why and how the job is being ended."""
-
-    code: int  # exit code if no rank failed before
-    deadline: float  # when guards must have finished
-    is_launchers: bool = False  # it ended first: of ranks that fail we may have yet to hear
-    at: float = field(default_factory=time.monotonic)
 
 
 class Job:
@@ -211,24 +200,29 @@ class Job:
         self._on_time()
 
     def _limit(self) -> float | None:
+        """Return how many seconds may pass until something is due."""
         now = time.monotonic()
-        times = [self.output.flush_stale()]
-        if self._stop:
-            times.append(self._stop.deadline - now)
-        elif self._failures:
-            times.append(self._failures[0].ended_at + _AFTER_FAILURE_S - now)
-        elif not self._is_started and (limit := self._start_limit()) is not None:
-            times.append(limit - now)
-        elif self._watch and self._is_started:
-            times.append(self._next_watch - now)
-        if not (self._is_started or self._stop):
-            times.append(self._next_word - now)
-        if self._all_left_at is not None:
-            times.append(self._all_left_at + _LAUNCHER_END_S - now)
+        times = [due - now for due, _ in self._timers()]
         if self._is_abandoned():
             times.append(self._abandoned_until() - now)
-        known = [max(0.0, seconds) for seconds in times if seconds is not None]
-        return min(known) if known else None
+        if (stale := self.output.flush_stale()) is not None:
+            times.append(stale)
+        return max(0.0, min(times)) if times else None
+
+    def _timers(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Yield when something is due, as things stand, and what; the next follows from what that has changed."""
+        if self._stop:
+            yield self._stop.deadline, self._give_up
+        elif self._failures:
+            yield self._failures[0].ended_at + _AFTER_FAILURE_S, lambda: self.end("", 1)
+        elif self._is_started and self._watch:
+            yield self._next_watch, self._look_at_ranks
+        elif not self._is_started and (limit := self._start_limit()) is not None:
+            yield limit, self._end_for_missing
+        if not (self._is_started or self._stop):
+            yield self._next_word, self._say_how_many
+        if self._all_left_at is not None:
+            yield self._all_left_at + _LAUNCHER_END_S, self._end_idle_launcher
 
     def _start_limit(self) -> float | None:
         if self._first_call:
@@ -236,32 +230,36 @@ class Job:
         return None if self._program.launcher == "srun" else self._began + _FIRST_CALL_LIMIT_S
 
     def _on_time(self) -> None:
-        now = time.monotonic()
         while self._too_early:
             name = self._too_early.pop(0)
             self.output.say(f"accdp run: {name} came before the ranks had begun, and is not passed on")
         if self.output.is_closed and self._stop is None:
             self.end(self.output.trouble, 1 if self.output.trouble else 128 + signal.SIGPIPE)
-        if self._stop:
-            if now >= self._stop.deadline:
-                self._give_up()
-        elif self._failures and now >= self._failures[0].ended_at + _AFTER_FAILURE_S:
-            self.end("", 1)
-        elif not self._is_started and now >= (self._start_limit() or now + 1) and not has_news(self._selector):
-            missing = [f"rank {rank}" for rank in range(self._size) if rank not in self._ranks]
-            missing += [f"MPS on {host}" for host in self._owners.missing()] if self._owners and not missing else []
-            what = f"{_START_LIMIT_S:g} s of the first rank" if self._first_call else f"{_FIRST_CALL_LIMIT_S:g} s"
-            self.end(f"{some_of(missing)} did not start within {what}", 1)
-        elif self._watch and self._is_started and now >= self._next_watch:
-            self._next_watch = now + _WATCH_S
-            if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
-                self.end(trouble, 1)
-        if not (self._is_started or self._stop) and now >= self._next_word:
-            self._next_word = now + _PATIENCE_S
-            self.output.say(f"accdp run: {self._program.launcher} has started {len(self._ranks)} of {self._size} ranks")
-        if self._all_left_at is not None and now >= self._all_left_at + _LAUNCHER_END_S:
-            self._outstayed = self._launcher is not None and self._launcher.poll() is None
-            self._end_launcher()
+        for due, action in self._timers():
+            if time.monotonic() >= due:
+                action()
+
+    def _end_for_missing(self) -> None:
+        if has_news(self._selector):
+            return
+        missing = [f"rank {rank}" for rank in range(self._size) if rank not in self._ranks]
+        missing += [f"MPS on {host}" for host in self._owners.missing()] if self._owners and not missing else []
+        what = f"{_START_LIMIT_S:g} s of the first rank" if self._first_call else f"{_FIRST_CALL_LIMIT_S:g} s"
+        self.end(f"{some_of(missing)} did not start within {what}", 1)
+
+    def _look_at_ranks(self) -> None:
+        assert self._watch is not None
+        self._next_watch = time.monotonic() + _WATCH_S
+        if trouble := self._watch([rank for rank in self._ranks.values() if rank.code is None]):
+            self.end(trouble, 1)
+
+    def _say_how_many(self) -> None:
+        self._next_word = time.monotonic() + _PATIENCE_S
+        self.output.say(f"accdp run: {self._program.launcher} has started {len(self._ranks)} of {self._size} ranks")
+
+    def _end_idle_launcher(self) -> None:
+        self._outstayed = self._launcher is not None and self._launcher.poll() is None
+        self._end_launcher()
 
     def _on_signals(self) -> None:
         try:
@@ -288,36 +286,36 @@ class Job:
         for kind, message in connection.receive():
             if kind == "j" and message["event"] == "hello":
                 self._hello(connection, message)
-                continue
-            if self._owners and kind == "j" and message["event"].startswith("owner"):
+            elif self._owners and kind == "j" and message["event"].startswith("owner"):
                 self._owners.hear(connection, message)
                 self._start_ranks()
-                continue
-            rank = self._rank_of(connection)
-            if rank is None:
-                continue  # it was turned away
-            if kind != "j":
-                self.output.feed(rank.rank, kind, message)
-            elif message["event"] == "started":
-                rank.pid, rank.start_time = message["pid"], message["start_time"]
-                if self._owners:
-                    self._owners.started(rank.rank, rank.pid)
-            elif message["event"] == "not_started":
-                self.output.feed(rank.rank, ERR, f"{message['reason']}\n".encode())
-            elif message["event"] == "ended":
-                rank.code, rank.signal, rank.ended_at = message["code"], message["signal"], time.monotonic()
-                if self._owners:
-                    self._owners.ended(rank.rank)
-                # One that was told to end, by us or by the launcher, is not where the trouble began.
-                is_ending = self._stop is not None and not self._stop.is_launchers
-                if rank.code != 0 and not message["was_told"] and not is_ending:
-                    self._failures.append(rank)
-            elif message["event"] == "bye":
-                rank.said_bye = True
+            elif (rank := self._rank_of(connection)) is not None:  # else it was turned away
+                self._hear(rank, kind, message)
         if connection.is_closed:
             self._on_lost(connection)
         if self._owners and self._owners.trouble and self._stop is None:
             self.end(self._owners.trouble, 1 if self._is_started else 2)
+
+    def _hear(self, rank: Rank, kind: str, message: Any) -> None:
+        """What a rank printed, or its guard says."""
+        if kind != "j":
+            self.output.feed(rank.rank, kind, message)
+        elif message["event"] == "started":
+            rank.pid, rank.start_time = message["pid"], message["start_time"]
+            if self._owners:
+                self._owners.started(rank.rank, rank.pid)
+        elif message["event"] == "not_started":
+            self.output.feed(rank.rank, ERR, f"{message['reason']}\n".encode())
+        elif message["event"] == "ended":
+            rank.code, rank.signal, rank.ended_at = message["code"], message["signal"], time.monotonic()
+            if self._owners:
+                self._owners.ended(rank.rank)
+            # One that was told to end, by us or by the launcher, is not where the trouble began.
+            is_ending = self._stop is not None and not self._stop.is_launchers
+            if rank.code != 0 and not message["was_told"] and not is_ending:
+                self._failures.append(rank)
+        elif message["event"] == "bye":
+            rank.said_bye = True
 
     def _rank_of(self, connection: Connection) -> Rank | None:
         return next((rank for rank in self._ranks.values() if rank.connection is connection), None)

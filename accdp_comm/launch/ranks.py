@@ -34,6 +34,15 @@ class Rank:
     said_bye: bool = False
 
 
+@dataclass
+class Stop:
+    """Why and how a job is being ended."""
+
+    code: int  # exit code if no rank failed before
+    deadline: float  # when guards must have finished
+    is_launchers: bool = False  # it ended first: of ranks that fail we may have yet to hear
+
+
 def some_of(names: Sequence[str]) -> str:
     """Return a list for people, which is short however many there are."""
     more = len(names) - _MOST_NAMES

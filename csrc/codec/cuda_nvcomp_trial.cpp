@@ -30,14 +30,21 @@ std::vector<std::byte> data_for_trial() {
 }
 
 /// One chunk there and back, in memory of one device. Its owner never frees that: to free memory is to wait for all
-/// that the device does. One trial at a time; the stream has done its work at the end, unless an error that is not
-/// nvCOMP's came out: what was begun may then go on, and the owner has to keep all this for ever.
+/// that the device does. One trial at a time, each on a stream of its own, which has done its work at the end; unless
+/// an error that is not nvCOMP's came out: what was begun may then go on, and the owner has to keep all this for ever.
 class Trial {
  public:
   /// Empty where it came back as it was; else what was wrong.
   std::string why_not(CodecId codec, Datatype type) {
+    stream_ = make_stream();
+    std::string why_not = attempt(codec, type, stream_.get());
+    stream_ = {};
+    return why_not;
+  }
+
+ private:
+  std::string attempt(CodecId codec, Datatype type, cudaStream_t stream) {
     const std::vector<std::byte> data = data_for_trial();
-    const cudaStream_t stream = stream_.get();
     try {
       const std::size_t room = nvcomp_room(codec, type, kTrialBytes);
       if (encoded_.bytes() < room) encoded_ = DeviceBuffer(room);
@@ -52,8 +59,6 @@ class Trial {
     }
     return std::equal(data.begin(), data.end(), seen_.data()) ? "" : "what it decoded is not what it had encoded";
   }
-
- private:
   std::uint32_t encode(CodecId codec, Datatype type, std::size_t room, cudaStream_t stream) {
     const DeviceChunk chunk{plain_.data(), encoded_.data(), kTrialBytes, static_cast<std::uint32_t>(room)};
     codec_.encode_async(codec, {type}, {&chunk, 1}, word(far_word_.data()), stream);
@@ -80,7 +85,7 @@ class Trial {
   DeviceBuffer plain_{kTrialBytes}, encoded_, far_word_{sizeof(std::uint32_t)};
   PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, near_word_{sizeof(std::uint32_t)};
   NvcompCodec codec_;
-  Stream stream_ = make_stream();
+  Stream stream_;
 };
 
 }  // namespace

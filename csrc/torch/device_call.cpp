@@ -31,11 +31,15 @@ DeviceCall::DeviceCall(DeviceRoute& route, c10::Device device, std::optional<c10
 /// was none: so that has to be the event's. c10's guard goes back only to a device that has one.
 DeviceCall::~DeviceCall() {
   try {
-    const c10::DeviceGuard on(device());
-    events_.reset();
+    if (!birthplace_.is_elsewhere()) {
+      const c10::DeviceGuard on(device());
+      events_.reset();
+      return;
+    }
   } catch (const c10::Error&) {
-    // Of a device that has failed nothing can be closed in order.
   }
+  // In a fork, or of a device that has failed, nothing can be closed in order, and c10 would end the process.
+  keep_for_ever(std::move(events_));
 }
 
 void DeviceCall::carry(std::function<void()> operation) { operation_ = std::move(operation); }
@@ -90,30 +94,35 @@ Devices::Devices(std::shared_ptr<DeviceRoute> route, c10::DeviceType type) : rou
 std::shared_ptr<DeviceCall> Devices::begin(c10::Device device, bool is_async) {
   const c10::Stream current = current_stream(device);
   route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current.native_handle()));
-  {
-    std::lock_guard lock(mutex_);
-    device_ = device;
-  }
-  if (!is_async) return std::make_shared<DeviceCall>(*route_, device, std::nullopt);
   std::vector<std::shared_ptr<DeviceCall>> ended;  // dropped without the lock, too
   std::lock_guard lock(mutex_);
+  device_ = device;
+  ended = take_finished();
+  if (!is_async) return std::make_shared<DeviceCall>(*route_, device, std::nullopt);
   // Of those with priority: from the others come the streams that torch captures graphs on.
   if (!own_) own_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
+  under_way_.push_back(std::make_shared<DeviceCall>(*route_, device, own_));
+  return under_way_.back();
+}
+
+/// Who waits by a work's future, or on another stream than the call's, lets go of nothing.
+std::vector<std::shared_ptr<DeviceCall>> Devices::take_finished() {
   const auto rest = std::partition(under_way_.begin(), under_way_.end(), [](const auto& call) {
     if (call->is_finished()) return false;
     if (call.use_count() > 1) return true;
     std::atomic_thread_fence(std::memory_order_acquire);  // with whoever gave it up: it had been handed over before
     return call->was_handed_over();                       // else, as of a receive that timed out, it never will be
   });
-  ended.assign(rest, under_way_.end());
+  std::vector<std::shared_ptr<DeviceCall>> ended(rest, under_way_.end());
   under_way_.erase(rest, under_way_.end());
-  under_way_.push_back(std::make_shared<DeviceCall>(*route_, device, own_));
-  return under_way_.back();
+  return ended;
 }
 
 void Devices::check_current_stream() {
+  std::vector<std::shared_ptr<DeviceCall>> ended;
   std::unique_lock lock(mutex_);
   if (!device_) return;
+  ended = take_finished();
   const c10::Device device = *device_;
   lock.unlock();
   route_->admit(device.index(), reinterpret_cast<std::uintptr_t>(current_stream(device).native_handle()));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/birthplace.hpp"
 #include "coll/device_route.hpp"
 
 namespace accdp::torch_backend {
@@ -49,6 +50,7 @@ class DeviceCall {
     c10::Event start, done;
   };
   std::optional<Events> events_;  // from the beginning to the end
+  const Birthplace birthplace_;
   std::atomic<bool> ran_{false};
   std::mutex mutex_;
   std::function<void()> operation_;
@@ -70,6 +72,7 @@ class Devices {
   void finish() noexcept;  ///< waits for all that began
 
  private:
+  std::vector<std::shared_ptr<DeviceCall>> take_finished();
   std::shared_ptr<DeviceRoute> route_;
   c10::DeviceType type_;
   std::mutex mutex_;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <future>
 
+#include "base/birthplace.hpp"
 #include "bind/capsule.hpp"
 #include "cudasim.hpp"
 #include "device/cuda.hpp"
@@ -68,7 +69,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return code == cudaSuccess;
   }
   void synchronizeEvent(void* event) const override { check(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
-  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}  // its end would wait for all streams
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {  // its end would wait for all streams
+    if (loaded_.is_elsewhere()) std::terminate();  // as c10's of CUDA, which makes a device current
+  }
+
+ private:
+  const accdp::Birthplace loaded_;
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 

@@ -8,8 +8,8 @@ import sys
 import torch
 import torch.distributed as dist
 import torch_rank
+from on_sim import far, numbers, refuses, sim_torch, summing
 from torch.distributed import distributed_c10d as c10d
-from torch_rank import far, numbers, refuses, sim_torch, summing
 
 
 def fails(group: c10d.Backend, x: torch.Tensor, nth: int, is_told_by_future: bool) -> None:

@@ -7,62 +7,18 @@ import datetime
 import json
 import os
 import sys
-import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from accdp_comm import backend
-
-sys.path.insert(0, sys.argv[1])
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu_ops
-import sim_torch
-
-SIDE = 1  # a stream besides the default one
-COUNT = 100_001  # several pieces of the shared pool
-JITTER = 20  # us
-
-far, near = sim_torch.to_device, sim_torch.to_host
-ranks_backend = backend._torch.ProcessGroupAccdp
-
-
-def form(rank, size, group, *args, **options):
-    options["device_path"] = sim_torch.device_path(group)
-    return ranks_backend(rank, size, group, *args, **options, device_type="privateuseone")
-
-
-backend._torch.ProcessGroupAccdp = form
-
-
-def numbers(rank: int, count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small integers, so that sums are exact."""
-    return ((torch.arange(count) * 7 + rank) % 13).to(dtype)
-
-
-def total(size: int, count: int = COUNT) -> torch.Tensor:
-    return sum(numbers(rank, count) for rank in range(size))
-
-
-def is_same(device_tensor: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.equal(near(device_tensor), wanted)
-
-
-def await_all(what, rank, size):
-    """By torch's store, not by the group."""
-    store = c10d._get_default_store()
-    store.set(f"{what} {rank}", "")
-    store.wait([f"{what} {other}" for other in range(size)])
-
-
-def summing(group, x, is_async=True):
-    options = c10d.AllreduceOptions()
-    options.asyncOp = is_async
-    return group.allreduce([x], options)
+import torch_captures
+import torch_memory
+from on_sim import COUNT, JITTER, SIDE, await_all, far, is_same, near, numbers, refuses, sim_torch, summing, total
 
 
 def every_collective(group, rank, size):
@@ -162,21 +118,6 @@ def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
         assert work.is_completed()
 
 
-def memory_stays_until_the_device_is_done(group, rank, size):
-    """Freed tensors are overwritten by work on their stream: neither inputs nor results may be among them."""
-    outs = []
-    for turn in range(8):
-        x, out = far(numbers(rank + turn)), far(torch.zeros(size * COUNT))
-        work = group._allgather_base(out, x, c10d.AllgatherOptions())
-        outs.append((turn, out, work))
-        del x, out, work
-    for turn, out, work in outs:
-        work.wait()
-        assert is_same(out, torch.cat([numbers(r + turn) for r in range(size)]))
-    for _ in range(4):
-        summing(group, far(numbers(rank)))  # nobody keeps the tensor, the work or its result
-
-
 def side_streams(group, rank, size):
     """A result that is used on another stream than the call was made on."""
     x = far(numbers(rank))
@@ -258,48 +199,6 @@ def host_and_device_in_one_group(group, rank, size):
     refuses(group, "on meta, expected cpu or privateuseone", lambda: summing(group, torch.zeros(3, device="meta")))
 
 
-def refuses(group, text, call, errors=(RuntimeError, ValueError)):
-    """A wrong call says so, and leaves the group as it was."""
-    try:
-        call()
-    except errors as error:
-        assert text in str(error), str(error)
-    else:
-        raise AssertionError(f"expected an error with {text!r}")
-
-
-def captured_streams(group, rank, size):
-    x, options = far(numbers(rank)), c10d.AllreduceOptions()
-    group.allreduce([far(numbers(rank))], options).wait()
-    sim_torch.set_capturing(True)
-    for is_async in (True, False):
-        refuses(group, "captured into a CUDA graph", lambda is_async=is_async: summing(group, x, is_async))
-    refuses(group, "captured into a CUDA graph", group.barrier, ValueError)
-    refuses(group, "captured into a CUDA graph", lambda: group.send([x], 0, 1))
-    refuses(group, "captured into a CUDA graph", lambda: group.recv([x], 0, 1))
-    sim_torch.set_capturing(False)
-    group.allreduce([x], options).wait()
-    assert is_same(x, total(size))
-
-
-def beside_a_capture(group, rank, size):
-    """Another thread captures a graph: what looks at events here leaves that alone, and is not refused itself."""
-    tensors = [far(numbers(rank)) for _ in range(3)]
-    summing(group, far(numbers(rank))).wait()  # what the group sets up takes memory
-    sim_torch.set_capturing_elsewhere(True)
-    try:
-        works = [summing(group, x) for x in tensors]  # the next ones look whether those before are done
-        with ThreadPoolExecutor(1) as pool:  # a thread that has not yet used CUDA
-            while not pool.submit(lambda: all(work.is_completed() for work in works)).result():
-                time.sleep(0.001)
-        assert all(work.is_completed() for work in works)
-    finally:
-        sim_torch.set_capturing_elsewhere(False)
-    for work, x in zip(works, tensors, strict=True):
-        work.wait()
-        assert is_same(x, total(size))
-
-
 def compressed(group, rank, size):
     """Device tensors beside host tensors: through codecs of the device where there are some, else of the host."""
     limit = datetime.timedelta(seconds=30)
@@ -350,21 +249,6 @@ def compressed(group, rank, size):
     assert is_same(y, total(size))
 
 
-def left_beside_a_capture(group, rank, size):
-    """A group that ends waits for what nobody has waited for, and leaves another thread's capture alone."""
-    named = dist.new_group()
-    other = named._get_backend(torch.device("cpu"))
-    summing(other, far(numbers(rank))).wait()  # what the group sets up takes memory
-    works = [summing(other, far(numbers(rank))) for _ in range(3)]
-    await_all("begun", rank, size)
-    sim_torch.set_capturing_elsewhere(True)
-    try:
-        dist.destroy_process_group(named)  # what goes wrong is said on stderr
-    finally:
-        sim_torch.set_capturing_elsewhere(False)
-    del works
-
-
 def deterministic(group, rank, size):
     """The order of ranks, whatever the placement: the bits that host memory gives."""
     group.set_deterministic(True)
@@ -403,16 +287,14 @@ SCENES = [
     every_reduction,
     tensors_that_are_not_contiguous,
     wait_holds_the_stream_back_and_not_the_host,
-    memory_stays_until_the_device_is_done,
+    *torch_memory.SCENES,
     side_streams,
     futures,
     coalesced,
     messages,
     messages_between_host_and_device,
     host_and_device_in_one_group,
-    captured_streams,
-    beside_a_capture,
-    left_beside_a_capture,
+    *torch_captures.SCENES,
     compressed,
     deterministic,
     float8,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from . import _core, nvcomp
 from .arguments import Arguments
@@ -28,6 +28,51 @@ class AllreduceWork(BcastWork):
     """An asynchronous allreduce_compressed: its wait() returns an AllreduceResult."""
 
     _Result = AllreduceResult
+
+
+@overload
+def allreduce_compressed(
+    tensor: Any,
+    op: str = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    parts: Sequence[int] | None = ...,
+    residual: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: Literal[False] = ...,
+) -> AllreduceResult: ...
+
+
+@overload
+def allreduce_compressed(
+    tensor: Any,
+    op: str = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    parts: Sequence[int] | None = ...,
+    residual: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: Literal[True],
+) -> AllreduceWork: ...
+
+
+@overload
+def allreduce_compressed(
+    tensor: Any,
+    op: str = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    parts: Sequence[int] | None = ...,
+    residual: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: bool = ...,
+) -> AllreduceResult | AllreduceWork: ...
 
 
 @eager

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -96,6 +96,48 @@ class BcastWork:
             return self._Result(**self._pending.wait(wait_limit("timeout_s", timeout_s)))
         finally:
             del self  # else an error, whose traceback has this frame, keeps itself and the tensors
+
+
+@overload
+def bcast_compressed(
+    tensor: Any,
+    root: int = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    reference: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: Literal[False] = ...,
+) -> BcastResult: ...
+
+
+@overload
+def bcast_compressed(
+    tensor: Any,
+    root: int = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    reference: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: Literal[True],
+) -> BcastWork: ...
+
+
+@overload
+def bcast_compressed(
+    tensor: Any,
+    root: int = ...,
+    *,
+    group: Any = ...,
+    codec: str = ...,
+    error_bound: float | Relative | None = ...,
+    reference: Any = ...,
+    chunk_bytes: int | None = ...,
+    async_op: bool = ...,
+) -> BcastResult | BcastWork: ...
 
 
 @eager

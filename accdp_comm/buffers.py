@@ -211,7 +211,9 @@ def _tensor(tensor: Any, name: str, writable: bool, device: bool = False, any_or
 def _address_of(tensor: Any, name: str) -> int:
     """Return where a contiguous tensor's elements are; raises UsageError where they are in no memory."""
     try:
-        pointer, room = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+        storage = tensor.untyped_storage()
+        # To ask a fake tensor for an address is a warning.
+        pointer, room = 0 if storage.device.type == "meta" else tensor.data_ptr(), storage.nbytes()
     except RuntimeError as error:  # under a transformation of torch.func
         raise UsageError(f"{name} has no memory of its own: {error}") from error
     end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()

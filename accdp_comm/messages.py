@@ -69,7 +69,8 @@ class Messages(OnDevices):
             tag: Number >= 0 that the receiver asks for.
         Raises:
             UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
-            MismatchError: It receives another number of bytes; datatypes are not compared.
+            MismatchError: It receives another number of bytes; datatypes are not compared. Where the message is short,
+                the next call says so.
             PeerTimeout, PeerDied: As in bcast().
         """
         if self._core.try_send(x, dst, tag):

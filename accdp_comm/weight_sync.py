@@ -77,7 +77,6 @@ class WeightSync:
             chunk_bytes=self._chunk_bytes,
             reference=held if goes_as_difference else None,
         )
-        assert isinstance(result, BcastResult)
         self._version = max(row[0] for row in rows) + 1  # as the others have it, whatever becomes of our copy
         if is_root:
             self._remember()

@@ -2,6 +2,7 @@
 
 import sys
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -170,6 +171,14 @@ def test_tensors_in_another_order_that_have_no_views():
     assert describe(across, "x", writable=True, any_order=True).order == (1, 0)
     with pytest.raises(UsageError, match="x is not contiguous"):
         describe(across.as_subclass(WithoutViews), "x", writable=True, any_order=True)
+
+
+def test_fake_tensors_are_refused_without_a_warning():
+    fake = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode()
+    with fake, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UsageError, match="x, a FakeTensor, has no memory of its own"):
+            describe(torch.ones(3), "x", writable=True)
 
 
 def test_refused_under_a_transformation_of_torch():

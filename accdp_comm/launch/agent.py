@@ -370,7 +370,6 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 ranks_guard.start(order)
                 ranks_guard.obey(orders[number + 1 :])
                 code = exit_code(ranks_guard.run())
-                link.tell(event="bye")
                 link.part()
                 return code
         return 1

@@ -314,8 +314,6 @@ class Job:
             is_ending = self._stop is not None and not self._stop.is_launchers
             if rank.code != 0 and not message["was_told"] and not is_ending:
                 self._failures.append(rank)
-        elif message["event"] == "bye":
-            rank.said_bye = True
 
     def _rank_of(self, connection: Connection) -> Rank | None:
         return next((rank for rank in self._ranks.values() if rank.connection is connection), None)

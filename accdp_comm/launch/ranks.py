@@ -31,7 +31,6 @@ class Rank:
     code: int | None = None
     signal: int = 0  # that ended it; 0 if none did
     ended_at: float = 0.0
-    said_bye: bool = False
 
 
 @dataclass

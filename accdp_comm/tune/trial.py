@@ -214,7 +214,7 @@ class _Trial:
                 watch("measuring")
             if reached:
                 level, rate = reached
-                best = self._outcome("ok", rate)
+                best = self._outcome(rate)
                 watch(f"{best.samples_per_s or best.steps_per_s:.4g} {'samples' if best.samples_per_s else 'steps'}/s")
                 is_last = level + 1 == len(self.job.plan.budgets_s)
                 if best.status == "failed" or is_last or (level > 0 and rate.error < self.job.plan.steady):
@@ -257,7 +257,7 @@ class _Trial:
         if self.process.returncode == 0:
             rate = self.meter.last(events.read(self.folder))
             if rate:
-                return self._outcome("ok", rate)
+                return self._outcome(rate)
             # Too short for a rate: nothing else went wrong.
             return best or self._failed(
                 f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
@@ -274,13 +274,13 @@ class _Trial:
         given = words[words.index("--label") + 1] if "--label" in words[:-1] else "auto"
         return given == "always" or (given == "auto" and self.point.ranks > 1)
 
-    def _outcome(self, status: str, rate: Rate) -> Outcome:
+    def _outcome(self, rate: Rate) -> Outcome:
         if rate.ranks > self.point.ranks:  # fewer are a group of some of them
             return self._failed(f"ran on {rate.ranks} ranks, not on {self.point.ranks}")
         batch = rate.global_batch if rate.global_batch is not None else self.point.global_batch
         outcome = Outcome(
             self.point,
-            status,
+            "ok",
             samples_per_s=rate.steps_per_s * (batch or 0),
             steps_per_s=rate.steps_per_s,
             global_batch=batch,

@@ -53,11 +53,11 @@ struct FastMethod<function> {
 /// Makes `function` a method of the class, called by its reference to the object, or to the shared_ptr that holds it,
 /// and Python's by handles.
 template <auto function, class Class>
-Class& define_fast(Class& type, const char* name, const char* doc = nullptr) {
+Class& define_fast(Class& type, const char* name) {
   // The interpreter keeps its address.
   static PyMethodDef method{name,
                             reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&FastMethod<function>::call)),
-                            METH_FASTCALL, doc};
+                            METH_FASTCALL, nullptr};
   type.attr(name) = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));
   return type;

@@ -141,25 +141,12 @@ void dequantise(Datatype type, const std::uint8_t* rows, float delta, std::byte*
 
 const BlockOps& portable_block_ops() noexcept {
   static constexpr BlockOps ops = {
-      "portable",
-      portable::split,
-      portable::merge,
-      portable::pack,
-      portable::unpack,
-      portable::list_ones,
-      portable::part_exponents,
-      portable::join_exponents,
-      portable::part_half,
-      portable::join_half,
-      portable::largest,
-      portable::any,
-      portable::count_codes,
-      portable::make_codes,
-      portable::from_codes,
-      portable::choose_planes,
-      portable::clip,
-      portable::quantise,
-      portable::dequantise,
+      portable::split,          portable::merge,      portable::pack,
+      portable::unpack,         portable::list_ones,  portable::part_exponents,
+      portable::join_exponents, portable::part_half,  portable::join_half,
+      portable::largest,        portable::any,        portable::count_codes,
+      portable::make_codes,     portable::from_codes, portable::choose_planes,
+      portable::clip,           portable::quantise,   portable::dequantise,
   };
   return ops;
 }

@@ -29,8 +29,6 @@ struct CodeRange {
 /// The inner loops of fpk and qpk, once in plain C++ and once with AVX2. Both give the same bytes for every input.
 /// `count` is a multiple of 32, at most kRow. Pointers into a stream or a tensor may have any alignment.
 struct BlockOps {
-  const char* isa;
-
   /// Elements of `width` (2 or 4) bytes to byte rows, and back.
   void (*split)(const std::byte* in, int width, std::size_t count, std::uint8_t* rows);
   void (*merge)(const std::uint8_t* rows, int width, std::size_t count, std::byte* out);

@@ -279,25 +279,9 @@ void dequantise(Datatype type, const std::uint8_t* rows, float delta, std::byte*
 
 extern const BlockOps kBlockOpsAvx2;
 constexpr BlockOps kBlockOpsAvx2 = {
-    "avx2",
-    avx2::split,
-    avx2::merge,
-    avx2::pack,
-    avx2::unpack,
-    avx2::list_ones,
-    avx2::part_exponents,
-    avx2::join_exponents,
-    avx2::part_half,
-    avx2::join_half,
-    avx2::largest,
-    avx2::any,
-    avx2::count_codes,
-    avx2::make_codes,
-    avx2::from_codes,
-    avx2::choose_planes,
-    avx2::clip,
-    avx2::quantise,
-    avx2::dequantise,
+    avx2::split,          avx2::merge,      avx2::pack,          avx2::unpack,  avx2::list_ones, avx2::part_exponents,
+    avx2::join_exponents, avx2::part_half,  avx2::join_half,     avx2::largest, avx2::any,       avx2::count_codes,
+    avx2::make_codes,     avx2::from_codes, avx2::choose_planes, avx2::clip,    avx2::quantise,  avx2::dequantise,
 };
 
 }  // namespace accdp

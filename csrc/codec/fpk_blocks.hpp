@@ -21,7 +21,7 @@ inline constexpr std::size_t kPlaneBytes = kRow / 8;
 /// First 4 bytes of every encoded block.
 struct FpkHeader {
   std::uint8_t rest;    ///< floats: which planes of the rest follow, bit by bit; integers: 1 if there are escapes
-  std::uint8_t planes;  ///< planes of the codes; kZeroCode may be added
+  std::uint8_t planes;  ///< planes of the codes; kFpkZeroCode may be added
   std::uint8_t base;
   std::uint8_t unused;  ///< 0
 };

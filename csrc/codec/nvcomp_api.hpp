@@ -62,7 +62,7 @@ struct Lz4 {
 
 /// Words as the batched functions number them.
 enum class BatchedWord : int { kI8 = 0, kU8 = 1, kI16 = 2, kU16 = 3, kI32 = 4, kU32 = 5, kI64 = 6, kU64 = 7 };
-enum class Backend : int { kDefault = 0, kHardware = 1, kCuda = 2 };
+enum class Backend : int { kDefault = 0, kCuda = 2 };
 /// What ANS takes data for: it codes their exponents apart from the rest.
 enum class AnsType : int { kBytes = 1, kF8E4M3 = 9, kHalves = 10, kF32 = 11, kAsEncoded = 0xff };
 

@@ -19,8 +19,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/hash.hpp"
 #include "codec/residual.hpp"
-#include "codec/spread.hpp"
 #include "coll/measure.hpp"
 #include "coll/ordered_costs.hpp"
 #include "coll/sum_journey.hpp"
@@ -361,11 +361,10 @@ class OverNodes {
 
   /// All that a choice of codecs depends on but the data.
   std::uint64_t kind_of_tensors() const {
-    std::uint64_t kind = layout_of(contributions_);
-    for (std::uint64_t part : {std::bit_cast<std::uint64_t>(options_.bound.value),
-                               std::uint64_t{options_.bound.is_relative}, std::uint64_t{plan_.chunk_bytes()}})
-      kind = (kind ^ part) * 1099511628211u;
-    return kind;
+    return Hash(layout_of(contributions_))
+        .add({std::bit_cast<std::uint64_t>(options_.bound.value), std::uint64_t{options_.bound.is_relative},
+              std::uint64_t{plan_.chunk_bytes()}})
+        .value();
   }
 
   const CodecRow* choose(const Journey& journey) {

@@ -5,6 +5,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/hash.hpp"
 
 namespace accdp {
 namespace {
@@ -40,11 +41,11 @@ void log_event(std::uint64_t label, double samples) noexcept {
 
 void log_collective(const Signature& signature) noexcept {
   if (!g_events.load(std::memory_order_relaxed)) return;
-  std::uint64_t label = 14695981039346656037u;  // FNV-1a, word by word
-  for (std::uint64_t word :
-       {signature.count, signature.layout, static_cast<std::uint64_t>(signature.root), std::uint64_t{signature.kind},
-        static_cast<std::uint64_t>(signature.type), std::uint64_t{signature.op}})
-    label = (label ^ word) * 1099511628211u;
+  const std::uint64_t label =
+      Hash()
+          .add({signature.count, signature.layout, static_cast<std::uint64_t>(signature.root),
+                std::uint64_t{signature.kind}, static_cast<std::uint64_t>(signature.type), std::uint64_t{signature.op}})
+          .value();
   log_event(label & (~std::uint64_t{0} >> 2), 0);
 }
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/settings.hpp"
 #include "coll/apart.hpp"
 #include "coll/event_log.hpp"
@@ -16,10 +17,10 @@ namespace {
 
 /// What all ranks must agree on where blocks may differ in size: a hash of the sizes, in rank order.
 template <class Blocks>
-std::uint64_t layout_of(const Blocks& blocks) {
-  std::uint64_t hash = 1469598103934665603u;  // FNV-1a
-  for (const auto& block : blocks) hash = (hash ^ block.size()) * 1099511628211u;
-  return hash;
+std::uint64_t sizes_of(const Blocks& blocks) {
+  Hash sizes;
+  for (const auto& block : blocks) sizes.add(block.size());
+  return sizes.value();
 }
 
 template <class Blocks>
@@ -50,14 +51,13 @@ MayMeet own(int block_in, int block_out) {
 
 /// Ranks that call with other options are in another operation, even where only the root's would count.
 std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& options) {
-  std::uint64_t layout = layout_of(pieces);
-  for (std::uint64_t value : {std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
-                              options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
-                              static_cast<std::uint64_t>(*options.algorithm), options.label,
-                              std::bit_cast<std::uint64_t>(options.bound.value),
-                              std::uint64_t{options.bound.is_relative}, std::uint64_t{options.root_takes_decoded}})
-    layout = (layout ^ value) * 1099511628211u;
-  return layout;
+  return Hash(layout_of(pieces))
+      .add({std::uint64_t{options.automatic}, std::uint64_t{options.chunk_bytes},
+            options.codec ? static_cast<std::uint64_t>(options.codec->id) : std::uint64_t{0},
+            static_cast<std::uint64_t>(*options.algorithm), options.label,
+            std::bit_cast<std::uint64_t>(options.bound.value), std::uint64_t{options.bound.is_relative},
+            std::uint64_t{options.root_takes_decoded}})
+      .value();
 }
 
 }  // namespace
@@ -327,7 +327,7 @@ void Group::allgather(ConstBytes in, const std::vector<Bytes>& outs, Datatype ty
   if (outs.size() != std::size_t(size()) || outs[rank()].size() != in.size())
     usage("outs: expected one block per rank, the own one of " + std::to_string(in.size()) + " bytes");
   Collectives& carrier = or_baseline(OpKind::kAllgather, via);
-  collective(OpKind::kAllgather, {.layout = layout_of(outs), .type = type, .memory = via.memory(fabric_.asked)},
+  collective(OpKind::kAllgather, {.layout = sizes_of(outs), .type = type, .memory = via.memory(fabric_.asked)},
              total_bytes(outs), timeout_s, [&](Context& c) { carrier.allgather(c, in, outs); });
 }
 
@@ -338,7 +338,7 @@ void Group::reduce_scatter(const std::vector<ConstBytes>& ins, Bytes out, Dataty
     usage("ins: expected one block per rank, the own one of " + std::to_string(out.size()) + " bytes");
   Collectives& reducing = how(OpKind::kReduceScatter, via, type, op);
   collective(OpKind::kReduceScatter,
-             {.layout = layout_of(ins) + deterministic_,
+             {.layout = sizes_of(ins) + deterministic_,
               .type = type,
               .op = static_cast<std::uint8_t>(op),
               .memory = via.memory(fabric_.asked)},

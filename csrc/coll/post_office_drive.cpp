@@ -88,7 +88,8 @@ void PostOffice::expire() {
     if (now < (*here)->deadline.at()) continue;
     const MessageHandle m = *here;  // which finish() takes out
     const std::string text = says_late(*m, m->deadline.seconds());
-    if (m->matched || m->is_send) return fabric_.fail(FailureKind::kTimeout, text);
+    if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
+      return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);
     receives_.remove(m);
     finish(m, std::make_exception_ptr(PeerTimeout("rank " + std::to_string(fabric_.topology().rank()) + " of " +
                                                   std::to_string(fabric_.topology().size()) + ", group " +

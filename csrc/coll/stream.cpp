@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/hash.hpp"
 #include "codec/frame.hpp"
 
 namespace accdp {
@@ -62,14 +63,11 @@ std::vector<ConstBytes> references_of(const std::vector<Piece>& pieces, const St
 }
 
 std::uint64_t layout_of(const std::vector<Piece>& pieces) noexcept {
-  std::uint64_t hash = 1469598103934665603u;  // FNV-1a
-  auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
-  for (const Piece& piece : pieces) {
-    mix(piece.data.size());
-    mix(static_cast<std::uint64_t>(piece.type) | std::uint64_t{piece.lossy} << 8 |
-        std::uint64_t{!piece.reference.empty()} << 9);
-  }
-  return hash;
+  Hash layout;
+  for (const Piece& piece : pieces)
+    layout.add({piece.data.size(), static_cast<std::uint64_t>(piece.type) | std::uint64_t{piece.lossy} << 8 |
+                                       std::uint64_t{!piece.reference.empty()} << 9});
+  return layout.value();
 }
 
 }  // namespace accdp

@@ -12,6 +12,7 @@
 
 #include "base/birthplace.hpp"
 #include "base/deadline.hpp"
+#include "base/hash.hpp"
 #include "base/rounding.hpp"
 #include "mpi/groups.hpp"
 #include "mpi/lines.hpp"
@@ -362,8 +363,9 @@ bool are_alike(MPI_Comm comm, std::uint64_t hash) {
 }  // namespace
 
 std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::string& identity) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (unsigned char c : identity) hash = (hash ^ c) * 1099511628211u;
+  Hash of_identity;
+  for (unsigned char c : identity) of_identity.add(c);
+  const std::uint64_t hash = of_identity.value();
   free_dropped_wires();
   // Groups of some of the same ranks may be made at one time. The tag keeps them apart, and where it happens to be the
   // same, which all ranks of both see, another one does. Where some ranks do not come, mpi_world.py ends a process that

@@ -2,15 +2,13 @@
 
 namespace accdp::torch_backend {
 
-HostView::HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses,
-                   bool later) {
+HostView::HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses) {
   std::vector<DeviceBlock> far;
   std::vector<std::size_t> places;
   for (const Operand& operand : operands) {
     if (!operand.is_on_host()) {
       const Operand::Use use = uses[memory_.size()];
-      const bool is_read = use != Operand::kWrite;
-      far.push_back({operand.bytes(), is_read && !later, use != Operand::kRead, is_read && later});
+      far.push_back({operand.bytes(), false, use != Operand::kRead, use != Operand::kWrite});
       places.push_back(memory_.size());
     }
     memory_.push_back(operand.bytes());

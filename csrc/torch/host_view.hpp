@@ -16,14 +16,14 @@ struct Way {
   std::uintptr_t stream = 0;
 };
 
-/// Operands for what works in the host only: host memory as it is, memory of a device as copies.
+/// Operands for what works in the host only: host memory as it is, memory of a device as copies. What is read is
+/// fetched when far() is asked for it.
 class HostView {
  public:
-  /// later: what is read is not fetched now, but where far() is asked for it.
-  HostView(const Way& way, std::span<const Operand> operands, Operand::Use use, bool later = false)
-      : HostView(way, operands, std::vector(operands.size(), use), later) {}
+  HostView(const Way& way, std::span<const Operand> operands, Operand::Use use)
+      : HostView(way, operands, std::vector(operands.size(), use)) {}
   /// uses: of each.
-  HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses, bool later);
+  HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses);
   Bytes operator[](std::size_t i) const { return memory_[i]; }
   /// What was written goes to the device, in the order of the stream.
   void deliver();

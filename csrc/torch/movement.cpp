@@ -73,7 +73,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
           how.root_takes_decoded = true;
           how.bound = call.bound;
           const Operand::Use use = !is_root ? Operand::kWrite : is_rounded ? Operand::kReadWrite : Operand::kRead;
-          HostView view(way, {&memory[first], 1}, use, true);
+          HostView view(way, {&memory[first], 1}, use);
           how.far = view.far();
           group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
           view.deliver();
@@ -120,7 +120,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
         all.insert(all.end(), old.begin(), old.end());
         std::vector<Operand::Use> uses(memory.size(), use);
         uses.resize(all.size(), Operand::kRead);
-        HostView view(way, all, uses, true);
+        HostView view(way, all, uses);
         StreamOptions how = options;
         how.far = view.far();
         std::vector<Piece> pieces;

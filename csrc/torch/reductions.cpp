@@ -143,7 +143,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
         all.insert(all.end(), left.begin(), left.end());
         std::vector<Operand::Use> uses{Operand::kReadWrite};
         uses.resize(all.size(), Operand::kWrite);
-        HostView view(way, all, uses, true);
+        HostView view(way, all, uses);
         StreamOptions stream = options;
         stream.far = view.far();
         std::vector<Piece> pieces;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/hash.hpp"
 #include "remembered.hpp"
 
 namespace accdp {
@@ -68,9 +69,9 @@ Buffer make(Kind kind, Datatype type, std::size_t count, std::uint64_t seed) {
 }
 
 std::uint64_t fnv(ConstBytes data) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (std::byte one : data) hash = (hash ^ std::to_integer<std::uint64_t>(one)) * 1099511628211u;
-  return hash;
+  Hash hash;
+  for (std::byte one : data) hash.add(std::to_integer<std::uint64_t>(one));
+  return hash.value();
 }
 
 Buffer damaged(const Buffer& stream, Random& random) {

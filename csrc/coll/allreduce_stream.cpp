@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/hash.hpp"
+#include "base/rounding.hpp"
 #include "codec/residual.hpp"
 #include "coll/measure.hpp"
 #include "coll/ordered_costs.hpp"
@@ -28,7 +29,7 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kChunkStep = 4 << 10, kLeastFrame = 1 << 10;
+constexpr std::size_t kChunkStep = 4 << 10;
 constexpr std::size_t kWorthMeasuring = 1 << 20;  // bytes: what measuring the link costs is soon made up for
 constexpr int kFramesPerLane = 4;                 // at least, where the message is long enough: so that stages overlap
 
@@ -185,8 +186,8 @@ double share_of_sum(Datatype type, double bound, int contributions, double divis
 /// which is one frame of each share, goes through one slot: it must fit, however short its frames become.
 std::size_t chunk_for(const Context& c, std::size_t bytes, std::size_t asked, int lanes) {
   const std::size_t shares = std::size_t(c.topology().nodes()) * lanes;
-  const std::size_t even = bytes / (shares * kFramesPerLane) / kChunkStep * kChunkStep;
-  const std::size_t slot_share = c.shape().slot_bytes / shares / 16 * 16;
+  const std::size_t even = round_down(bytes / (shares * kFramesPerLane), kChunkStep);
+  const std::size_t slot_share = round_down(c.shape().slot_bytes / shares, kFrameAlign);
   const std::size_t fits = lanes > 1 ? slot_share : std::max(slot_share, kLeastFrame);
   return std::min({asked, std::max(even, kLeastEncodedFrame), fits});
 }

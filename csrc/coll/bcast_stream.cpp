@@ -59,7 +59,7 @@ StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root
   const auto began = Clock::now();
   const Topology& t = c.topology();
   StreamReport report;
-  const StreamPlan plan(pieces, std::min(asked.chunk_bytes, frame_limit(c.shape().slot_bytes)));
+  const StreamPlan plan(pieces, frame_bytes(asked.chunk_bytes, c.shape()));
   report.logical_bytes = plan.bytes();
   // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
   const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;

@@ -1,6 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <vector>
 
+#include "base/rounding.hpp"
 #include "coll/context.hpp"
 #include "coll/stream_codec.hpp"
 
@@ -21,8 +23,10 @@ void bcast_encoded_on_node(Context& context, const StreamPlan& plan, int root, S
 
 /// Options of a broadcast of memory that goes as it is: its algorithm and chunk are what settings asked for.
 StreamOptions plain_stream(const Asked& asked);
-/// The longest frame that goes through a slot: half of it leaves room for heads, a multiple of 16 keeps elements whole.
-inline std::size_t frame_limit(std::size_t slot_bytes) { return slot_bytes / 2 / 16 * 16; }
+/// The length of a frame where `asked` was asked for, which goes through a slot: half of that leaves room for heads.
+inline std::size_t frame_bytes(std::size_t asked, const Shape& shape) {
+  return std::min(asked, round_down(shape.slot_bytes / 2, kFrameAlign));
+}
 
 /// The same way from node to node for memory that goes as it is.
 void bcast_between_nodes(Context& context, Bytes data, int root);

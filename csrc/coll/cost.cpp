@@ -333,7 +333,6 @@ Estimate bcast_with_signatures_estimate(std::size_t bytes, const Shape& shape, c
 }
 
 bool has_lanes(const Shape& shape) {
-  constexpr std::size_t kLeastFrame = 1 << 10;
   const std::size_t k = shape.local_size;  // 0 where nodes differ
   return k > 1 && shape.nodes > 1 && k * shape.nodes * std::min(kLeastFrame, shape.slot_bytes / 8) <= shape.slot_bytes;
 }

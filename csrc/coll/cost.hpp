@@ -23,17 +23,18 @@ struct ReduceAlgorithmRow {
 const std::vector<ReduceAlgorithmRow>& reduce_algorithm_rows();  ///< in the order of the enumeration
 const char* name_of(ReduceAlgorithm algorithm);
 
+/// Of allreduces between nodes: shorter ones cost more than they carry.
+constexpr std::size_t kLeastFrame = 1 << 10;
+
 /// Where the ranks of a group are, and how its shared memory is cut.
 struct Shape {
   /// So many nodes that have so many ranks each.
   struct Nodes {
     int count, ranks;
   };
-  static constexpr std::size_t kSlotBytes = 1 << 20, kFlatBytes = 16 << 10;
-
   /// of_all: node 0 by itself, then the others; which of these has how many ranks makes no difference.
-  explicit Shape(std::vector<Nodes> of_all, std::size_t of_slot = kSlotBytes, std::size_t of_flat = kFlatBytes);
-  static Shape even(int nodes, int local_size, std::size_t of_slot = kSlotBytes, std::size_t of_flat = kFlatBytes) {
+  Shape(std::vector<Nodes> of_all, std::size_t of_slot, std::size_t of_flat);
+  static Shape even(int nodes, int local_size, std::size_t of_slot, std::size_t of_flat) {
     return Shape({{1, local_size}, {nodes - 1, local_size}}, of_slot, of_flat);
   }
 

@@ -13,7 +13,7 @@ namespace accdp {
 inline std::size_t leader_piece_bytes(ReduceAlgorithm algorithm, int nodes) {
   constexpr std::size_t kHeldBytes = 4 << 20;
   const std::size_t held = algorithm == ReduceAlgorithm::kDirect ? nodes : 1;
-  return std::max(kHeldBytes / held / kLine * kLine, kLine);
+  return std::max(round_down(kHeldBytes / held, kLine), kLine);
 }
 
 /// Bytes of a node's share of a piece on the ring: whole lines, so that the last ones may be shorter, or empty.

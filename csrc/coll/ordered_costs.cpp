@@ -74,7 +74,7 @@ std::size_t ordered_slice_bytes(std::size_t bytes, int ranks) {
   return (bytes + ranks * kLine - 1) / (ranks * kLine) * kLine;
 }
 
-std::size_t ordered_piece_bytes(int ranks) { return std::max(kOrderedSegment / ranks / kLine * kLine, kLine); }
+std::size_t ordered_piece_bytes(int ranks) { return std::max(round_down(kOrderedSegment / ranks, kLine), kLine); }
 
 std::size_t ordered_message_bytes(std::size_t slice, const Shape& shape) {
   return exchanged(slice, shape, Machine()).chunk_bytes;

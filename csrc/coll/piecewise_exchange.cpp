@@ -19,7 +19,7 @@ Parcel piece_of(Parcel parcel, std::size_t round, std::size_t piece_bytes) {
 
 std::size_t exchange_piece_bytes(std::size_t slot_bytes, std::size_t peers) {
   constexpr std::size_t kLeast = 16 << 10;  // shorter ones cost more than they gain
-  return std::max(slot_bytes / std::max<std::size_t>(peers, 1) / kLine * kLine, std::min(slot_bytes, kLeast));
+  return std::max(round_down(slot_bytes / std::max<std::size_t>(peers, 1), kLine), std::min(slot_bytes, kLeast));
 }
 
 PiecewiseExchange::PiecewiseExchange(Context& context, std::vector<Incoming> incoming, std::vector<Outgoing> outgoing,

@@ -105,7 +105,7 @@ Alternative bcast_by(BcastAlgorithm algorithm, std::size_t bytes, std::size_t ch
 Plan bcast(std::size_t bytes, const Shape& shape, const Machine& m, const Asked& asked) {
   if (shape.nodes == 1) return {{shape.ranks == 1 ? "alone" : "chunks", 1, node_bcast(bytes, shape, m), ""}, {}};
   const StreamOptions options = plain_stream(asked);
-  const std::size_t chunk = std::min(options.chunk_bytes, frame_limit(shape.slot_bytes));
+  const std::size_t chunk = frame_bytes(options.chunk_bytes, shape);
   BcastAlgorithm chosen = *options.algorithm;
   if (chosen == BcastAlgorithm::kAuto)
     chosen = choose_bcast(shape.nodes, at_least_one(ceil_div(bytes, chunk)), static_cast<double>(bytes), m.link);

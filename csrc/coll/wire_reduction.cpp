@@ -17,7 +17,7 @@ FrameGrid::FrameGrid(std::vector<std::size_t> frame_bytes, int nodes, int lanes)
 
 FrameGrid FrameGrid::even(std::size_t bytes, std::size_t frame_bytes, int nodes, int lanes) {
   const std::size_t share = (bytes / (std::size_t(nodes) * lanes) / kLine + 1) * kLine;
-  const std::size_t each = std::min(share, frame_bytes / kLine * kLine);
+  const std::size_t each = std::min(share, round_down(frame_bytes, kLine));
   std::vector<std::size_t> frames;
   for (std::size_t at = 0; at < bytes; at += each) frames.push_back(std::min(each, bytes - at));
   return FrameGrid(std::move(frames), nodes, lanes);

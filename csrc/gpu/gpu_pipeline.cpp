@@ -10,7 +10,7 @@
 namespace accdp {
 namespace {
 
-constexpr std::size_t kLeastFrame = 4 << 10;
+constexpr std::size_t kLeastDeviceFrame = 4 << 10;
 
 }  // namespace
 
@@ -151,8 +151,8 @@ void GpuPipeline::take_lanes(std::size_t segment, Bytes out, bool all_want) {
 }
 
 std::size_t gpu_frame_bytes(const GpuHierarchy& hierarchy, std::size_t shares) {
-  const std::size_t each = hierarchy.segment_bytes / shares / kDeviceAlign * kDeviceAlign;
-  return each < kLeastFrame ? 0 : each;
+  const std::size_t each = round_down(hierarchy.segment_bytes / shares, kDeviceAlign);
+  return each < kLeastDeviceFrame ? 0 : each;
 }
 
 bool goes_over_gpus(const Context& c, const GpuHierarchy& hierarchy, std::size_t bytes) {

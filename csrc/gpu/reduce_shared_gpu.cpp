@@ -3,7 +3,7 @@
 //   2. each rank reduces its own slice from its own buffer and the others' slots, straight into its result and its next
 //      slot;
 //   3. each rank copies the others' slices out of their slots.
-// Up to kFlatBytes every rank copies all of its data and reduces all slots itself: one step instead of two.
+// Up to kFlatDeviceBytes every rank copies all of its data and reduces all slots itself: one step instead of two.
 // All ranks get the same bits: sources are in rank order, whoever reduces.
 // Cost for k ranks of S bytes: 2*ceil(S/slot) steps; 2*S*(k-1)/k + S/k copied and S reduced per rank.
 // On several GPUs, some with several ranks, slices longer than that are reduced over the ranks of each GPU first, and
@@ -81,7 +81,7 @@ void reduce_piece_by_gpus(Context& c, Pool& pool, ConstBytes in, Bytes out, cons
 void reduce_shared_gpu(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, int receiver,
                        bool in_rank_order) {
   const bool wanted = receiver < 0 || receiver == c.local_rank();
-  if (in.size() <= kFlatBytes) return reduce_flat(c, pool, in, out, how, wanted);
+  if (in.size() <= kFlatDeviceBytes) return reduce_flat(c, pool, in, out, how, wanted);
   const bool by_gpus = !in_rank_order && goes_by_gpus(pool, in.size());
   for (std::size_t at = 0; at < in.size(); at += pool.slot_bytes()) {
     const ConstBytes part = piece(in, at, pool.slot_bytes());

@@ -29,8 +29,8 @@ Block piece(const Block& block, std::size_t at, std::size_t most) {
 
 /// A message up to this length takes as few steps as it can; of a longer one bytes count, and what passes between GPUs
 /// passes once for all ranks of a GPU (gpu_steps.hpp).
-constexpr std::size_t kFlatBytes = 256 << 10;
-inline bool goes_by_gpus(const Pool& pool, std::size_t bytes) { return bytes > kFlatBytes && pool.joins_gpus(); }
+constexpr std::size_t kFlatDeviceBytes = 256 << 10;
+inline bool goes_by_gpus(const Pool& pool, std::size_t bytes) { return bytes > kFlatDeviceBytes && pool.joins_gpus(); }
 
 /// Where the slices of `bytes` begin, of which each of `count` ranks has one; the last may be shorter, or empty.
 inline std::size_t slice_bytes(std::size_t bytes, std::size_t count) {
@@ -48,7 +48,7 @@ template <class Take>
 void in_pieces(Context& context, Pool& pool, const std::vector<ConstBytes>& blocks, std::size_t longest, Take take,
                std::size_t shares = 1) {
   if (longest == 0) return context.meet();
-  const std::size_t room = pool.slot_bytes() / std::max(blocks.size(), shares) / kDeviceAlign * kDeviceAlign;
+  const std::size_t room = round_down(pool.slot_bytes() / std::max(blocks.size(), shares), kDeviceAlign);
   // Short blocks lie no farther apart than need be: those of one array do so as they did there.
   const std::size_t most = std::min(room, device_aligned(longest));
   for (std::size_t at = 0; at < longest; at += most) {

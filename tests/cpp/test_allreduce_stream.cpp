@@ -157,7 +157,11 @@ void lanes_of_what_is_not_encoded() {
     journey.own_work_s_per_byte = pipeline_work_seconds(std::size_t(kBytes), shape, machine, lanes) / journey.bytes;
     return journey;
   };
-  const Shape few = Shape::even(4, 4), many = Shape::even(16, 8);
+  const Settings now;
+  const auto even = [&](int nodes, int k) {
+    return Shape::even(nodes, k, std::size_t(now.chunk_bytes), std::size_t(now.flat_bytes));
+  };
+  const Shape few = even(4, 4), many = even(16, 8);
   CHECK(encoding_lanes(std::size_t(kBytes), few, machine) == 4 && lanes_for(std::size_t(kBytes), few, machine) == 4);
   CHECK(encoding_lanes(std::size_t(kBytes), many, machine) == 1 && lanes_for(std::size_t(kBytes), many, machine) == 8);
   CHECK(plain_seconds(sum_journey(message, few, machine)) == plain_seconds(by(4, few)));

@@ -17,7 +17,11 @@ using namespace accdp;
 
 namespace {
 
-Shape shape_of(int nodes, int k) { return Shape::even(nodes, k); }
+/// Cut as by default.
+Shape shape_of(std::vector<Shape::Nodes> nodes) {
+  return {std::move(nodes), std::size_t(Settings().chunk_bytes), std::size_t(Settings().flat_bytes)};
+}
+Shape shape_of(int nodes, int k) { return shape_of({{1, k}, {nodes - 1, k}}); }
 
 void by_hand() {
   Machine m;
@@ -33,7 +37,7 @@ void by_hand() {
   for (const Machine& any : {fast, slow})
     CHECK(lanes_for(64 << 20, shape_of(2, 4), any) == 4 && lanes_for(16 << 20, shape_of(16, 8), any) == 8);
   CHECK(lanes_for(64 << 10, shape_of(16, 8), fast) == 8 && lanes_for(64 << 10, shape_of(16, 8), slow) == 1);
-  CHECK(lanes_for(1 << 20, Shape({{1, 1}, {1, 2}}), fast) == 1);                            // not as many on each
+  CHECK(lanes_for(1 << 20, shape_of({{1, 1}, {1, 2}}), fast) == 1);                         // not as many on each
   CHECK(!has_lanes(shape_of(256, 8)) && lanes_for(64 << 20, shape_of(256, 8), fast) == 1);  // no room in a slot
   CHECK(frame_bytes_for(64 << 20, shape_of(4, 1), 1) == 256 << 10);
   CHECK(frame_bytes_for(64 << 20, shape_of(1024, 1), 1) == 16 << 10);
@@ -225,7 +229,7 @@ void many_ranks() {
   set_setting("ACCDP_CHUNK_BYTES", "4k");
   std::vector<int> nodes(46);
   std::fill(nodes.begin() + 23, nodes.end(), 1);
-  CHECK(!AlltoallCut(Shape::even(2, 23, 4096)).by_leaders);
+  CHECK(!AlltoallCut(Shape::even(2, 23, 4096, std::size_t(Settings().flat_bytes))).by_leaders);
   AsPlanned(nodes).run({0, 1, 100}, {OpKind::kAlltoall});
   AsPlanned(nodes).run_in_rank_order({1, 2});
 }

@@ -154,6 +154,8 @@ def test_closed(world):
     world.barrier()
     world.close()
     world.close()
+    with pytest.raises(UsageError, match="closed"):
+        world.barrier()
 
 
 @pytest.mark.mpi(min_size=2)

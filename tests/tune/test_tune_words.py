@@ -2,7 +2,7 @@
 
 import pytest
 
-from accdp_comm import UsageError, step, tuned
+from accdp_comm import UsageError, step, steps, tuned
 from accdp_comm.tune.space import Point
 from accdp_comm.tune.trial import environment, open_places, words_of
 
@@ -51,5 +51,6 @@ def test_wrong_use_of_tuned_and_step(monkeypatch):
         step(samples=-1)
 
 
-def test_step_outside_of_a_trial_does_nothing():
+def test_step_outside_of_a_trial_does_nothing(monkeypatch):
+    monkeypatch.setattr(steps._core, "log_event", lambda *event: pytest.fail(f"{event} was logged"))
     step(samples=8)

@@ -60,8 +60,12 @@ def test_a_node_is_a_kernel_a_process_table_and_a_name():
 
 
 def test_a_process_that_became_another_users_is_left_alone(monkeypatch):
+    asked = []
+
     def refuse(pid, number):
+        asked.append((pid, number))
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(processes.os, "kill", refuse)
     processes.send_signal(os.getpid(), procfs.start_time(os.getpid()), 15)
+    assert asked == [(os.getpid(), 15)]

@@ -19,24 +19,19 @@ import real_tensors
 import torch
 import torch.distributed as dist
 import train_char_lm
+from rank_job import slowest
 from real_tensors import LEARNING_RATES, MIB, Recipe
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import accdp_comm
+from accdp_comm.bench.statistics import spread
 from accdp_comm.hooks import compressed_allreduce
 
 BOUND = 0.01  # of the standard deviation
 RELATIVE = f"relative({BOUND})"
 _BATCH = 4  # windows per rank and step
 _WARM_UP = 3  # steps
-
-
-def slowest(seconds: float, group: dist.ProcessGroup) -> float:
-    """The largest of all ranks' numbers."""
-    box = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(box, op=dist.ReduceOp.MAX, group=group)
-    return box.item()
 
 
 def mpi_allreduce(tensor: Tensor, gloo: dist.ProcessGroup) -> None:
@@ -79,8 +74,7 @@ def check(method: str, call: Callable[[], Any], tensor: Tensor, mine: Tensor, gl
 
 
 def summary(seconds: list[float], result: Any) -> dict[str, Any]:
-    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
-    row = {"median_s": statistics.median(seconds), "p10_s": cuts[0], "p90_s": cuts[-1], "samples": len(seconds)}
+    row: dict[str, Any] = {**spread(seconds), "samples": len(seconds)}
     if result is None:
         return row | {"ratio": 1.0}
     return row | {"ratio": result.ratio, "codec": result.codec, "algorithm": result.algorithm}

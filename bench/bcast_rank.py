@@ -30,6 +30,7 @@ from torch import Tensor
 
 import accdp_comm
 from accdp_comm import bcast, buffers, channels
+from accdp_comm.bench.statistics import spread
 
 Call = Callable[[int], Any]  # of the root; returns what accdp reports, or None
 
@@ -52,10 +53,7 @@ class Ranks:
         assert self.rank == self.mpi.rank, "torch and MPI number the ranks alike"
 
     def slowest(self, seconds: float) -> float:
-        """The largest of all ranks' numbers."""
-        box = torch.tensor([seconds], dtype=torch.float64)
-        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.gloo)
-        return box.item()
+        return rank_job.slowest(seconds, self.gloo)
 
     def sample(self, call: Call, calls: int) -> tuple[float, list[Any]]:
         """Seconds per call on the slowest rank, and what the calls returned."""
@@ -169,16 +167,13 @@ def contenders_of(middle: dict[Method, float]) -> list[Method]:
 
 
 def row_of(point: Point, method: Method, seconds: list[float], results: list[Any], calls: int) -> dict[str, Any]:
-    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
     row = {
         "part": point.part,
         "data": point.data,
         "dtype": point.dtype,
         "bytes": point.nbytes,
         "method": method.name,
-        "median_s": statistics.median(seconds),
-        "p10_s": cuts[0],
-        "p90_s": cuts[-1],
+        **spread(seconds),
         "samples": len(seconds),
         "calls_per_sample": calls,
         "ratio": 1.0,

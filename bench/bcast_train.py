@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import accdp_comm
+from accdp_comm.bench.statistics import spread
 
 METHODS = ("gloo", "none", "auto", "reference")
 PHASES = ("step", "gradients", "update", "broadcast")
@@ -88,7 +89,6 @@ class Trainee:
     def row(self, samples: int) -> dict[str, Any]:
         """What rank 0 writes down."""
         times = {phase: values[_WARM_UP:] for phase, values in self.times.items()}
-        cuts = statistics.quantiles(times["step"], n=10, method="inclusive")
         nbytes = sum(tensor.numel() * tensor.itemsize for tensor in self.sent)
         row = {
             "part": "training",
@@ -96,9 +96,7 @@ class Trainee:
             "dtype": self.dtype,
             "bytes": nbytes,
             "method": self.method,
-            "median_s": statistics.median(times["step"]),
-            "p10_s": cuts[0],
-            "p90_s": cuts[-1],
+            **spread(times["step"]),
             "samples": samples,
             "lr": LEARNING_RATES[0],
             "tensors": len(self.sent),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from time import perf_counter
 
 import numpy as np
 
 from accdp_comm import Communicator
+from accdp_comm.bench.statistics import spread
 from accdp_comm.plan import MACHINE_FIELDS
 
 _LEAST, _MOST = 5, 40  # samples of a size
@@ -41,15 +41,15 @@ def main(sizes: str, out: str) -> None:
             calls = _CALLS if nbytes <= 1 << 20 else 1
             once = min(sample(comm, data, calls) for _ in range(3)) * calls
             seconds = [sample(comm, data, calls) for _ in range(int(np.clip(_SIZE_SECONDS / once, _LEAST, _MOST)))]
-            found = comm.plan("allreduce", data)
+            found, times = comm.plan("allreduce", data), spread(seconds)
             rows.append(
                 {
                     "bytes": nbytes,
                     "samples": len(seconds),
                     "calls": calls,
-                    "measured_s": statistics.median(seconds),
-                    "p10_s": statistics.quantiles(seconds, n=10)[0],
-                    "p90_s": statistics.quantiles(seconds, n=10)[-1],
+                    "measured_s": times["median_s"],
+                    "p10_s": times["p10_s"],
+                    "p90_s": times["p90_s"],
                     "plan_s": found.seconds,
                     "algorithm": found.algorithm,
                     "lanes": found.chosen.lanes,

@@ -23,6 +23,13 @@ def world() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def slowest(seconds: float, group: dist.ProcessGroup) -> float:
+    """Return the largest of all ranks' numbers, by a group beside the one that is measured. Collective."""
+    box = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(box, op=dist.ReduceOp.MAX, group=group)
+    return box.item()
+
+
 def write(out: str, rows: Sequence[dict[str, Any]]) -> None:
     """Append JSON lines to a file, on rank 0."""
     if dist.get_rank() == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +53,12 @@ class Times:
     def tail_mbps(self, nbytes: int, percent: int) -> float:
         """OMB's percentile of the iterations' bandwidths."""
         return _at(np.sort(nbytes / self.seconds[0] / 1e6), percent)
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the median, and where the tenths at either end begin, as cells of a row."""
+    p10, median, p90 = (float(value) for value in np.percentile(seconds, (10, 50, 90)))
+    return {"median_s": median, "p10_s": p10, "p90_s": p90}
 
 
 def quantiles(values: NDArray[np.float64]) -> list[float]:

@@ -187,10 +187,10 @@ def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
     Where they have columns that the file has not, as those of another operation, it gets them: it is written anew, and
     replaced when all is there. Nothing is changed of what this process prints to.
     """
-    path = os.path.realpath(path)  # a link goes on leading there
     there: list[dict[Any, Any]] = []
     head: list[str] = []
     if os.path.isfile(path) and not _is_printed_to(path):
+        path = os.path.realpath(path)  # a link goes on leading there
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             head, there = list(reader.fieldnames or ()), list(reader)

@@ -231,7 +231,9 @@ class _Trial:
                     "measured; see accdp_comm.step()"
                 )
             if self.meter.is_warm and (silent := events.silence(logs)) > self.job.start_s:
-                return self._failed(f"made no step for {silent:.0f} s: does the script hang, or was its training over?")
+                return self._failed(
+                    f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?"
+                )
             if passed > self.job.limit_s:
                 return best or self._failed(f"not measured within {self.job.limit_s:g} s")
 

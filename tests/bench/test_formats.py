@@ -237,6 +237,8 @@ def test_rows_go_where_output_goes(tmp_path):
     with path.open("a") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=60)
     assert path.read_text().splitlines() == ["said before", "op", "bw", "said after"]
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert piped.stdout.splitlines() == ["op", "bw", "said after"]
 
 
 def test_a_torn_row_stays_one(tmp_path):

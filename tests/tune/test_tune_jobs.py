@@ -136,7 +136,7 @@ def test_a_script_that_hangs_has_failed(tmp_path):
     )
     job = trial.Job((str(script),), tmp_path, start_s=10.0)
     outcome = trial.run(job, Point(2), lambda level, so_far: True)
-    assert outcome.status == "failed" and "made no step for 1" in outcome.reason
+    assert outcome.status == "failed" and "logged nothing for 1" in outcome.reason
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

@@ -18,11 +18,6 @@
 namespace accdp {
 namespace {
 
-/// least is also the step.
-constexpr bool in_steps(std::int64_t bytes, std::int64_t least, std::int64_t most) {
-  return least <= bytes && bytes <= most && bytes % least == 0;
-}
-
 bool is_among(const std::string& value, std::initializer_list<std::string_view> names) {
   return std::ranges::count(names, value) != 0;
 }
@@ -96,7 +91,7 @@ constexpr Setting kRows[] = {
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
      "Size of one chunk, before encoding, of compressed operations that say no other, and of what a broadcast sends "
      "between nodes without compression.",
-     true, [](const Settings& now) { return in_steps(now.codec_chunk_bytes, 4 << 10, 16 << 20); }},
+     true, [](const Settings& now) { return is_codec_chunk(now.codec_chunk_bytes); }},
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
      true, [](const Settings& now) { return is_among(now.deterministic, {"off", "on"}); }},

@@ -52,6 +52,13 @@ struct Setting {
 
 std::span<const Setting> setting_rows() noexcept;
 
+/// least is also the step.
+constexpr bool in_steps(std::int64_t bytes, std::int64_t least, std::int64_t most) {
+  return least <= bytes && bytes <= most && bytes % least == 0;
+}
+/// Whether codecs take so much at once, by the setting or where a call asks for it.
+constexpr bool is_codec_chunk(std::int64_t bytes) { return in_steps(bytes, 4 << 10, 16 << 20); }
+
 /// The values in force: defaults, then the environment (read at first use), then set_settings().
 /// Throws UsageError naming variable, value and accepted form.
 const Settings& settings();

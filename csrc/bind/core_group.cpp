@@ -55,11 +55,9 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
       const Bytes data = writable({ptr, count}, type);
       pieces.push_back({data, type, {reinterpret_cast<std::byte*>(reference), reference ? data.size() : 0}});
     }
-    StreamOptions options = stream_options(codec, chunk_bytes, algorithm);
+    StreamOptions options = stream_options(codec, chunk_bytes, algorithm, {error_bound, relative}, label);
     options.root_takes_decoded = root_takes_decoded;
-    options.label = label;
     options.far = far;
-    options.bound = {error_bound, relative};
     report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
   }
   return report_of(report);
@@ -78,9 +76,7 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
       pieces.push_back({writable({ptr + elements * element_bytes(type), count}, type), type});
       elements += count;
     }
-    StreamOptions options = stream_options(codec, chunk_bytes, "");
-    options.bound = {error_bound, relative};
-    options.label = label;
+    StreamOptions options = stream_options(codec, chunk_bytes, "", {error_bound, relative}, label);
     options.far = far;
     report = group.allreduce_stream(std::move(pieces), op, options,
                                     {reinterpret_cast<float*>(residual), residual ? elements : 0}, timeout_s);

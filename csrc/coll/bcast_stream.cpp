@@ -40,96 +40,138 @@ BcastAlgorithm algorithm_for(BcastAlgorithm asked, const Context& c, const Strea
   return choose_bcast(c.shape().nodes, plan.frames().size(), static_cast<double>(plan.bytes()), c.machine().link);
 }
 
-/// After all have met: with the codec asked for where all that encode or decode have it.
-void settle(Context& c, StreamCodec& codec, bool decodes_far) {
-  if (!codec.needs_device()) return;
-  if (c.await_told() & kNeedsStandIn) codec.stand_in();
-  codec.decode_far(decodes_far || codec.needs_device());
-}
-
 /// Whether receivers get frames as the root encoded them, if it encodes any.
 bool goes_encoded_from_root(const StreamOptions& options, const Topology& t) {
   if (options.algorithm == BcastAlgorithm::kMpi || options.algorithm == BcastAlgorithm::kP2pCompressed) return false;
   return t.nodes() > 1 || !options.automatic;
 }
 
+/// One broadcast, in this rank's place.
+class BcastStream {
+ public:
+  BcastStream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& asked)
+      : c_(c),
+        pieces_(pieces),
+        root_(root),
+        plan_(pieces, frame_bytes(asked.chunk_bytes, c.shape())),
+        plain_(asked.automatic ? plan_.bytes() < StreamCodec::kTooSmall : !asked.codec),
+        asked_(asked),
+        options_(settled_options()),
+        codec_(OpKind::kBcastCompressed, pieces, plan_, options_, c.signature().sequence, c.signature().check, report_),
+        shares_decoded_(t_.nodes() > 1 && c.local_size() > 1),
+        is_coded_here_(t_.nodes() == 1 || t_.leader(t_.node(), root) == t_.rank()) {}
+
+  StreamReport run() {
+    report_.logical_bytes = plan_.bytes();
+    if (asked_.far && !options_.far) fetch_all();
+    codec_.decode_far(!shares_decoded_);
+    if (codec_.needs_device() && is_coded_here_ && !codec_.is_for_device()) c_.tell(kNeedsStandIn);
+    go();
+    if (options_.far) options_.far->finish();
+    codec_.finish_report();
+    report_.total_s = Seconds(Clock::now() - began_).count();
+    return report_;
+  }
+
+ private:
+  StreamOptions settled_options() const {
+    StreamOptions options = asked_;
+    const bool goes_encoded = goes_encoded_from_root(asked_, t_);
+    if (options.codec && options.codec->stand_in && !goes_encoded) options.codec = options.codec->stand_in;
+    if (plain_ || !goes_encoded) options.far = nullptr;
+    options.encodes_far = true;
+    options.decodes_far = c_.receivers_decode_far();
+    return options;
+  }
+  /// What does not go as frames of a codec goes from and to the host.
+  void fetch_all() {
+    std::vector<ConstBytes> wanted;
+    for (const Piece& piece : pieces_) {
+      wanted.push_back(piece.reference);
+      if (t_.rank() == root_) wanted.push_back(piece.data);
+    }
+    asked_.far->fetch(wanted);
+  }
+  void go() {
+    if (options_.algorithm == BcastAlgorithm::kMpi) return by_mpi();
+    if (t_.nodes() == 1) return plain_ || options_.automatic ? by_memory() : encoded_on_node();
+    if (plain_ && options_.algorithm == BcastAlgorithm::kAuto && goes_with_signatures(c_, pieces_, plan_.bytes()))
+      return with_signatures();
+    between_nodes(algorithm_for(*options_.algorithm, c_, plan_));
+  }
+  void by_mpi() {
+    report_.algorithm = name_of(BcastAlgorithm::kMpi);
+    c_.note({name_of(BcastAlgorithm::kMpi), 1, plan_.bytes()});
+    c_.meet_everywhere();
+    for (const Piece& piece : pieces_) bcast_by_mpi(c_, piece.data, root_);
+    report_.wire_bytes = plan_.bytes();
+  }
+  void by_memory() {
+    bcast_on_node(c_, memory_of(pieces_), t_.local_of(root_));  // memory is faster than any codec
+    report_.wire_bytes = t_.size() > 1 ? plan_.bytes() : 0;
+  }
+  void encoded_on_node() {
+    if (codec_.needs_device()) c_.meet();
+    settle_codec();
+    bcast_encoded_on_node(c_, plan_, root_, codec_, options_.root_takes_decoded, report_);
+  }
+  void with_signatures() {
+    bcast_with_signatures(c_, memory_of(pieces_), root_);
+    report_.algorithm = kWithSignatures;
+    report_.wire_bytes = plan_.bytes();
+  }
+  void between_nodes(BcastAlgorithm algorithm) {
+    report_.algorithm = name_of(algorithm);
+    c_.note({name_of(algorithm), 1, std::min(plan_.chunk_bytes(), plan_.bytes())});
+    const Journey ahead = journey();
+    const bool by_message = algorithm == BcastAlgorithm::kP2pCompressed;
+    FramesBetweenNodes stream(c_, pieces_, plan_, root_, algorithm, plain_ ? nullptr : &codec_,
+                              options_.root_takes_decoded, report_);
+    if (t_.rank() == root_ && !by_message) c_.tell(stream.decide(ahead));
+    if (!plain_ && !by_message) c_.tell(std::exchange(c_.took_ns(root_), 0) << kTimeAt);
+    if (!t_.is_near(root_) && !(asked_.far && !shares_decoded_)) c_.tell(kDecodesInHost);
+    const auto meeting = Clock::now();
+    c_.meet();
+    if (t_.is_leader()) c_.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c_.shape()));
+    if (is_coded_here_) settle_codec();
+    if (by_message)
+      bcast_p2p_compressed(c_, pieces_, plan_, root_, options_, ahead, report_);
+    else
+      stream.run(ahead);
+    if (t_.rank() == root_ && !by_message) stream.hear();
+  }
+  Journey journey() const {
+    return {static_cast<double>(plan_.bytes()), static_cast<double>(plan_.chunk_bytes()), t_.nodes() - 1,
+            // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
+            c_.link().is_known() ? c_.link().bytes_per_s() : c_.link().bytes_per_s() / 2, c_.link().latency_s(),
+            c_.message_cost().seconds_per_byte(), c_.cores_per_node()};
+  }
+  /// After all have met: with the codec asked for where all that encode or decode have it.
+  void settle_codec() {
+    if (!codec_.needs_device()) return;
+    if (c_.await_told() & kNeedsStandIn) codec_.stand_in();
+    codec_.decode_far(!shares_decoded_ || codec_.needs_device());
+  }
+
+  const Clock::time_point began_ = Clock::now();
+  Context& c_;
+  const Topology& t_ = c_.topology();
+  const std::vector<Piece>& pieces_;
+  const int root_;
+  const StreamPlan plan_;
+  const bool plain_;  // too little for a codec goes as if none had been asked for, and all ranks know that it does
+  const StreamOptions& asked_;
+  const StreamOptions options_;
+  StreamReport report_;
+  StreamCodec codec_;
+  const bool shares_decoded_;  // with ranks of its node, which want it in the host
+  const bool is_coded_here_;
+};
+
 }  // namespace
 
 StreamReport bcast_stream(Context& c, const std::vector<Piece>& pieces, int root, const StreamOptions& asked) {
-  const auto began = Clock::now();
-  const Topology& t = c.topology();
-  StreamReport report;
-  const StreamPlan plan(pieces, frame_bytes(asked.chunk_bytes, c.shape()));
-  report.logical_bytes = plan.bytes();
-  // What is too little for a codec goes as if none had been asked for, and all ranks know that it does.
-  const bool plain = asked.automatic ? plan.bytes() < StreamCodec::kTooSmall : !asked.codec;
-  StreamOptions options = asked;
-  if (options.codec && options.codec->stand_in && !goes_encoded_from_root(options, t))
-    options.codec = options.codec->stand_in;
-  if (options.far && (plain || !goes_encoded_from_root(options, t))) {
-    std::vector<ConstBytes> wanted;
-    for (const Piece& piece : pieces) {
-      wanted.push_back(piece.reference);
-      if (t.rank() == root) wanted.push_back(piece.data);
-    }
-    options.far->fetch(wanted);
-    options.far = nullptr;
-  }
-  options.encodes_far = true;
-  options.decodes_far = c.receivers_decode_far();
-  StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
-                    report);
-  // Ranks that share what their leader decodes want it in the host.
-  const bool decodes_far = t.nodes() == 1 || c.local_size() == 1;
-  codec.decode_far(decodes_far);
-  const bool is_coded_here = t.nodes() == 1 || t.leader(t.node(), root) == t.rank();
-  if (codec.needs_device() && is_coded_here && !codec.is_for_device()) c.tell(kNeedsStandIn);
-  if (options.algorithm == BcastAlgorithm::kMpi) {
-    report.algorithm = name_of(BcastAlgorithm::kMpi);
-    c.note({name_of(BcastAlgorithm::kMpi), 1, plan.bytes()});
-    c.meet_everywhere();
-    for (const Piece& piece : pieces) bcast_by_mpi(c, piece.data, root);
-    report.wire_bytes = plan.bytes();
-  } else if (t.nodes() == 1 && (plain || options.automatic)) {
-    bcast_on_node(c, memory_of(pieces), t.local_of(root));  // memory is faster than any codec
-    report.wire_bytes = t.size() > 1 ? plan.bytes() : 0;
-  } else if (t.nodes() == 1) {
-    if (codec.needs_device()) c.meet();
-    settle(c, codec, decodes_far);
-    bcast_encoded_on_node(c, plan, root, codec, options.root_takes_decoded, report);
-  } else if (plain && options.algorithm == BcastAlgorithm::kAuto && goes_with_signatures(c, pieces, plan.bytes())) {
-    bcast_with_signatures(c, memory_of(pieces), root);
-    report.algorithm = kWithSignatures;
-    report.wire_bytes = plan.bytes();
-  } else {
-    const BcastAlgorithm algorithm = algorithm_for(*options.algorithm, c, plan);
-    report.algorithm = name_of(algorithm);
-    c.note({name_of(algorithm), 1, std::min(plan.chunk_bytes(), plan.bytes())});
-    const Journey journey{
-        static_cast<double>(plan.bytes()), static_cast<double>(plan.chunk_bytes()), t.nodes() - 1,
-        // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
-        c.link().is_known() ? c.link().bytes_per_s() : c.link().bytes_per_s() / 2, c.link().latency_s(),
-        c.message_cost().seconds_per_byte(), c.cores_per_node()};
-    const bool by_message = algorithm == BcastAlgorithm::kP2pCompressed;
-    FramesBetweenNodes stream(c, pieces, plan, root, algorithm, plain ? nullptr : &codec, options.root_takes_decoded,
-                              report);
-    if (t.rank() == root && !by_message) c.tell(stream.decide(journey));
-    if (!plain && !by_message) c.tell(std::exchange(c.took_ns(root), 0) << kTimeAt);
-    if (!t.is_near(root) && !(asked.far && decodes_far)) c.tell(kDecodesInHost);
-    const auto meeting = Clock::now();
-    c.meet();
-    if (t.is_leader()) c.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c.shape()));
-    if (is_coded_here) settle(c, codec, decodes_far);
-    if (by_message)
-      bcast_p2p_compressed(c, pieces, plan, root, options, journey, report);
-    else
-      stream.run(journey);
-    if (t.rank() == root && !by_message) stream.hear();
-  }
-  if (options.far) options.far->finish();
-  codec.finish_report();
-  report.total_s = Seconds(Clock::now() - began).count();
-  return report;
+  return BcastStream(c, pieces, root, asked).run();
 }
 
 StreamOptions plain_stream(const Asked& asked) {

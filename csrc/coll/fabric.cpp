@@ -333,12 +333,14 @@ void Fabric::take_up(const void* notice, std::size_t bytes) {
                head.disputed);
 }
 
+std::string Fabric::here() const {
+  return "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) + ", group " + name_;
+}
+
 void Fabric::check_process() const {
   if (is_inherited())
-    throw UsageError("rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
-                     ", group " + name_ + ": expected a call from " + describe(topology_.rank()) +
-                     ", got one from pid " + std::to_string(getpid()) +
-                     ", which was forked from it after the group was formed");
+    throw UsageError(here() + ": expected a call from " + describe(topology_.rank()) + ", got one from pid " +
+                     std::to_string(getpid()) + ", which was forked from it after the group was formed");
 }
 
 void Fabric::throw_if_failed() {
@@ -348,8 +350,7 @@ void Fabric::throw_if_failed() {
   if (const std::uint64_t disputed = board_->failed_call(), now = call; disputed && disputed < now)
     text += " (#" + std::to_string(disputed) + " is an earlier call; this is #" + std::to_string(now) + ")";
   if (wire_) wire_->worsen(health_after(kind, *wire_));
-  throw_failure(kind, "rank " + std::to_string(topology_.rank()) + " of " + std::to_string(topology_.size()) +
-                          ", group " + name_ + ": " + text);
+  throw_failure(kind, here() + ": " + text);
 }
 
 void Fabric::leave() noexcept {

@@ -48,8 +48,9 @@ class Fabric {
   const std::string& name() const { return name_; }
   const Topology& topology() const { return topology_; }
   const Peer& peer(int rank) const { return peers_[rank]; }
-  std::string describe(int rank) const;                             ///< "rank 3 (pid 4242, host n1)"
-  double cores_per_node() const;                                    ///< the least of all ranks'
+  std::string here() const;              ///< "rank 3 of 8, group default": errors say it first
+  std::string describe(int rank) const;  ///< "rank 3 (pid 4242, host n1)"
+  double cores_per_node() const;         ///< the least of all ranks'
   std::uint32_t lacking_codecs() const { return lacking_codecs_; }  ///< of any rank; bits of CodecIds
   Board& board() const { return *board_; }
   std::shared_ptr<Board> shared_board() { return board_; }

@@ -92,8 +92,7 @@ std::shared_ptr<Board> map_board(const Fabric& fabric, int fd, Wire* wire) {
       std::fprintf(stderr, "accdp: rank %d of group %s could not tell others that it stops: %s\n", t.rank(),
                    fabric.name().c_str(), trouble.what());
     }
-    throw SystemCallError("rank " + std::to_string(t.rank()) + " of " + std::to_string(t.size()) + ", group " +
-                          fabric.name() + ": " + text);
+    throw SystemCallError(fabric.here() + ": " + text);
   }
 }
 

@@ -138,6 +138,8 @@ class PostOffice {
   };
   class Watcher;
   friend class Watcher;
+  class Rings;
+  friend class Rings;
 
   /// Removes what came from where it came, its payload into a place.
   using Take = std::function<void(std::byte*)>;
@@ -180,6 +182,10 @@ class PostOffice {
   void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
   void expire();
   std::exception_ptr give_up(std::exception_ptr error);
+  template <class Move>
+  void as_driver(std::unique_lock<std::mutex>& lock, Move move);
+  bool move_all(bool has_failed);
+  void nap(Watcher& watcher);
   void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
   void drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
              Clock::time_point until = Clock::time_point::max());

@@ -1,10 +1,9 @@
 // Who moves a group's messages, and when: the thread that waits, else the background thread (post_office_attend.cpp).
 #include <time.h>
 
-#include <set>
+#include <algorithm>
 
 #include "base/error.hpp"
-#include "base/keep.hpp"
 #include "coll/post_office.hpp"
 
 namespace accdp {
@@ -12,17 +11,20 @@ namespace {
 
 // A caller who only ever looks has to find out, too, that a rank is gone.
 constexpr std::chrono::milliseconds kBetweenLooks{1};
-// At the end: messages that have come, but that nobody has looked at yet, find their receives.
-constexpr std::chrono::milliseconds kToLookThrough{10};
 constexpr int kLooksPerClockAtWire = 4;  // a look lets MPI work, which takes about a microsecond
 
-}  // namespace
+/// Without the lock for as long as this lives.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  Unlocked(const Unlocked&) = delete;
+  ~Unlocked() { lock_.lock(); }
 
-std::string PostOffice::describe(const Message& m) {
-  std::string text = std::string(m.is_send ? "send" : "recv") + " of " + std::to_string(m.bytes) + " bytes";
-  if (m.tag >= 0) text += ", tag " + std::to_string(m.tag);
-  return text;
-}
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace
 
 /// Watches on behalf of all open messages. One for each wait, however often callbacks interrupt that: a new one knows
 /// nothing of how long it has been waited.
@@ -64,81 +66,54 @@ class PostOffice::Watcher final : public Lookout {
   PostOffice& office_;
 };
 
-PostOffice::~PostOffice() {
-  retire();
-  // MPI may still read them: all of a group that has failed, else letters without a message, for which nobody waits.
-  if (!parcels_.empty()) keep_for_ever(std::move(parcels_));
-}
+/// The rings as they were before they were looked at: what comes, or is taken, after that is news.
+class PostOffice::Rings {
+ public:
+  explicit Rings(const PostOffice& office)
+      : office_(office),
+        board_(office.fabric_.board()),
+        me_(office.fabric_.topology().local_rank()),
+        taken_(office.fabric_.topology().local_size()) {}
 
-// ---- giving up ----------------------------------------------------------------------------------
-
-std::string PostOffice::says_late(const Message& m, double seconds) const {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", seconds);
-  return describe(m) + " Timed out after " + text + " (timeout) waiting for " +
-         (m.peer < 0 ? "any rank" : fabric_.describe(m.peer));
-}
-
-/// Messages whose deadline has passed. A receive that nobody answered is only given up; else the group fails: a peer
-/// counts on the message, or holds the request of a send that a retry would be mistaken for.
-void PostOffice::expire() {
-  const auto now = Clock::now();
-  for (auto next = open_.begin(); next != open_.end();) {  // there may be very many
-    const auto here = next++;
-    if (now < (*here)->deadline.at()) continue;
-    const MessageHandle m = *here;  // which finish() takes out
-    const std::string text = says_late(*m, m->deadline.seconds());
-    if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
-      return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);
-    receives_.remove(m);
-    finish(m, std::make_exception_ptr(PeerTimeout("rank " + std::to_string(fabric_.topology().rank()) + " of " +
-                                                  std::to_string(fabric_.topology().size()) + ", group " +
-                                                  fabric_.name() + ": " + text)));
+  void see() {
+    for (int local = 0; local < static_cast<int>(taken_.size()); ++local) taken_[local] = taken_now(local);
   }
-}
-
-/// An interrupt is for the caller that it came to, on whose thread the host language keeps it, and is returned; the
-/// messages hear that the group has failed.
-std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
-  std::exception_ptr interrupt;
-  const std::string what = open_.empty() ? "send/recv" : describe(*open_.front());
-  const std::string who = fabric_.describe(fabric_.topology().rank());
-  try {
-    std::rethrow_exception(error);
-  } catch (const Interrupted&) {
-    interrupt = error;
-    fabric_.fail(FailureKind::kOther, who + " was interrupted during " + what);
-    try {
-      fabric_.throw_if_failed();
-    } catch (const Error&) {
-      error = std::current_exception();
+  /// With the lock: rings without room for what is to go.
+  void find_full() {
+    const Topology& t = office_.fabric_.topology();
+    full_.clear();
+    for (int peer : t.neighbours())
+      if (!office_.routes_[peer].outbox.empty() || !office_.routes_[peer].streaming.empty())
+        full_.push_back(t.local_of(peer));
+  }
+  bool have_news() const {
+    for (int local = 0; local < static_cast<int>(taken_.size()); ++local) {
+      const RingLine& in = board_.ring_line(local, me_);
+      if (in.written.load(std::memory_order_acquire) != in.taken.load(std::memory_order_relaxed)) return true;
     }
-  } catch (const std::exception& e) {
-    fabric_.fail(kind_of(e), who + " failed in " + what + ": " + e.what());
+    return std::any_of(full_.begin(), full_.end(), [&](int local) { return taken_now(local) != taken_[local]; });
   }
-  std::set<int> receivers;
-  for (const Parcel& parcel : parcels_)
-    if (parcel.message && parcel.message->is_send) receivers.insert(parcel.message->peer);
-  fabric_.withdraw(receivers);
-  for (Parcel& parcel : parcels_) fabric_.wire()->abandon(parcel.request);
-  for (const MessageHandle& m : std::list<MessageHandle>(open_)) finish(m, error);
-  receives_.clear();
-  for (Route& route : routes_) route = {};
-  keep_for_ever(std::exchange(parcels_, {}));  // MPI may still read the letters among them
-  return interrupt;
-}
+
+ private:
+  std::uint64_t taken_now(int local) const {
+    return board_.ring_line(me_, local).taken.load(std::memory_order_acquire);
+  }
+
+  const PostOffice& office_;
+  Board& board_;
+  int me_;
+  std::vector<std::uint64_t> taken_;
+  std::vector<int> full_;
+};
 
 void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
   if (callbacks_.empty()) return;
   std::vector<std::function<void()>> calls = std::move(callbacks_);
   callbacks_.clear();
-  lock.unlock();
+  const Unlocked unlocked(lock);
   for (auto& call : calls) call();
   calls.clear();  // what they hold may want the host language's lock to go, and who has that may want ours
-  lock.lock();
 }
-
-// ---- driving ------------------------------------------------------------------------------------
 
 /// The lock, for a caller; who drives steps aside for him.
 std::unique_lock<std::mutex> PostOffice::enter() {
@@ -153,9 +128,8 @@ std::unique_lock<std::mutex> PostOffice::enter() {
 
 void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
   if (visitors_ == 0) return;
-  lock.unlock();
+  const Unlocked unlocked(lock);
   while (visitors_ > 0) yield();
-  lock.lock();
 }
 
 /// Tells the node's other ranks whether a caller waits here and moves messages, so that what they want of this rank is
@@ -163,14 +137,8 @@ void PostOffice::step_aside(std::unique_lock<std::mutex>& lock) {
 void PostOffice::show_driving(bool drives) { fabric_.board().mine().drives.store(drives, std::memory_order_relaxed); }
 
 void PostOffice::look(std::unique_lock<std::mutex>& lock, Watcher& watcher) {
-  lock.unlock();
-  try {
-    if (!watcher.has_failed()) watcher.look_around(false);  // else when all has been taken that came before
-  } catch (...) {
-    lock.lock();
-    throw;
-  }
-  lock.lock();
+  const Unlocked unlocked(lock);
+  if (!watcher.has_failed()) watcher.look_around(false);  // else when all has been taken that came before
 }
 
 /// What keeps coming for others, or is sent meanwhile, must not keep a rank from seeing what it waits for in vain.
@@ -204,69 +172,15 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<b
   drive(lock, watcher, enough);
 }
 
-/// Moves messages until `enough()`, or until callbacks were due, or so long. Called with the lock held and driving_
-/// false.
-void PostOffice::drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
-                       Clock::time_point until) {
-  const bool is_limited = until != Clock::time_point::max();
+/// Does `move` as the one who drives. Called with the lock held and driving_ false. What goes wrong in it the messages
+/// hear of.
+template <class Move>
+void PostOffice::as_driver(std::unique_lock<std::mutex>& lock, Move move) {
   std::exception_ptr interrupt;
-  const bool attends = is_attendant();
   driving_ = true;
   driver_.set();
-  show_driving(!attends);
-  Board& board = fabric_.board();
-  const Topology& t = fabric_.topology();
   try {
-    if (attends && prepare_attendant_) prepare_attendant_();
-    std::vector<std::uint64_t> taken(t.local_size());
-    bool naps = attends;  // the background thread had better leave the cores to others
-    while (!enough() && !(is_limited && Clock::now() >= until)) {
-      step_aside(lock);
-      const bool failed = board.has_failed();  // before progress(): what others did before they failed counts
-      // Read before progress(), so that room made after it looked counts as news.
-      for (int local = 0; local < t.local_size(); ++local)
-        taken[local] = board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire);
-      bool moved = progress();
-      for (int peer : t.neighbours()) moved |= !failed && take_piece(peer);
-      const std::uint64_t changes = changes_;
-      look_in_between(lock, watcher);
-      if (moved) naps = attends;
-      if (!callbacks_.empty()) break;  // one of them may wait for another message, and drive
-      if (moved) continue;
-      if (enough()) break;
-      if (failed) fabric_.throw_if_failed();
-      std::vector<int> blocked;
-      for (int peer : t.neighbours())
-        if (!routes_[peer].outbox.empty() || !routes_[peer].streaming.empty()) blocked.push_back(t.local_of(peer));
-      const bool polls = fabric_.wire() != nullptr;
-      lock.unlock();
-      // What could let us move on: a record for us, room in a ring that we filled, a message posted or given up here.
-      auto news = [&] {
-        for (int local = 0; local < t.local_size(); ++local) {
-          RingLine& in = board.ring_line(local, t.local_rank());
-          if (in.written.load(std::memory_order_acquire) != in.taken.load(std::memory_order_relaxed)) return true;
-        }
-        for (int local : blocked)
-          if (board.ring_line(t.local_rank(), local).taken.load(std::memory_order_acquire) != taken[local]) return true;
-        return changes_ != changes || stop_ || board.has_failed() || (is_limited && Clock::now() >= until);
-      };
-      try {
-        if (!polls) {
-          wait_until(board, kPointToPoint, fabric_.patience(kPointToPoint), news, watcher);
-        } else if (!naps && came_over_wire(enough)) {
-          // to be seen by the next round
-        } else if (!watcher.has_failed()) {  // MPI has nothing to sleep on
-          naps = true;
-          watcher.look_around(false);
-          timespec nap{0, 20'000};
-          nanosleep(&nap, nullptr);
-        }
-      } catch (...) {
-        lock.lock();
-        throw;
-      }
-      lock.lock();
-    }
+    move();
   } catch (...) {
     interrupt = give_up(std::current_exception());
   }
@@ -276,6 +190,62 @@ void PostOffice::drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, con
   done_.notify_all();
   run_callbacks(lock);
   if (interrupt) std::rethrow_exception(interrupt);
+}
+
+/// What can be moved at once; whether anything was.
+bool PostOffice::move_all(bool has_failed) {
+  bool moved = progress();
+  for (int peer : fabric_.topology().neighbours()) moved |= !has_failed && take_piece(peer);
+  return moved;
+}
+
+/// Moves messages until `enough()`, or until callbacks were due, or so long.
+void PostOffice::drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
+                       Clock::time_point until) {
+  const bool attends = is_attendant();
+  const auto is_over = [&] { return until != Clock::time_point::max() && Clock::now() >= until; };
+  as_driver(lock, [&] {
+    show_driving(!attends);
+    if (attends && prepare_attendant_) prepare_attendant_();
+    Rings rings(*this);
+    bool naps = attends;  // the background thread had better leave the cores to others
+    while (!enough() && !is_over()) {
+      step_aside(lock);
+      // Both before anything moves: what others did before they failed counts, and room made since then is news.
+      const bool failed = fabric_.board().has_failed();
+      rings.see();
+      const bool moved = move_all(failed);
+      const std::uint64_t changes = changes_;
+      look_in_between(lock, watcher);
+      if (!callbacks_.empty()) return;  // one of them may wait for another message, and drive
+      if (moved) {
+        naps = attends;
+        continue;
+      }
+      if (enough()) return;
+      if (failed) fabric_.throw_if_failed();
+      rings.find_full();
+      const Unlocked unlocked(lock);
+      if (fabric_.wire()) {
+        naps = naps || !came_over_wire(enough);
+        if (naps) nap(watcher);
+        continue;
+      }
+      // What could let us move on: a record for us, room in a ring that we filled, a message posted or given up here.
+      const auto has_news = [&] {
+        return rings.have_news() || changes_ != changes || stop_ || fabric_.board().has_failed() || is_over();
+      };
+      wait_until(fabric_.board(), kPointToPoint, fabric_.patience(kPointToPoint), has_news, watcher);
+    }
+  });
+}
+
+/// MPI has nothing to sleep on.
+void PostOffice::nap(Watcher& watcher) {
+  if (watcher.has_failed()) return;
+  watcher.look_around(false);
+  const timespec time{0, 20'000};
+  nanosleep(&time, nullptr);
 }
 
 void PostOffice::wait(const MessageHandle& m, double timeout_s) {
@@ -288,9 +258,7 @@ void PostOffice::wait(const MessageHandle& m, double timeout_s) {
 
 void PostOffice::check_not_driven_here() const {
   if (!is_driven_here()) return;
-  throw UsageError("rank " + std::to_string(fabric_.topology().rank()) + " of " +
-                   std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
-                   ": a wait for messages in a signal handler, in the middle of another one");
+  throw UsageError(fabric_.here() + ": a wait for messages in a signal handler, in the middle of another one");
 }
 
 void PostOffice::limit(const MessageHandle& m, double timeout_s) {
@@ -311,16 +279,14 @@ void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::fu
     check_not_driven_here();
     relieve_attendant();
     done_.wait_until(lock, std::min(until, Clock::now() + kLongestSleep));
-    lock.unlock();
     try {
+      const Unlocked unlocked(lock);
       check_interrupt();
     } catch (...) {
-      lock.lock();
       give_up(std::current_exception());
       run_callbacks(lock);
       throw;
     }
-    lock.lock();
   }
 }
 
@@ -346,31 +312,18 @@ bool PostOffice::test(const MessageHandle& m) {
     return m->done;
   }
   ++visits_;
-  std::exception_ptr interrupt;
-  driving_ = true;
-  driver_.set();
-  try {
+  as_driver(lock, [&] {
     for (bool looked = false;; looked = true) {
-      const bool failed = fabric_.board().has_failed();  // before progress(), as in drive()
-      progress();
-      if (!failed)
-        for (int peer : fabric_.topology().neighbours()) take_piece(peer);
-      if (m->done) break;
+      const bool failed = fabric_.board().has_failed();  // before anything moves, as in drive()
+      move_all(failed);
+      if (m->done) return;
       if (failed) fabric_.throw_if_failed();
-      if (looked || Clock::now() < next_look_) break;
+      if (looked || Clock::now() < next_look_) return;
       if (!looker_) looker_ = std::make_shared<Watcher>(*this);
       look(lock, *looker_);
       next_look_ = Clock::now() + kBetweenLooks;
     }
-  } catch (...) {
-    interrupt = give_up(std::current_exception());
-  }
-  driving_ = false;
-  driver_.clear();
-  show_driving(false);
-  done_.notify_all();
-  run_callbacks(lock);
-  if (interrupt) std::rethrow_exception(interrupt);
+  });
   return m->done;
 }
 
@@ -385,40 +338,6 @@ void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
     }
   }
   call();
-}
-
-void PostOffice::settle(double timeout_s) {
-  std::exception_ptr first;
-  if (fabric_.board().has_failed()) return;  // whoever waits for them is told
-  {
-    std::unique_lock lock = enter();
-    drive_or_wait(lock, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
-  }
-  while (true) {
-    std::vector<MessageHandle> due;
-    {
-      const std::unique_lock lock = enter();
-      for (const MessageHandle& m : open_)
-        if (m->is_send || m->matched) due.push_back(m);
-    }
-    if (due.empty()) break;
-    wait_all(due, timeout_s);
-    for (const MessageHandle& m : due)
-      if (m->error && !first) first = m->error;
-  }
-  std::unique_lock lock = enter();
-  std::string texts;
-  for (const MessageHandle& m : receives_)
-    texts +=
-        (texts.empty() ? "" : ", ") + describe(*m) + " from " + (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
-  const UsageError error("rank " + std::to_string(fabric_.topology().rank()) + " of " +
-                         std::to_string(fabric_.topology().size()) + ", group " + fabric_.name() +
-                         ": closed with open receives: expected wait() for each before, got " + texts);
-  for (const MessageHandle& m : std::list<MessageHandle>(receives_)) finish(m, std::make_exception_ptr(error));
-  receives_.clear();
-  run_callbacks(lock);
-  if (first) std::rethrow_exception(first);
-  if (!texts.empty()) throw error;
 }
 
 }  // namespace accdp

@@ -5,6 +5,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/settings.hpp"
 #include "codec/delta.hpp"
 
 namespace accdp {
@@ -24,12 +25,12 @@ class Stopwatch {
 
 }  // namespace
 
-StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm) {
-  StreamOptions options;
+StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm,
+                             ErrorBound bound, std::uint64_t label) {
+  StreamOptions options{.chunk_bytes = chunk_bytes, .bound = bound, .label = label};
   options.automatic = codec == "auto";
   if (codec != "auto" && codec != "none") options.codec = &codec_named(codec);
-  options.chunk_bytes = chunk_bytes;
-  if (chunk_bytes && (chunk_bytes < (4 << 10) || chunk_bytes > (16 << 20) || chunk_bytes % (4 << 10)))
+  if (chunk_bytes && !is_codec_chunk(static_cast<std::int64_t>(chunk_bytes)))
     throw UsageError("chunk_bytes=" + std::to_string(chunk_bytes) + ": expected 4096 to 16777216, a multiple of 4096");
   if (!algorithm.empty()) options.algorithm = bcast_algorithm_named(algorithm);
   return options;

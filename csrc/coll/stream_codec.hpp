@@ -15,10 +15,10 @@ namespace accdp {
 
 /// How a stream is to be encoded: what the caller asked for.
 struct StreamOptions {
-  bool automatic = true;                    ///< the root chooses by sampling, the codecs' speeds and the link's
-  const CodecRow* codec = nullptr;          ///< else: this one for all tensors that it takes; null: none
-  std::size_t chunk_bytes = 0;              ///< 0: what was asked for when the group was formed; so if the next is none
-  std::optional<BcastAlgorithm> algorithm;  ///< of a broadcast
+  bool automatic = true;            ///< the root chooses by sampling, the codecs' speeds and the link's
+  const CodecRow* codec = nullptr;  ///< else: this one for all tensors that it takes; null: none
+  std::size_t chunk_bytes = 0;      ///< 0: what was asked for when the group was formed; so if the next is none
+  std::optional<BcastAlgorithm> algorithm = {};  ///< of a broadcast
   ErrorBound bound = {};
   std::uint64_t label = 0;          ///< hash of the tensors' names and memory formats; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
@@ -28,8 +28,9 @@ struct StreamOptions {
   bool encodes_far = false, decodes_far = false;
 };
 
-/// From names; chunk_bytes 0 and algorithm "" mean the group's. Throws UsageError.
-StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm);
+/// What a caller asks for; chunk_bytes 0 and algorithm "" mean the group's. Throws UsageError.
+StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm,
+                             ErrorBound bound = {}, std::uint64_t label = 0);
 
 /// What one broadcast did on this rank.
 struct StreamReport {

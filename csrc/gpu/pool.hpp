@@ -70,7 +70,7 @@ class Pool {
 
  private:
   struct Card;
-  struct Probe;
+  class EventProbe;
   /// So that a pool whose ranks do not all come is destroyed as any other: its memory may be open elsewhere.
   Pool(int me, int device, std::size_t slot_bytes);
   void exchange_cards(Context& context, const Card& mine, std::vector<Card>& cards);
@@ -81,7 +81,6 @@ class Pool {
   // pool_probe.cpp; what they return is empty where all is well.
   static std::string first_trouble(Context& context, const std::string& mine);
   std::string probe_events(Context& context);
-  std::vector<int> held_in_probe(int group) const;
   void wait_for_events();
   std::byte* base(int rank) const {
     return rank == me_ ? exports_.memory.data() : static_cast<std::byte*>(mappings_[rank].get());

@@ -10,17 +10,15 @@
 // share a queue of the device. A driver under which events of other processes cannot be used says so, or lets the reads
 // through, or never. The steps between ranks are taken whatever fails, or the ranks would lose step. Takes 100 ms.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/keep.hpp"
 #include "device/cuda_reduce.hpp"
+#include "gpu/gate.hpp"
 #include "gpu/pool.hpp"
 
 namespace accdp {
@@ -45,50 +43,9 @@ std::vector<std::uint64_t> words_of(std::uint64_t number) {
   return words;
 }
 
-/// Holds a stream back from its closing to its opening, which comes at the latest with the end of this. By a word that
-/// the stream waits for: a function of the host in its place would keep drivers from more than this stream.
-class Gate {
- public:
-  explicit Gate(cudaStream_t stream) : stream_(stream) {}
-  Gate(const Gate&) = delete;
-  ~Gate() {
-    open();
-    drain(stream_);
-  }
-  /// word: of page-locked memory, which stays where the device may never have done with it.
-  void prepare(std::byte* word) { word_ = reinterpret_cast<std::uint32_t*>(word); }
-  void close() {
-    word().store(kClosed);
-    // In the end it opens by itself: the driver may have the thread that would open it wait for the stream.
-    opener_ = std::jthread([this](const std::stop_token& asked) {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, asked, kMostClosed, [] { return false; });
-      word().store(kOpen);
-    });
-    wait_for_value(stream_, word_, kOpen);
-  }
-  void open() { opener_ = {}; }
-
- private:
-  static constexpr std::uint32_t kClosed = 0, kOpen = 1;
-  static constexpr std::chrono::seconds kMostClosed{5};
-  static_assert(kMostClosed > kMostLate && kMostClosed < kNever);
-  std::atomic_ref<std::uint32_t> word() const { return std::atomic_ref(*word_); }
-
-  cudaStream_t stream_;
-  std::uint32_t* word_ = nullptr;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::jthread opener_;  // last: it uses the others
-};
+static_assert(Gate::kMostClosed > kMostLate && Gate::kMostClosed < kNever);
 
 }  // namespace
-
-/// What a rank reads with. It may wait for a rank that dies, and then for ever.
-struct Pool::Probe {
-  PinnedBuffer sent, seen, words;
-  Stream reader;  // last: it goes before its memory
-};
 
 /// Into the beginning of the own slots, for reads_mark() of others.
 void Pool::mark(std::uint64_t number) {
@@ -127,126 +84,193 @@ std::string Pool::first_trouble(Context& c, const std::string& mine) {
   return {};
 }
 
+/// See above. One for each pool, and for all ranks of the node at once.
+class Pool::EventProbe {
+ public:
+  EventProbe(Pool& pool, Context& context);
+  /// Why events are not used; empty where they are.
+  std::string run();
+
+ private:
+  /// What a rank reads with. It may wait for a rank that dies, and then for ever.
+  struct Reading {
+    PinnedBuffer sent, seen, words;
+    Stream stream;  // last: it goes before its memory
+  };
+
+  std::vector<int> held_of(int group) const;
+  template <class Step>
+  void attempt(Step step);
+  void take_round(int round, int held);
+  void prepare();
+  void write(int round, bool is_held);
+  void read(int held);
+  void go_on(int held);
+  void compare(int round);
+  void settle(bool has_failed);
+  bool has_read() const { return !reading_->stream || is_done(reading_->stream.get()); }
+  bool has_read_within(std::chrono::seconds time);
+  std::string name(int rank) const { return "rank " + std::to_string(context_.topology().neighbours()[rank]); }
+  const Event& event() const { return pool_.exports_.published[half(pool_.step_)]; }
+
+  Pool& pool_;
+  Context& context_;
+  const std::vector<int>& mates_;
+  const int me_;
+  const std::size_t bytes_;
+  std::unique_ptr<Reading> reading_ = std::make_unique<Reading>();
+  Gate gate_, second_gate_;  // after what they and the streams use
+  std::vector<int> held_;    // of this rank's group
+  std::size_t rounds_ = 1;
+  int looks_;
+  std::string trouble_;
+};
+
+Pool::EventProbe::EventProbe(Pool& pool, Context& context)
+    : pool_(pool),
+      context_(context),
+      mates_(pool.groups_.mates()),
+      me_(pool.me_),
+      bytes_(std::min(pool.slot_bytes_, kProbeBytes)),
+      gate_(pool.stream()),
+      second_gate_(pool.stream()),
+      held_(held_of(pool.groups_.mine())) {
+  std::size_t holds = 0;  // of the group with most, since all ranks of the node take the same steps
+  for (int group = 0; group < pool.groups_.count(); ++group) holds = std::max(holds, held_of(group).size());
+  rounds_ += holds;
+  looks_ = std::max(kLeastLooks, kLooks / static_cast<int>(std::max<std::size_t>(holds, 1)));
+}
+
 /// Which ranks of a group are held back, one after the other; ranks of the node know of all groups.
-std::vector<int> Pool::held_in_probe(int group) const {
+std::vector<int> Pool::EventProbe::held_of(int group) const {
+  const GpuGroups &groups = pool_.groups_, &gpus = pool_.gpus_;
   std::vector<int> held;
-  if (groups_.members(group).size() < 2) return held;
-  for (int gpu = 0; gpu < gpus_.count(); ++gpu) {
+  if (groups.members(group).size() < 2) return held;
+  for (int gpu = 0; gpu < gpus.count(); ++gpu) {
     int of_this = 0;
-    for (int rank : gpus_.members(gpu))
-      if (groups_.of(rank) == group && of_this++ < 2) held.push_back(rank);
+    for (int rank : gpus.members(gpu))
+      if (groups.of(rank) == group && of_this++ < 2) held.push_back(rank);
   }
   return held;
 }
 
-std::string Pool::probe_events(Context& c) {
-  const std::vector<int>& mates = groups_.mates();
-  const std::size_t bytes = std::min(slot_bytes_, kProbeBytes);
-  auto probe = std::make_unique<Probe>();
-  Gate gate(stream()), second_gate(stream());
-  const std::vector<int> held_ranks = held_in_probe(groups_.mine());
-  std::size_t holds = 0;  // of the group with most, since all ranks of the node take the same steps
-  for (int group = 0; group < groups_.count(); ++group) holds = std::max(holds, held_in_probe(group).size());
-  const int looks = std::max(kLeastLooks, kLooks / static_cast<int>(std::max<std::size_t>(holds, 1)));
-  std::string trouble;
-  const auto attempt = [&](auto work) {
-    try {
-      if (trouble.empty() && mates.size() > 1) work();
-    } catch (const std::exception& error) {  // of the driver, or no thread for a gate: events are then not used
-      trouble = error.what();
-    }
-  };
-  const auto name = [&](int rank) { return "rank " + std::to_string(c.topology().neighbours()[rank]); };
-  const auto has_read = [&] { return !probe->reader || is_done(probe->reader.get()); };
-  const auto has_read_within = [&](std::chrono::seconds time) {
-    const auto limit = Clock::now() + time;
-    const bool all_live = outlast(wait_for_work_of(processes_), [&] { return has_read() || Clock::now() > limit; });
-    if (!all_live && trouble.empty()) trouble = "a rank is gone";
-    return has_read();
-  };
-  const auto write = [&](int round, bool is_held) {
-    if (round == 0) {
-      probe->words = PinnedBuffer(2 * sizeof(std::uint32_t));
-      gate.prepare(probe->words.data());
-      second_gate.prepare(probe->words.data() + sizeof(std::uint32_t));
-      probe->reader = make_stream(true);
-      probe->sent = PinnedBuffer(bytes);
-      probe->seen = PinnedBuffer(bytes * c.local_size());
-    }
-    std::memset(probe->sent.data(), std::to_integer<int>(number_of(me_, round)), bytes);
-    std::memset(probe->seen.data(), 0, bytes * c.local_size());
-    if (is_held) gate.close();
-    copy_async(base(me_) + half(step_) * slot_bytes_, probe->sent.data(), bytes, stream());
-    record(exports_.published[half(step_)], stream());
-  };
-  const auto read = [&](int held) {
-    for (int rank : mates) {
-      if (rank == me_) continue;
-      wait_for(probe->reader.get(), published_[half(step_)][rank]);
-      copy_async(probe->seen.data() + rank * bytes, slot(rank), bytes, probe->reader.get());
-    }
-    for (int look = 0; held >= 0 && held != me_ && look < looks; ++look) {
-      if (!is_busy(probe->reader.get())) {
-        trouble = "an event of " + name(held) + " did not hold a stream back";
-        return;
-      }
-      std::this_thread::sleep_for(kRest);
-    }
-  };
-  const auto go_on = [&](int held) {
-    if (held == me_) {
-      second_gate.close();
-      record(exports_.published[half(step_)], stream());
-    }
-    gate.open();
-    if (held >= 0 && !has_read_within(kMostLate) && trouble.empty())
-      trouble = "an event of " + name(held) + ", recorded anew, held back what had waited for it before";
-  };
-  const auto compare = [&](int round) {
-    if (!has_read_within(kNever) && trouble.empty()) trouble = "waits for events of other processes take too long";
-    if (!trouble.empty()) return;
-    synchronize(probe->reader.get());
-    synchronize(stream());
-    for (int rank : mates) {
-      const std::byte *const begin = probe->seen.data() + rank * bytes, *const end = begin + bytes;
-      if (rank != me_ && std::count(begin, end, number_of(rank, round)) != end - begin)
-        trouble = "an event of " + name(rank) + " came before what it stands for";
-    }
-  };
-  // Afterwards nothing may wait any more, however this ends: freeing what is used waits for it.
-  const auto settle_probe = [&](bool has_failed) {
-    gate.open();
-    second_gate.open();
-    if (has_failed ? outlast(wait_for_work_of(processes_, true), has_read) : has_read_within(kNever)) return;
-    is_stuck_ = true;
-    keep_for_ever(std::move(probe));
-  };
-  ++step_;  // one half of the slot, and its event, for all rounds
+/// What a rank of a group does, unless it had trouble before.
+template <class Step>
+void Pool::EventProbe::attempt(Step step) {
   try {
-    for (int round = 0; round <= static_cast<int>(holds) && trouble.empty(); ++round) {
-      const bool holds_one = round > 0 && round <= static_cast<int>(held_ranks.size());
-      const int held = holds_one ? held_ranks[round - 1] : -1;
-      attempt([&] { write(round, held == me_); });
-      trouble = first_trouble(c, trouble);  // nobody waits for an event before it is recorded
-      if (!trouble.empty()) break;
-      attempt([&] { read(held); });
-      c.meet();
-      attempt([&] { go_on(held); });
-      gate.open();
-      c.meet();
-      second_gate.open();
-      attempt([&] { compare(round); });
-      trouble = first_trouble(c, trouble);  // nor writes anew before all have read
-    }
+    if (trouble_.empty() && mates_.size() > 1) step();
+  } catch (const std::exception& error) {  // of the driver, or no thread for a gate: events are then not used
+    trouble_ = error.what();
+  }
+}
+
+std::string Pool::EventProbe::run() {
+  ++pool_.step_;  // one half of the slot, and its event, for all rounds
+  try {
+    for (std::size_t round = 0; round < rounds_ && trouble_.empty(); ++round)
+      take_round(static_cast<int>(round), round > 0 && round <= held_.size() ? held_[round - 1] : -1);
   } catch (...) {
-    settle_probe(true);
+    settle(true);
     throw;
   }
-  settle_probe(false);
+  settle(false);
   // A stream that waits for ever is one for which the freeing of any memory waits.
-  const std::string stuck = first_trouble(c, is_stuck_ ? "waits for events of other processes do not end" : "");
+  const std::string stuck =
+      first_trouble(context_, pool_.is_stuck_ ? "waits for events of other processes do not end" : "");
   if (!stuck.empty()) throw CudaError(stuck + ": expected a driver under which they do, or ACCDP_GPU_PATH=by_host");
-  return trouble;
+  return trouble_;
 }
+
+void Pool::EventProbe::take_round(int round, int held) {
+  attempt([&] {
+    if (round == 0) prepare();
+    write(round, held == me_);
+  });
+  trouble_ = first_trouble(context_, trouble_);  // nobody waits for an event before it is recorded
+  if (!trouble_.empty()) return;
+  attempt([&] { read(held); });
+  context_.meet();
+  attempt([&] { go_on(held); });
+  gate_.open();
+  context_.meet();
+  second_gate_.open();
+  attempt([&] { compare(round); });
+  trouble_ = first_trouble(context_, trouble_);  // nor writes anew before all have read
+}
+
+void Pool::EventProbe::prepare() {
+  reading_->words = PinnedBuffer(2 * sizeof(std::uint32_t));
+  gate_.prepare(reading_->words.data());
+  second_gate_.prepare(reading_->words.data() + sizeof(std::uint32_t));
+  reading_->stream = make_stream(true);
+  reading_->sent = PinnedBuffer(bytes_);
+  reading_->seen = PinnedBuffer(bytes_ * context_.local_size());
+}
+
+void Pool::EventProbe::write(int round, bool is_held) {
+  std::memset(reading_->sent.data(), std::to_integer<int>(number_of(me_, round)), bytes_);
+  std::memset(reading_->seen.data(), 0, bytes_ * context_.local_size());
+  if (is_held) gate_.close();
+  copy_async(pool_.base(me_) + half(pool_.step_) * pool_.slot_bytes_, reading_->sent.data(), bytes_, pool_.stream());
+  record(event(), pool_.stream());
+}
+
+void Pool::EventProbe::read(int held) {
+  for (int rank : mates_) {
+    if (rank == me_) continue;
+    wait_for(reading_->stream.get(), pool_.published_[half(pool_.step_)][rank]);
+    copy_async(reading_->seen.data() + rank * bytes_, pool_.slot(rank), bytes_, reading_->stream.get());
+  }
+  for (int look = 0; held >= 0 && held != me_ && look < looks_; ++look) {
+    if (!is_busy(reading_->stream.get())) {
+      trouble_ = "an event of " + name(held) + " did not hold a stream back";
+      return;
+    }
+    std::this_thread::sleep_for(kRest);
+  }
+}
+
+/// The first hold ends, and what waited for it goes on, whatever holds the event as it was recorded since.
+void Pool::EventProbe::go_on(int held) {
+  if (held == me_) {
+    second_gate_.close();
+    record(event(), pool_.stream());
+  }
+  gate_.open();
+  if (held >= 0 && !has_read_within(kMostLate) && trouble_.empty())
+    trouble_ = "an event of " + name(held) + ", recorded anew, held back what had waited for it before";
+}
+
+void Pool::EventProbe::compare(int round) {
+  if (!has_read_within(kNever) && trouble_.empty()) trouble_ = "waits for events of other processes take too long";
+  if (!trouble_.empty()) return;
+  synchronize(reading_->stream.get());
+  synchronize(pool_.stream());
+  for (int rank : mates_) {
+    const std::byte *const begin = reading_->seen.data() + rank * bytes_, *const end = begin + bytes_;
+    if (rank != me_ && std::count(begin, end, number_of(rank, round)) != end - begin)
+      trouble_ = "an event of " + name(rank) + " came before what it stands for";
+  }
+}
+
+bool Pool::EventProbe::has_read_within(std::chrono::seconds time) {
+  const auto limit = Clock::now() + time;
+  const bool all_live = outlast(wait_for_work_of(pool_.processes_), [&] { return has_read() || Clock::now() > limit; });
+  if (!all_live && trouble_.empty()) trouble_ = "a rank is gone";
+  return has_read();
+}
+
+/// Afterwards nothing may wait any more, however the probe ends: freeing what is used waits for it.
+void Pool::EventProbe::settle(bool has_failed) {
+  gate_.open();
+  second_gate_.open();
+  if (has_failed ? outlast(wait_for_work_of(pool_.processes_, true), [&] { return has_read(); })
+                 : has_read_within(kNever))
+    return;
+  pool_.is_stuck_ = true;
+  keep_for_ever(std::move(reading_));
+}
+
+std::string Pool::probe_events(Context& c) { return EventProbe(*this, c).run(); }
 
 }  // namespace accdp

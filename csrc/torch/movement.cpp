@@ -69,9 +69,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
         if (call.codec == "none" || stays) {
           group.bcast(memory[first].bytes(), memory[first].type(), root, timeout_s, way.via);
         } else {
-          StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
+          StreamOptions how = call.options();
           how.root_takes_decoded = true;
-          how.bound = call.bound;
           const Operand::Use use = !is_root ? Operand::kWrite : is_rounded ? Operand::kReadWrite : Operand::kRead;
           HostView view(way, {&memory[first], 1}, use);
           how.far = view.far();
@@ -84,7 +83,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
 }
 
 void ProcessGroupAccdp::set_bcast(StreamCall call) {
-  stream_options(call.codec, call.chunk_bytes, call.algorithm);  // throws where they make no sense
+  call.options();  // throws where they make no sense
   bcast_ = std::move(call);
 }
 
@@ -95,12 +94,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
   checks.root(root, size_);
   checks.dense(tensors);
   checks.reachable(tensors, devices_.type());
-  const StreamOptions options = [&] {
-    StreamOptions how = stream_options(call.codec, call.chunk_bytes, call.algorithm);
-    how.label = call.label;
-    how.bound = call.bound;
-    return how;
-  }();
+  const StreamOptions options = call.options();
   auto memory = checks.operands(tensors, root == rank_ ? Operand::kRead : Operand::kReadWrite);
   Operands old;
   for (std::size_t i = 0; i < references.size(); ++i) {

@@ -116,6 +116,8 @@ class ProcessGroupAccdp : public c10d::Backend {
     std::string algorithm = "";
     ErrorBound bound = {};
     std::uint64_t label = 0;
+
+    StreamOptions options() const { return stream_options(codec, chunk_bytes, algorithm, bound, label); }
   };
   /// How data of devices goes; empty where only host memory is moved.
   std::string device_path() const { return devices_.type() ? devices_.route().describe() : ""; }

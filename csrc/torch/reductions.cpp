@@ -128,9 +128,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
     checks.fail("residual is on " + residual.device().str() + ", expected " + tensor.device().str());
   if (residual.defined() && (residual.scalar_type() != at::kFloat || residual.numel() != tensor.numel()))
     checks.fail("residual: expected float32 of " + std::to_string(tensor.numel()) + " elements");
-  StreamOptions options = stream_options(call.codec, call.chunk_bytes, "");
-  options.bound = call.bound;
-  options.label = call.label;
+  const StreamOptions options = call.options();
   auto memory = checks.operands(tensors, Operand::kReadWrite);
   Operands left;
   if (residual.defined()) left = checks.operands({residual}, Operand::kWrite);

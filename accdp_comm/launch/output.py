@@ -10,24 +10,18 @@ import contextlib
 import errno
 import math
 import os
-import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from . import last_error
 
 # On a terminal a line without an end (a prompt, a progress bar) is shown after so long; elsewhere lines are kept whole.
 _STALE_S = 0.1
 _LONGEST_LINE = 1 << 20
-TAIL_LINES = 200  # remembered of a rank
-LAST_LINES = 20  # that stand for an error without a traceback
 _LONGEST_TAIL_LINE = 1 << 16  # remembered of one
-# What torch sets before each line of the traceback of a rank that is in a group.
-_TORCHS_LABEL = re.compile(rb"^\[rank\d+\]: ")
-_TRACEBACK = re.compile(rb"(  \+ Exception Group )?Traceback \(most recent call last\)")
-# What Python writes between two tracebacks that belong together.
-_CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal that was closed
 _WRITE = 4096  # select() promises that a pipe takes so much without blocking
 _FULL_S = 0.01
@@ -125,22 +119,6 @@ class Said:
 
     text: bytes
     at: float  # time.monotonic() when its last byte was read, which on a busy machine is some 10 ms after it came
-
-
-def is_traceback(line: Said) -> bool:
-    """Return whether a traceback begins with this line."""
-    return _TRACEBACK.match(line.text) is not None
-
-
-def error_begins(lines: Sequence[bytes]) -> int:
-    """Return at which line the last traceback begins, the one that it follows from included; else the last lines."""
-    starts = [place for place, line in enumerate(lines) if _TRACEBACK.match(line)]
-    if not starts:
-        return max(0, len(lines) - LAST_LINES)
-    first = starts.pop()
-    while starts and any(line.startswith(_CHAINED) for line in lines[starts[-1] : first]):
-        first = starts.pop()
-    return first
 
 
 class Output:
@@ -247,7 +225,7 @@ class Output:
     def last_error(self, rank: int) -> list[Said]:
         """Return the end of what a rank said on standard error: its last traceback, else its last lines."""
         tail = list(self._tails.get(rank, ()))
-        return tail[error_begins([line.text for line in tail]) :]
+        return tail[last_error.begins([line.text for line in tail]) :]
 
     def is_last(self, rank: int, said: list[Said]) -> bool:
         """Whether these lines of a rank stand at the end of what was written, with nothing of others between them."""
@@ -257,9 +235,9 @@ class Output:
         """Keep whole lines; of one that has no end, such as a progress bar, and of long ones their end."""
         unfinished = self._unfinished.setdefault(rank, bytearray())
         *lines, rest = data.split(b"\n")
-        tail = self._tails.setdefault(rank, deque(maxlen=TAIL_LINES))
+        tail = self._tails.setdefault(rank, deque(maxlen=last_error.TAIL_LINES))
         for line in lines:
-            whole = _TORCHS_LABEL.sub(b"", bytes(unfinished + line))
+            whole = last_error.without_torchs_label(bytes(unfinished + line))
             unfinished.clear()
             tail.append(Said(whole[-_LONGEST_TAIL_LINE:], now))
         unfinished += rest
@@ -275,7 +253,7 @@ class Output:
         """Write lines of one rank, whose first came ``at``, or of ours (None); another's unfinished line is ended."""
         me = (-1 if rank is None else rank, kind)
         owner = self._open[kind]
-        label = b"" if rank is None or not self._labels[kind] else f"[{rank:>{self._width}}] ".encode()
+        label = b"" if rank is None or not self._labels[kind] else last_error.label(rank, self._width)
         parts = [b"\n"] if owner not in (None, me) else []
         for number, line in enumerate(data.splitlines(keepends=True) if label else [data]):
             parts += [line] if number == 0 and owner == me else [label, line]

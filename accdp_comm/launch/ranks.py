@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import last_error
 from .control import Connection
-from .output import Output, Said, is_traceback
+from .output import Output, Said
 
 # A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
 # older than that when the first rank leaves: then it was of an error that the rank went on after.
@@ -96,16 +97,10 @@ def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
     earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
     left = ", ".join(map(str, sorted(one.rank for one in earlier)))
     after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
-    head = f"accdp run: rank {rank.rank} (pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
+    what = f"(pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
     said = output.last_error(rank.rank)
-    if not said:
-        output.say(f"{head} and wrote nothing to standard error")
-    elif output.is_last(rank.rank, said):
-        output.say(f"{head}; its error stands above")
-    else:
-        output.say(f"{head}; this is its error:")
-        for line in said:
-            output.say(f"    {line.text.decode(errors='replace')}")
+    for line in last_error.account(rank.rank, what, [one.text for one in said], output.is_last(rank.rank, said)):
+        output.say(line)
 
 
 def name_of_signal(number: int) -> str:
@@ -127,4 +122,4 @@ def exit_code(status: int) -> int:
 
 
 def _has_traceback(said: Sequence[Said]) -> bool:
-    return bool(said) and is_traceback(said[0])
+    return bool(said) and last_error.is_traceback(said[0].text)

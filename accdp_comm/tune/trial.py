@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import _core, own_programs, steps
+from ..launch import last_error
 from ..launch.interruption import PARENT_VARIABLE
-from ..launch.output import LAST_LINES, TAIL_LINES, error_begins
 from . import events
 from .load import Sampler
 from .measure import Meter, Plan, Rate
@@ -28,9 +28,6 @@ _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
     r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
 )
-_HEAD = re.compile(r"accdp run: rank (\d+) ")
-_LABEL = re.compile(r"\[ *(\d+)\] ")  # of `accdp run`, where there are several ranks
-_TORCHS_LABEL = re.compile(r"^\[rank\d+\]: ")
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
 
@@ -255,7 +252,7 @@ class _Trial:
             self.process.wait()
 
     def _ended(self, best: Outcome | None) -> Outcome:
-        text = self.output.read_bytes()[self.output_begins :].decode(errors="replace")
+        said = self.output.read_bytes()[self.output_begins :]
         if self.process.returncode == 0:
             rate = self.meter.last(events.read(self.folder))
             if rate:
@@ -265,10 +262,11 @@ class _Trial:
                 f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
                 "script take more, or call accdp_comm.step()"
             )
-        error = own_error(text, self._is_labelled())
+        error = last_error.find(said, self._is_labelled())
         if _EXHAUSTED.search(error):
             return Outcome(self.point, "out of memory", reason=_last_words(error, _EXHAUSTED))
-        return self._failed(f"exit status {self.process.returncode}: {_last_words(text)} (all of it: {self.output})")
+        words = _last_words(said.decode(errors="replace"))
+        return self._failed(f"exit status {self.process.returncode}: {words} (all of it: {self.output})")
 
     def _is_labelled(self) -> bool:
         """Whether `accdp run` writes the rank before each line of standard error."""
@@ -302,29 +300,6 @@ class _Trial:
 
     def _failed(self, reason: str) -> Outcome:
         return Outcome(self.point, "failed", reason=reason)
-
-
-def own_error(text: str, is_labelled: bool) -> str:
-    """Return the error that ended a job, of all that `accdp run` and its ranks wrote; their last lines without one.
-
-    What was printed before is none of it: a warning may speak of memory, and a script may catch that it ran out.
-
-    Args:
-        text: What they wrote.
-        is_labelled: Each line of a rank's standard error has its number before it.
-    """
-    lines = text.splitlines()
-    heads = [(place, found) for place, line in enumerate(lines) if (found := _HEAD.match(line))]
-    if not heads:
-        return "\n".join(lines[-LAST_LINES:])
-    head, found = heads[-1]
-    if not lines[head].endswith("stands above"):
-        return "\n".join(lines[head:])  # below it, or none
-    above = lines[:head]
-    if is_labelled:
-        above = [line for line in above if (label := _LABEL.match(line)) and label[1] == found[1]]
-    above = [_TORCHS_LABEL.sub("", _LABEL.sub("", line) if is_labelled else line) for line in above[-TAIL_LINES:]]
-    return "\n".join([*above[error_begins([line.encode() for line in above]) :], lines[head]])
 
 
 def _last_words(text: str, pattern: re.Pattern[str] | None = None) -> str:

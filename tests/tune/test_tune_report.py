@@ -9,6 +9,7 @@ import types
 import pytest
 from rich.console import Console
 
+from accdp_comm.launch import last_error
 from accdp_comm.tune import load, report, trial
 from accdp_comm.tune.space import Batches, Point
 from accdp_comm.tune.trial import Job, Outcome
@@ -133,7 +134,12 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         ("accdp run: rank 1 (pid 7, host n) was killed by SIGKILL and wrote nothing to standard error", True),
         ("a message\nstd::bad_alloc", True),
         (f"[100] loss 0.3\n{TRACEBACK}MemoryError\naccdp run: rank 0 (pid 7) x; its error stands above", True),
-        (f"{TRACEBACK}MemoryError\n" + "step\n" * 500 + "no licence\naccdp run: rank 0 (pid 7) x; stands above", False),
+        (
+            f"{TRACEBACK}MemoryError\n"
+            + "step\n" * 500
+            + "no licence\naccdp run: rank 0 (pid 7) x; its error stands above",
+            False,
+        ),
         (
             f"[0] {TRACEBACK}[0] MemoryError\n" + "[0] step\n" * 500 + "[0] no licence\n"
             "accdp run: rank 0 (pid 7) x; its error stands above",
@@ -149,4 +155,4 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
 )
 def test_memory_is_exhausted_where_that_ended_the_job(said, is_exhausted):
     is_labelled = re.search(r"^\[\d+\] [^l]", said, re.MULTILINE) is not None
-    assert bool(trial._EXHAUSTED.search(trial.own_error(said, is_labelled))) == is_exhausted
+    assert bool(trial._EXHAUSTED.search(last_error.find(said.encode(), is_labelled))) == is_exhausted

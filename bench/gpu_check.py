@@ -10,14 +10,16 @@ fails is recorded, and the next goes on:
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
              allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
-  sanitizer  the checks on 1 rank under compute-sanitizer
-  more_ranks with 4 and 8 ranks, and with 16, of which allreduce and bcast are checked and timed with short messages; 4
-             without MPS, too. Where MPS does not work all are run without it, 8 last: taking turns is slow
-  nodes      as mps, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
   apart      as mps, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
+  nodes      as mps, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
   memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
+  sanitizer  the checks on 1 rank under compute-sanitizer, each tensor in an allocation of its own
+  sanitizer_codecs  the same of what codecs encode and decode: bench/gpu_codecs.py with fpk and qpk, not timed
+  more_ranks with 4 ranks, and with 8 under MPS: without it taking turns is slow
   by_host    the checks with 2 ranks whose hosts wait for each other's events instead of their devices
   staged     the same through host memory, as where nothing else works
+  most_ranks with 16 ranks, of which allreduce and bcast are checked and timed with short messages; then, without MPS,
+             with 4, or with 8 where it does not work
   nccl       as mps, with 2 beside NCCL, from 2.30.3 on, which then takes several ranks per GPU if it is told so
   one_connection  the checks with 2 ranks and CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process in one queue
   connections     the same with 8 under MPS, whose clients have 2 else: whether gradients overlap better then
@@ -184,10 +186,14 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 
 
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
-    """Run 4 and 8 ranks, and 16, of which less is asked; what takes longest and shows least comes last."""
-    keep(ranks_on_one_gpu(4, mps))
-    if mps:
-        keep(ranks_on_one_gpu(8, mps))
+    """Run 4 ranks, and under MPS 8."""
+    for ranks in (4, 8) if mps else (4,):
+        keep(ranks_on_one_gpu(ranks, mps))
+    return {"rows": []}  # they are among the runs
+
+
+def most_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
+    """Run 16 ranks, of which less is asked; then what takes longest and shows least."""
     keep(ranks_on_one_gpu(16, mps, "", FEW))
     keep(ranks_on_one_gpu(4 if mps else 8, False))
     return {"rows": []}  # they are among the runs
@@ -283,13 +289,13 @@ def codecs_on_the_gpu() -> dict:
         return kept(out) | ended.trouble()
 
 
-def sanitizer(*launcher: str, ranks: int = 1, **environment: str) -> dict:
-    """Run the checks under compute-sanitizer, on one rank if no launcher starts more."""
+def sanitized(program: Sequence[str], launcher: Sequence[str] = (), ranks: int = 1, **environment: str) -> dict:
+    """Run a program of bench/ under compute-sanitizer, in one process if no launcher starts more."""
     if shutil.which(SANITIZER[0]) is None:
         return {"skipped": f"{SANITIZER[0]} was not found"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        rank = [sys.executable, str(RANK), *SLOW, "--out", f"{folder}/x.json"]
-        ended = run([*launcher, *SANITIZER, *rank], 100, **environment)
+        command = [sys.executable, *program, "--out", f"{folder}/x.json"]
+        ended = run([*launcher, *SANITIZER, *command], 100, **environment)
     if UNSUPPORTED in ended.said:
         return {"skipped": f"{SANITIZER[0]}: {UNSUPPORTED}"}
     if ended.status == LATE and INVALID not in ended.said:
@@ -300,9 +306,20 @@ def sanitizer(*launcher: str, ranks: int = 1, **environment: str) -> dict:
     return ended.trouble() or {"failed": ended.said}
 
 
+def sanitizer() -> dict:
+    """The checks on one rank. What is written behind a tensor would else be within what torch has allocated."""
+    return sanitized([str(RANK), *SLOW], PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+
+def sanitizer_codecs() -> dict:
+    """What codecs encode and decode, which the checks do on several nodes only."""
+    options = ["--codecs", "fpk,qpk", "--nbytes", str((1 << 20) + 4100), "--check", "--cache", str(CACHE)]
+    return sanitized([str(CODECS), *options], PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+
 def sanitizer_over_nodes() -> dict:
-    """The same on the ranks of over_nodes()."""
-    return sanitizer(*ACCDP, "run", *place(4, mps=False), ranks=4, ACCDP_TOPOLOGY="2x2")
+    """The checks on the ranks of over_nodes()."""
+    return sanitized([str(RANK), *SLOW], [*ACCDP, "run", *place(4, mps=False)], 4, ACCDP_TOPOLOGY="2x2")
 
 
 def main() -> int:
@@ -338,13 +355,15 @@ def main() -> int:
         "probe": probe,
         "mps": lambda: two_ranks(keep_run),
         "codecs": codecs_on_the_gpu,
-        "sanitizer": sanitizer,
-        "more_ranks": lambda: more_ranks(mps(), keep_run),
-        "nodes": lambda: over_nodes(mps()),
         "apart": lambda: apart(mps()),
+        "nodes": lambda: over_nodes(mps()),
         "memory": lambda: memory(mps()),
+        "sanitizer": sanitizer,
+        "sanitizer_codecs": sanitizer_codecs,
+        "more_ranks": lambda: more_ranks(mps(), keep_run),
         "by_host": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="by_host"),
         "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
+        "most_ranks": lambda: most_ranks(mps(), keep_run),
         "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
         "one_connection": lambda: with_connections(1, mps()),
         "connections": lambda: more_connections(mps()),

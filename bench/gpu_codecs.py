@@ -1,15 +1,15 @@
 """Check and time the codecs on GPU 0; a step of bench/gpu_check.py.
 
-    python bench/gpu_codecs.py --out FILE.json --cache FOLDER
+    python bench/gpu_codecs.py --out FILE.json --cache FOLDER [--codecs CODEC,...] [--nbytes N] [--check]
 
 Data are weights and gradients of a small model (bench/real_tensors.py), random bits and zeros. Every chunk of fpk and
 qpk is compared, byte for byte, with what the codecs of the host write. The lz4 and bitcomp of nvCOMP may write other
 bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. What ans encodes only the GPU can
 decode, and so it is done with what nvCOMP has besides (bench/gpu_nvcomp.py). Without nvCOMP they are skipped. A row
 that fails says why, and the next is measured; the file has all rows until then; the status is 1.
-Times are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians; `copy_bytes_per_s` is
-a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is slower than
-`wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
+Times (none with --check) are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians;
+`copy_bytes_per_s` is a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is
+slower than `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ DATA = ("weights", "gradients", "random", "zeros")
 CODECS = ("fpk", "qpk", "lz4", "bitcomp", "ans")
 SAME_BYTES = ("fpk", "qpk")  # as the host's
 OTHER_BYTES = ("lz4", "bitcomp")  # than the host's, which it reads
+ALL_CODECS = (*CODECS, *gpu_nvcomp.CODECS)
 CYCLES = 20_000_000  # some 10 ms
 BOUND = 0.01  # qpk: of the tensor's standard deviation
 
@@ -159,20 +160,20 @@ class Pass:
             self.worker.decode(self.codec, self.type, jobs, self.damaged.data_ptr(), self.stream)
 
 
-def tensor_of(cache: Path, dtype: str, data: str) -> torch.Tensor:
-    """Up to 64 MiB of numbers on the GPU."""
+def tensor_of(cache: Path, dtype: str, data: str, nbytes: int) -> torch.Tensor:
+    """Up to ``nbytes`` of numbers on the GPU."""
     kind = getattr(torch, dtype)
     if data in ("weights", "gradients"):
         folder = real_tensors.make(cache, real_tensors.QUICK)  # once, for all rows
-        return real_tensors.load(folder, data, "float32", NBYTES).to(kind).to("cuda")
-    return real_tensors.load(cache, data, "uint8", NBYTES).view(kind).to("cuda")
+        return real_tensors.load(folder, data, "float32", nbytes).to(kind).to("cuda")
+    return real_tensors.load(cache, data, "uint8", nbytes).view(kind).to("cuda")
 
 
-def measure(cache: Path, row: dict) -> None:
+def measure(options: argparse.Namespace, row: dict) -> None:
     """Check one kind of data with one codec, then time it; what is found is added to the row as it is found."""
     codec, data = row["codec"], row["data"]
     is_model = data in ("weights", "gradients")
-    tensor = tensor_of(cache, row["dtype"], data)
+    tensor = tensor_of(options.cache, row["dtype"], data, options.nbytes)
     bound = (BOUND * float(tensor.float().std()) if is_model else 1.0) if codec == "qpk" else 0.0
     one: Pass | gpu_nvcomp.Trial
     if codec in gpu_nvcomp.CODECS:
@@ -184,6 +185,8 @@ def measure(cache: Path, row: dict) -> None:
     nbytes = one.raw.numel()
     other = torch.empty_like(one.raw)
     row |= {"bytes": nbytes, "ratio": nbytes / stored}
+    if options.check:
+        return
     row["encode_bytes_per_s"] = nbytes / seconds(one.encode)
     if stored < nbytes:
         row["decode_bytes_per_s"] = nbytes / seconds(one.decode)
@@ -203,29 +206,40 @@ def why_not(codec: str, dtype: str) -> str:
     return "nvCOMP does not work on this device" if nvcomp.find_directory() else "nvCOMP is not installed"
 
 
-def rows(cache: Path) -> Iterator[dict]:
+def rows(options: argparse.Namespace) -> Iterator[dict]:
     """All rows, each by itself. Our codecs first: after a kernel that faults the device does nothing more."""
-    for codec, data, dtype in itertools.product((*CODECS, *gpu_nvcomp.CODECS), DATA, TYPES):
+    for codec, data, dtype in itertools.product(options.codecs, DATA, TYPES):
         row = {"codec": codec, "dtype": dtype, "data": data}
         try:
             if reason := why_not(codec, dtype):
                 row["skipped"] = reason
             else:
-                measure(cache, row)
+                measure(options, row)
         except Exception as error:
             row["failed"] = said_of(error)
         yield row
+
+
+def names(text: str) -> list[str]:
+    """Return the codecs of an option; raises ArgumentTypeError where there is no such one."""
+    found = text.split(",")
+    if unknown := sorted(set(found) - set(ALL_CODECS)):
+        raise argparse.ArgumentTypeError(f"{','.join(unknown)}: expected of {', '.join(ALL_CODECS)}")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--cache", type=Path, required=True, help="folder for the tensors of the small model")
+    parser.add_argument("--codecs", type=names, default=ALL_CODECS, help="comma separated; all of them if not given")
+    parser.add_argument("--nbytes", type=int, default=NBYTES, help="of a tensor; a multiple of 4")
+    parser.add_argument("--check", action="store_true", help="nothing is timed")
     options = parser.parse_args()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)  # says where it hung when its limit ends it
     nvcomp.find()
     found = []
-    for row in rows(options.cache):
+    for row in rows(options):
         found.append(row)
         part = options.out.with_suffix(".part")  # whole at any time, for a run that is ended before it is done
         part.write_text(json.dumps({"rows": found}))

@@ -126,6 +126,7 @@ def test_sanitizer_that_saw_nothing(without_gpu, monkeypatch):
 def test_sanitizer_that_did_not_end_well(without_gpu, monkeypatch, status, verdict):
     monkeypatch.setattr(gpu_check, "run", lambda *_, **__: gpu_run.Ended(*status))
     assert gpu_check.sanitizer() == verdict
+    assert gpu_check.sanitizer_codecs() == verdict
     assert gpu_check.sanitizer_over_nodes() == verdict
 
 
@@ -247,15 +248,15 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
     monkeypatch.setattr(gpu_check, "nvcomp_functions", lambda: {"work_here": ["fpk"], "why_not": ""})
     monkeypatch.setattr(gpu_check, "sanitizer_over_nodes", lambda: {"not_done": "no time left"})
     monkeypatch.setattr(gpu_check, "with_connections", lambda count, mps: run_)
-    for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer", "rank_killed"):
+    for step in ("codecs_on_the_gpu", "between_hosts", "sanitizer", "sanitizer_codecs", "rank_killed"):
         monkeypatch.setattr(gpu_check, step, lambda **_: {"skipped": "here"})
     out = tmp_path / "results" / "x.json"
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(out)])
     assert gpu_check.main() == 1
     found = json.loads(out.read_text())
     assert found["nodes"] == {"failed": "ZeroDivisionError: division by zero"}
-    steps = "mpi nvcomp probe mps codecs sanitizer more_ranks nodes apart memory by_host staged nccl one_connection"
-    steps += " connections hosts killed sanitizer_nodes"
+    steps = "mpi nvcomp probe mps codecs apart nodes memory sanitizer sanitizer_codecs more_ranks by_host staged"
+    steps += " most_ranks nccl one_connection connections hosts killed sanitizer_nodes"
     assert list(found) == ["machine", "gpu_path", "runs", *steps.split()]
     ways = [(run_["ranks"], run_["mps"]) for run_ in found["runs"]]
     assert ways == [(2, False), (2, True), (4, True), (8, True), (16, True), (4, False)]

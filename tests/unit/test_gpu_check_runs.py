@@ -31,6 +31,7 @@ def test_runs_with_mps_end_where_it_is_refused(monkeypatch, tmp_path, is_install
     verdict = "does not work" if is_installed else "not available"
     assert gpu_check.two_ranks(kept.append) == f"{verdict}: accdp run: --mps on: why"
     gpu_check.more_ranks(False, kept.append)
+    gpu_check.most_ranks(False, kept.append)
     without = [{"ranks": ranks, "mps": False} for ranks in (2, 4, 16, 8)]
     with_mps = [{"ranks": 2, "mps": True} | refused] if is_installed else []
     assert kept == [without[0], *with_mps, *without[1:]]

@@ -15,6 +15,7 @@ class Process(NamedTuple):
     """A process, or what is left of it until its parent has heard of its end."""
 
     parent: int
+    group: int  # of processes that hear of Ctrl-C together
     session: int  # named by the pid of whoever began it
     started: int  # in clock ticks since boot: with the pid, it names a process for good
     is_zombie: bool
@@ -28,7 +29,7 @@ def process(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return Process(int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX")
+    return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in b"ZX")
 
 
 def processes() -> dict[int, Process]:
@@ -41,6 +42,19 @@ def start_time(pid: int) -> int:
     """Return when a process started, in clock ticks since boot; 0 if there is none, or only its zombie."""
     found = process(pid)
     return found.started if found and not found.is_zombie else 0
+
+
+def heeds(pid: int, number: int) -> bool:
+    """Whether a process does something of its own when a signal comes, or nothing; else that ends it at once.
+
+    True where the process cannot be seen, too.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file if line.startswith((b"SigCgt:", b"SigIgn:")))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return True
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in lines.values())
 
 
 def descendants(roots: Iterable[int]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..launch import gpus
 from ..launch.mps import daemon, records
-from ..launch.mps.refusals import why_not
+from ..launch.mps.refusals import somebody_elses, why_not
 from .findings import FAIL, OK, WARN, Finding
 
 
@@ -34,7 +34,7 @@ def mps(ranks_per_gpu: int = 2) -> Finding:
     left = [found for found in daemon.find_all(base) if found.record.is_orphan()]
     if left:
         return Finding(WARN, f"{len(left)} daemons of jobs that crashed: {left[0].folder}", "accdp mps clean")
-    if reason := why_not(listing.gpus, ranks_per_gpu, os.environ):
+    if reason := somebody_elses(os.environ) or why_not(listing.gpus, ranks_per_gpu):
         return Finding(
             WARN, f"cannot be used: {reason}", "ranks that share a GPU will take turns on it until this is mended"
         )

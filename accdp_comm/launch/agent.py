@@ -5,6 +5,7 @@ Run by file, isolated, with the standard library alone, so that it starts in mil
 Two processes per rank. The stub is the one that mpiexec, srun or torchrun knows; launchers end ranks with SIGKILL, and
 that may never hit a client of MPS whose kernels run. So the stub only waits, and its child, the guard, which has a
 session of its own, outlives such a kill and ends the rank in the safe order: SIGTERM, MPS's terminate_client, SIGKILL.
+Whom SIGTERM ends at once, as it does most scripts, for that one terminate_client comes before it.
 The same happens when `accdp run` is gone. Output of the rank goes to `accdp run` over one TCP connection, as it comes.
 """
 
@@ -18,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
@@ -26,19 +27,35 @@ if __name__ == "__main__":
     sys.path += [_here, os.path.dirname(_here)]  # there is no package where a file is run isolated
     import cpus  # type: ignore[import-not-found]
     import procfs  # type: ignore[import-not-found]
-    from guard_link import Link, borrow, connect  # type: ignore[import-not-found]
-    from kinship import adopt_orphans, end_with_parent  # type: ignore[import-not-found]
-    from offspring import ask_gpus, close_launcher_fds, exit_code, killed, send_signal  # type: ignore[import-not-found]
+    from guard_link import Link, connect  # type: ignore[import-not-found]
+    from kinship import adopt_orphans  # type: ignore[import-not-found]
+    from offspring import (  # type: ignore[import-not-found]
+        PASSED_ON,
+        STOPPING,
+        ask_gpus,
+        become_rank,
+        close_launcher_fds,
+        exit_code,
+        killed,
+        send_signal,
+    )
 else:
     from .. import cpus, procfs
-    from .guard_link import Link, borrow, connect
-    from .kinship import adopt_orphans, end_with_parent
-    from .offspring import ask_gpus, close_launcher_fds, exit_code, killed, send_signal
+    from .guard_link import Link, connect
+    from .kinship import adopt_orphans
+    from .offspring import (
+        PASSED_ON,
+        STOPPING,
+        ask_gpus,
+        become_rank,
+        close_launcher_fds,
+        exit_code,
+        killed,
+        send_signal,
+    )
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 OWNER_VARIABLE = "ACCDP_RUN_OWNER"
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERMINATE_CLIENT_S = 10.0  # how long MPS may take to end the work of a client
 _AFTER_INTERRUPT_S = 1.0  # which a rank that does not heed Ctrl-C has at most after SIGTERM
 _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itself
@@ -61,14 +78,16 @@ class Guard:
         for end in (self._wakeup, write_end):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD):
+        for number in (*STOPPING, *PASSED_ON, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # the number arrives through the pipe
         self._pid = 0
         self._status: int | None = None  # as os.waitpid gives it
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
         self._helper = 0  # pid of the command that calls terminate_client, while it runs
-        self._has_helped = False  # it has been started, which it is once
+        self._has_helped = False  # it has been started for all, which it is once
+        self._has_ended_work = False  # or for some: with what they end then is our doing
+        self._next: Callable[[], None] | None = None  # what is to be done once the helper has ended
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
@@ -105,7 +124,7 @@ class Guard:
         guard = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            self._become_rank(guard, orders, {kind: write for kind, (_, write) in ends.items()}, failure)
+            become_rank(guard, self._rank, orders, {kind: write for kind, (_, write) in ends.items()}, failure)
         os.close(failure)
         for kind, (read, write) in ends.items():
             os.close(write)
@@ -117,35 +136,6 @@ class Guard:
         os.close(failed)
         if trouble:
             self._link.tell(event="not_started", reason=trouble)
-
-    def _become_rank(self, guard: int, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
-        try:
-            os.setsid()
-            if not end_with_parent(signal.SIGTERM, guard):
-                os._exit(127)
-            signal.set_wakeup_fd(-1)
-            for number in (*_STOPPING, *_PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            if orders["stdin"]:
-                borrowed = borrow(orders["stdin"])
-                os.dup2(borrowed, 0)
-                if borrowed:
-                    os.close(borrowed)
-            elif self._rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(outputs[b"o"], 1)
-            os.dup2(outputs[b"e"], 2)
-            for name, value in orders["env"].items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
-            if orders["cpus"]:
-                os.sched_setaffinity(0, orders["cpus"])
-            os.execvp(orders["argv"][0], orders["argv"])
-        except BaseException as error:
-            os.write(failure, f"{orders['argv'][0]}: {error}".encode(errors="replace"))
-        finally:
-            os._exit(127)
 
     def run(self) -> int:
         """Relay and watch until the rank and all it started have ended; return its wait status."""
@@ -195,9 +185,9 @@ class Guard:
 
     def _signals(self, numbers: bytes) -> None:
         for number in numbers:
-            if number in _STOPPING:
+            if number in STOPPING:
                 self.stop()
-            elif number in _PASSED_ON and self._status is None:
+            elif number in PASSED_ON and self._status is None:
                 send_signal(self._pid, number)
             elif number == signal.SIGCHLD:
                 while self._reap():
@@ -212,7 +202,9 @@ class Guard:
             return False
         if pid and pid == self._helper:
             self._helper = 0
-            self._deadline = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
+            if self._step == "terminate_client":
+                self._deadline = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
+            self._go_on()
         if pid and pid == self._owner:
             self._owner = 0
         if self._owner and not self._family():
@@ -221,18 +213,22 @@ class Guard:
             self._status = status
             number = os.WTERMSIG(status) if killed(status) else 0
             # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.
-            was_told = self._step not in ("run", "abandoned", "interrupt", "terminate") or (
-                self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM)
+            was_told = (
+                self._has_ended_work
+                or self._step not in ("run", "abandoned", "interrupt", "terminate")
+                or (self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM))
             )
             self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
             if self._step == "interrupt" and self._family():
                 self._step = "family"  # a shell's script may be about to save
             elif self._step == "terminate" and self._family():
                 # A shell that was told to terminate does so at once; its programs have what is left of the grace.
-                self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
-                self._tell_family(signal.SIGTERM)
-            elif self._helper:
-                self._tell_family(signal.SIGTERM)  # the helper may have others yet, and is waited for
+                left = max(self._deadline - time.monotonic(), _ORPHANS_S)
+                self._tell(self._family, signal.SIGTERM, lambda: self._tell_family(signal.SIGTERM), lambda: left)
+            elif self._helper:  # which may have others yet, and is waited for
+                for pid in self._family(self._helper):
+                    if procfs.heeds(pid, signal.SIGTERM):
+                        send_signal(pid, signal.SIGTERM)
             else:
                 self._end_orphans()
         return pid > 0
@@ -253,10 +249,43 @@ class Guard:
             send_signal(pid, number)
         return family
 
+    def _tell(
+        self,
+        whom: Callable[[], list[int]],
+        number: int,
+        tell: Callable[[], object],
+        grace_s: Callable[[], float],
+    ) -> None:
+        """Send a signal, by ``tell``, and wait so long. MPS takes their work from those before whom it ends at once."""
+        is_shared = bool(self._orders["terminate_client"])
+        exposed = [pid for pid in whom() if pid != self._helper and not procfs.heeds(pid, number)] if is_shared else []
+        if not exposed:
+            tell()
+            self._deadline = time.monotonic() + grace_s()
+        elif self._helper:
+            self._next = lambda: self._tell(whom, number, tell, grace_s)
+        else:
+            self._has_ended_work = True
+            self._helper = self._start_helper([str(pid) for pid in exposed])
+            self._deadline = time.monotonic() + _TERMINATE_CLIENT_S
+
+            def go_on() -> None:
+                tell()
+                self._deadline = time.monotonic() + grace_s()
+
+            self._next = go_on
+
+    def _go_on(self) -> bool:
+        """Do what waited for MPS, which has done its part, or does not answer; whether there was something."""
+        if self._next is None:
+            return False
+        do, self._next = self._next, None
+        do()
+        return True
+
     def _end_orphans(self) -> None:
-        self._tell_family(signal.SIGTERM)
         self._step = "orphans"
-        self._deadline = time.monotonic() + _ORPHANS_S
+        self._tell(self._family, signal.SIGTERM, lambda: self._tell_family(signal.SIGTERM), lambda: _ORPHANS_S)
 
     def _leave_alone(self) -> None:
         """The launcher has ended our stub: the rank may end by itself, for a moment."""
@@ -275,28 +304,43 @@ class Guard:
         if self._status is None and self._step in ("run", "abandoned"):
             if number == signal.SIGINT:
                 self._step = "interrupt"
-                send_signal(-self._pid, signal.SIGINT)
+                self._tell(self._group, signal.SIGINT, self._interrupt, self._grace_s)
             else:
-                self._terminate()
-            self._deadline = time.monotonic() + self._orders["grace_s"]
-        elif again and self._step in ("interrupt", "family", "terminate"):
+                self._terminate(self._grace_s)
+        elif again and self._next is None and self._step in ("interrupt", "family", "terminate"):
             self._deadline = min(self._deadline, time.monotonic() + self._orders["grace_s"])
 
-    def _terminate(self) -> None:
+    def _group(self) -> list[int]:
+        """Return the processes that hear of Ctrl-C: those of the rank's process group."""
+        return [pid for pid, it in procfs.processes().items() if it.group == self._pid]
+
+    def _interrupt(self) -> None:
+        if self._group():
+            send_signal(-self._pid, signal.SIGINT)
+
+    def _grace_s(self) -> float:
+        return float(self._orders["grace_s"])
+
+    def _terminate(self, grace_s: Callable[[], float]) -> None:
         self._step = "terminate"
-        send_signal(self._pid, signal.SIGTERM)
+        self._tell(lambda: [self._pid], signal.SIGTERM, self._tell_rank, grace_s)
+
+    def _tell_rank(self) -> None:
+        if self._status is None:
+            send_signal(self._pid, signal.SIGTERM)
 
     def _next_step(self) -> None:
         """The deadline of the present step has passed: take the next one."""
+        if self._go_on():
+            return
         if self._step == "abandoned":
             self.stop()
         elif self._step == "family":
             self._end_orphans()
         elif self._step == "interrupt":
-            self._terminate()
-            self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
+            self._terminate(lambda: min(_AFTER_INTERRUPT_S, self._grace_s()))
         elif self._step in ("terminate", "orphans") and self._orders["terminate_client"] and not self._has_helped:
-            self._has_helped = True
+            self._has_helped = self._has_ended_work = True
             self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
             self._helper = self._start_helper([str(pid) for pid in self._family()])
         elif self._step in ("terminate", "terminate_client", "orphans"):
@@ -392,7 +436,7 @@ def main() -> NoReturn:
         os._exit(guard(control, int(text), stub_life))
     os.close(stub_life)
     close_launcher_fds()
-    for number in (*_STOPPING, *_PASSED_ON):
+    for number in (*STOPPING, *PASSED_ON):
         signal.signal(number, lambda number, _: send_signal(pid, number))
     sys.exit(exit_code(os.waitpid(pid, 0)[1]))
 

@@ -26,8 +26,9 @@ _AFTER_FAILURE_S = 1.0
 _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
 # Until the first one's. srun may have to wait for an allocation, as long as it takes.
 _FIRST_CALL_LIMIT_S = 300.0
-# What a guard may take after the grace period: SIGTERM after SIGINT, terminate_client, SIGKILL, what the rank left.
-_GUARD_S = 15.0
+# What a guard may take besides the grace period: SIGTERM after SIGINT, terminate_client, before SIGTERM and before
+# SIGKILL, and what the rank left.
+_GUARD_S = 25.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
 # Which ranks have when it is gone: to say how they ended, and what before, as long as they say something.
 _AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0

@@ -6,11 +6,17 @@ import os
 import select
 import signal
 import time
+from typing import Any, NoReturn
 
 if not __package__:
+    from guard_link import borrow  # type: ignore[import-not-found]
     from kinship import end_with_parent  # type: ignore[import-not-found]
 else:
+    from .guard_link import borrow
     from .kinship import end_with_parent
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 # What connects a rank with its launcher: the rank alone may hold it, or its death goes unseen.
 _LAUNCHER_FDS = ("PMI_FD",)
@@ -64,3 +70,34 @@ def ask_gpus(command: list[str]) -> str:
     if time.monotonic() >= until:
         send_signal(pid, signal.SIGKILL)
     return said.decode(errors="replace") if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
+
+
+def become_rank(guard: int, rank: int, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
+    """Start in this process, which the guard has made for it, what Guard.start() says; tell ``failure`` why not."""
+    try:
+        os.setsid()
+        if not end_with_parent(signal.SIGTERM, guard):
+            os._exit(127)
+        signal.set_wakeup_fd(-1)
+        for number in (*STOPPING, *PASSED_ON, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        if orders["stdin"]:
+            borrowed = borrow(orders["stdin"])
+            os.dup2(borrowed, 0)
+            if borrowed:
+                os.close(borrowed)
+        elif rank != 0:  # launchers give it to rank 0, and some leave the others' open for ever
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(outputs[b"o"], 1)
+        os.dup2(outputs[b"e"], 2)
+        for name, value in orders["env"].items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        if orders["cpus"]:
+            os.sched_setaffinity(0, orders["cpus"])
+        os.execvp(orders["argv"][0], orders["argv"])
+    except BaseException as error:
+        os.write(failure, f"{orders['argv'][0]}: {error}".encode(errors="replace"))
+    finally:
+        os._exit(127)

@@ -139,7 +139,12 @@ def _percentage(text: str) -> str:
 
 
 def _bytes(text: str) -> str:
+    if text == "auto":
+        return text
     try:
-        return text if text == "auto" else str(bytes_of(text))
+        number = bytes_of(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}".replace("expected ", "expected auto, or ", 1)) from None
+    if 0 < number < 1 << 20:  # MPS counts in MiB
+        raise argparse.ArgumentTypeError(f"expected auto, 0 for no limit, or 1M and more, got {text!r}")
+    return str(number)

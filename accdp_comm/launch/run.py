@@ -17,6 +17,7 @@ from .environment import MpsShare, rank_environment
 from .interruption import end_with_parent, signals_raise
 from .job import Job
 from .mps.attachment import Member
+from .mps.daemon import terminate_clients
 from .mps.owners import Owners
 from .mps.session import Session, session
 from .options import add_parser, apply_profile, check, read_profile
@@ -71,7 +72,7 @@ class Run:
                 self._labels(),
                 self._options.grace,
                 watch=self._watch if self._mps else None,
-                terminate_clients=self._mps.terminate_work if self._mps else None,
+                terminate_clients=self._terminate_clients,
                 ask_gpus=gpus.LIST_COMMAND if several_hosts and self._options.gpus != "none" else [],
                 prepare=self._prepare,
                 owners=self._owners,
@@ -204,6 +205,11 @@ class Run:
             if gpu is not None and rank.pid and self._has_mps(rank):
                 members.append(Member(rank.rank, rank.pid, gpu))
         return self._mps.watch(members)
+
+    def _terminate_clients(self, pids: Sequence[int]) -> None:
+        """End what processes of this node do on their GPUs, whoever owns MPS here."""
+        if self._mps or (self._owners and self._owners.are_needed()):
+            terminate_clients(pids)
 
     def _terminal(self) -> dict[str, str | None]:
         """Ranks write into pipes. This is how rich, which draws the progress bars, learns where they end up."""

@@ -19,15 +19,18 @@ def end_unguarded(
 ) -> None:
     """End such ranks of this node and what they started: SIGTERM, after ``grace_s`` MPS's terminate_client, SIGKILL.
 
-    The kernel told the ranks themselves to terminate when their guards ended.
+    Whom SIGTERM ends at once, for that one terminate_client comes before it; but the kernel told the ranks themselves
+    to terminate when their guards ended.
     """
     ours = [rank for rank in ranks if rank.pid and rank.hello["node"] == procfs.node_key()]
     if not ours:
         return
     told = {rank.pid for rank in ours}
-    for pid, started in _left(ours):
-        if pid not in told:
-            processes.send_signal(pid, started, signal.SIGTERM)
+    untold = [(pid, started) for pid, started in _left(ours) if pid not in told]
+    if terminate_clients and (exposed := [pid for pid, _ in untold if not procfs.heeds(pid, signal.SIGTERM)]):
+        terminate_clients(exposed)
+    for pid, started in untold:
+        processes.send_signal(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while (living := _left(ours)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -2,7 +2,7 @@
 
 BEHAVIOUR: work (until told), once (attach, then end), stubborn (ignores SIGTERM), outside (on the GPU, but not through
 MPS), survivor (minds no error of its GPU), fail (rank 1 raises once it is attached), slow (takes 2 s to leave),
-deaf (ignores SIGTERM, ends when its work was ended).
+deaf (ignores SIGTERM, ends when its work was ended), plain (as work, but by SIGTERM it ends at once).
 """
 
 import contextlib
@@ -42,7 +42,8 @@ def come_together(mark: Path) -> None:
 
 def main(behaviour: str) -> None:
     stopping, told = os.pipe()
-    signal.signal(signal.SIGTERM, lambda *_: behaviour in ("stubborn", "deaf") or os.write(told, b"x"))
+    if behaviour != "plain":
+        signal.signal(signal.SIGTERM, lambda *_: behaviour in ("stubborn", "deaf") or os.write(told, b"x"))
     mark = Path(os.environ["STAND_IN_GPUS"], "on", os.environ["CUDA_VISIBLE_DEVICES"], str(os.getpid()))
     daemon, percentage = None, None
     if behaviour == "outside":
@@ -62,7 +63,7 @@ def main(behaviour: str) -> None:
             while journal.read_text().count("\nclient ") < int(os.environ["WORLD_SIZE"]):
                 time.sleep(0.01)
             raise ValueError("rank 1 has had enough")
-        if behaviour in ("work", "stubborn", "fail", "outside", "survivor", "slow", "deaf"):
+        if behaviour in ("work", "stubborn", "fail", "outside", "survivor", "slow", "deaf", "plain"):
             # Kernels run until somebody says stop: SIGTERM, or MPS by terminate_client.
             ready = select.select([stopping, *([daemon] if daemon else [])], [], [])[0]
             if behaviour == "stubborn" and daemon in ready:

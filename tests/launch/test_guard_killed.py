@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import socket
 import sys
 
 import jobs
@@ -37,9 +38,16 @@ def test_what_the_rank_started_ends(behaviour):
     assert result.returncode == 128 + signal.SIGKILL, str(result)
 
 
-def test_clients_of_mps_are_terminated_first(machine):
-    program = shlex.join([sys.executable, MPS_RANK, "stubborn"])
-    words = ["run", "--grace", "1", "--gpus", "0", "-n", "1", "--mps", "on", "--", "sh", "-c", f"{program}; :"]
+@pytest.mark.parametrize("behaviour", ["stubborn", "plain"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_clients_of_mps_are_terminated_first(machine, tmp_path, is_named, behaviour):
+    """Where the host is named MPS is not this process's."""
+    program = shlex.join([sys.executable, MPS_RANK, behaviour])
+    words = ["run", "--grace", "1", "--gpus", "0", "-n", "1", "--mps", "on"]
+    if is_named:
+        (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=1\n")
+        words += ["--hosts", str(tmp_path / "hosts")]
+    words += ["--", "sh", "-c", f"{program}; :"]
     result = act(words, 1, kill_guard_of_shell, machine.env)
     assert result.returncode == 128 + signal.SIGKILL, str(result)
     assert sum(line.startswith("terminate_client") for line in machine.journal()) == 1, machine.journal()

@@ -121,6 +121,22 @@ def test_a_stubborn_client_is_terminated_before_it_is_killed(machine):
     assert_clean(machine, 1)
 
 
+@pytest.mark.parametrize("how", ["told", "below a shell", "killed"])
+def test_a_client_that_sigterm_ends_at_once_has_no_work_then(machine, how):
+    """Most scripts handle no SIGTERM."""
+    words = [sys.executable, RANK, "plain"]
+    if how == "below a shell":
+        words = ["sh", "-c", f"{shlex.join(words)}; :"]
+    if how == "killed":
+        act(["run", *ONE_GPU, "--", *words], 2, lambda process, _: process.kill(), machine.env | REAPED)
+        mps(machine, "clean")
+    else:
+        result = act(["run", *ONE_GPU, "--", *words], 2, terminate, machine.env)
+        assert result.returncode == 128 + signal.SIGTERM and result.seconds < 20, str(result)
+    assert sum(line.startswith("terminate_client") for line in machine.journal()) == 2, machine.journal()
+    assert_clean(machine, 1)
+
+
 @pytest.mark.parametrize("behaviour", ["slow", "stubborn"])
 def test_a_program_below_a_shell_has_the_grace_of_a_rank(machine, behaviour):
     """The shell ends by SIGTERM at once. Its program is told then; a client that does not end is not merely killed."""
@@ -176,6 +192,14 @@ def test_terminate_tells_what_it_did_with_each_process(machine):
         f"{os.getpid()}: left alone, for it is no client of a daemon of `accdp mps status`\n"
     )
     assert said["quiet"].stdout == ""
+    assert_clean(machine, 1)
+
+
+def test_a_failing_rank_takes_others_that_handle_no_signal_along_safely(machine):
+    fail = f"{shlex.join([sys.executable, RANK])} $([ $RANK = 1 ] && echo fail || echo plain)"
+    result = run(machine, *ONE_GPU, "--", "sh", "-c", f"exec {fail}")
+    assert result.returncode == 1 and "ValueError: rank 1 has had enough" in result.stderr, str(result)
+    assert sum(line.startswith("terminate_client") for line in machine.journal()) == 1, machine.journal()
     assert_clean(machine, 1)
 
 
@@ -236,10 +260,42 @@ def test_kept_daemons_serve_several_runs_until_they_are_stopped(machine):
         status = json.loads(mps(machine, "status", "--json").stdout)
         assert [(row["gpu"], row["owner"], row["state"]) for row in status] == [(UUIDS[1], "kept", "ok")]
         assert mps(machine, "clean").stdout == "nothing to clean\n"
+        # One rank per GPU, too: several jobs may share it. Nor is the line that start prints in the way.
+        pipe = status[0]["pipe_directory"]
+        for ranks, env in (("1", {}), ("2", {"CUDA_MPS_PIPE_DIRECTORY": pipe})):
+            words = ["--gpus", "1", "-n", ranks, "--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"]
+            result = run(machine, *words, **env)
+            assert result.stdout == f"{pipe}\n" * int(ranks) and "somebody else" not in result.stderr, str(result)
     finally:
         assert mps(machine, "stop").stdout == "stopped 1 daemons\n"
     assert_clean(machine, 1)
     assert mps(machine, "status").stdout == "no daemons\n"
+
+
+def test_who_stops_a_kept_daemon_is_told_whose_work_ends(machine):
+    assert mps(machine, "start", "--gpus", "0").returncode == 0
+    said = {}
+
+    def stop(_, reports):
+        said.update(pids=sorted(report["pid"] for report in reports), stop=mps(machine, "stop"))
+
+    act(["run", *ONE_GPU, RANK, "plain"], 2, stop, machine.env)
+    clients = " ".join(map(str, said["pids"]))
+    assert said["stop"].stdout == f"ends its clients on {UUIDS[0]}: {clients}\nstopped 1 daemons\n", str(said["stop"])
+    assert_clean(machine, 1)
+
+
+def test_another_job_on_the_gpu_is_told(machine):
+    said = {}
+
+    def begin_another(process, _):
+        said.update(result=run(machine, *ONE_GPU, RANK, "once"), pid=process.pid)
+        terminate(process, _)
+
+    act(["run", *ONE_GPU, RANK, "work"], 2, begin_another, machine.env)
+    wanted = f"MPS: GPU 0 is used by another job of yours (pid {said['pid']}), too"
+    assert said["result"].returncode == 0 and said["result"].stderr.count(wanted) == 1, str(said["result"])
+    assert_clean(machine, 2)
 
 
 REFUSALS = {
@@ -281,6 +337,13 @@ def test_too_many_clients(machine):
     assert result.returncode == 2 and "MPS takes 48 clients (driver for CUDA 13.0)" in result.stderr, str(result)
 
 
+def test_part_of_a_gpu_is_not_shared_out(machine):
+    result = run(machine, *ONE_GPU, "true", CUDA_VISIBLE_DEVICES="MIG-1234")
+    assert result.returncode == 2 and "CUDA_VISIBLE_DEVICES=MIG-1234 names a part of a GPU" in result.stderr, str(
+        result
+    )
+
+
 def test_off_touches_nothing(machine):
     result = run(
         machine, "--mps", "off", *ONE_GPU, "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY", CUDA_MPS_PIPE_DIRECTORY="/x"
@@ -308,15 +371,19 @@ def test_a_daemon_that_dies_ends_the_job(machine):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_s_server_is_refused(machine):
+@pytest.mark.parametrize("on", [(), (0, 1), (1,)])
+def test_another_user_s_server_is_refused(machine, on):
+    """Unless it is seen to serve other GPUs alone."""
     machine.without_others()
     command = ["nvidia-cuda-mps-server", "1000"]
     stranger = subprocess.Popen(command, executable=shutil.which("sleep"), user=65534, cwd="/")
     try:
+        for gpu in on:
+            (machine.folder / "on" / UUIDS[gpu]).mkdir(parents=True)
+            (machine.folder / "on" / UUIDS[gpu] / str(stranger.pid)).touch()
         result = run(machine, "--mps", "on", *ONE_GPU, "true")
-        assert result.returncode == 2 and f"user 65534 runs an MPS server (pid {stranger.pid})" in result.stderr, str(
-            result
-        )
+        is_told = f"user 65534 runs an MPS server (pid {stranger.pid})" in result.stderr
+        assert (result.returncode, is_told) == ((0, False) if on == (1,) else (2, True)), str(result)
     finally:
         stranger.kill()
         stranger.wait()

@@ -285,18 +285,41 @@ def test_a_daemon_that_all_programs_find_is_somebody_elses(machine, monkeypatch,
     monkeypatch.setenv("PATH", machine.env["PATH"])
     monkeypatch.setattr(refusals, "_DEFAULT", str(tmp_path))
     monkeypatch.setattr(refusals, "foreign_servers", list)
-    assert refusals.why_not([], 2, {}) == ""
+    assert refusals.somebody_elses({}) == ""
     with subprocess.Popen(["nvidia-cuda-mps-control", "60"], executable="/bin/sleep") as theirs:
         (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{theirs.pid}\n")
         try:
             while not Path(f"/proc/{theirs.pid}/cmdline").read_bytes():  # it has begun, but not got its words yet
                 time.sleep(0.001)
-            assert f"an MPS daemon (pid {theirs.pid}) serves {tmp_path}" in refusals.why_not([], 2, {})
+            assert f"an MPS daemon (pid {theirs.pid}) serves {tmp_path}" in refusals.somebody_elses({})
         finally:
             theirs.kill()
-    assert refusals.why_not([], 2, {}) == ""
+    assert refusals.somebody_elses({}) == ""
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # a number that is ours by now
-    assert refusals.why_not([], 2, {}) == ""
+    assert refusals.somebody_elses({}) == ""
+
+
+def test_nvidia_s_tools_are_not_asked_all_the_time_for_a_rank_that_uses_no_gpu(monkeypatch):
+    """Nor at all for those that have ended; that the daemon has died is seen all the same."""
+    now, looks, lives = [0.0], [], [True]
+    record = SimpleNamespace(daemon_lives=lambda: lives[0], is_kept=True, gpu=UUIDS[0], daemon_pid=7)
+    idle = SimpleNamespace(record=record, control=lambda: SimpleNamespace(clients=dict))
+    monkeypatch.setattr(attachment.gpus, "processes", lambda gpus: looks.append(now[0]) or {})
+    monkeypatch.setattr(attachment, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watched = attachment.Attachment({UUIDS[0]: idle}, [0, 1], print)
+    members = [attachment.Member(0, os.getpid(), SimpleNamespace(uuid=UUIDS[0]))]
+    for _ in range(200):
+        assert watched.watch(members) == ""
+        watched._thread.join()
+        now[0] += 0.5
+    assert looks[:3] == [0.0, 0.5, 2.0] and 8 < len(looks) < 15
+    members.clear()
+    for _ in range(100):
+        assert watched.watch(members) == ""
+        now[0] += 0.5
+    assert looks[-1] < 100 and watched.missing() == [0, 1]
+    lives[0] = False
+    assert watched.watch(members) == f"the MPS daemon of {UUIDS[0]} (pid 7) has died"
 
 
 @pytest.mark.parametrize("refusals", [2, 3])
@@ -319,7 +342,7 @@ def test_a_server_that_is_starting_may_refuse_to_answer_at_first(monkeypatch, re
     watched = attachment.Attachment({UUIDS[0]: Starting()}, [0], print)
     said = []
     for _ in range(5):
-        said.append(watched.watch([]))
+        said.append(watched.watch([attachment.Member(0, os.getpid(), SimpleNamespace(uuid=UUIDS[0]))]))
         watched._thread.join()
     assert said == ([""] * 5 if refusals < 3 else [""] * 3 + ["refused 'get_client_list 7'"] * 2)
 

@@ -31,6 +31,7 @@ def test_only_dashes_before_the_script_are_ours():
     ("words", "message"),
     [
         (["--thread-percentage", "0"], "a percentage from 1 to 100, got '0'"),
+        (["--memory-limit", "500k"], "expected auto, 0 for no limit, or 1M and more, got '500k'"),
         (["--memory-limit", "4q"], "expected auto, or bytes, with k, M, G or KiB, MiB, GiB if wanted, got '4q'"),
         (["--grace", "-1"], "expected seconds from 0 to 3600, got '-1'"),
         (["--ranks-per-gpu", "0"], "expected a number of ranks >= 1, got '0'"),

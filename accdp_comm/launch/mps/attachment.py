@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from .daemon import Daemon
 _LOOKS_OUTSIDE = 3
 # And a server that is starting may not answer for its clients.
 _LOOKS_REFUSED = 3
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Attachment:
         self._refused = 0  # looks in a row
         self._trouble = ""
         self._has_said = False
+        self._pause_s, self._next_look = (
+            0.0,
+            0.0,
+        )  # NVIDIA's tools cost the ranks time: less often where nothing changes
 
     def missing(self) -> list[int]:
         """Return the ranks that were never seen as clients."""
@@ -55,13 +61,13 @@ class Attachment:
         """Look again, without waiting for what is found; return what is wrong, found by an earlier look."""
         if self._thread is not None and self._thread.is_alive():
             return ""
-        if self._trouble:
-            return self._trouble
-        if not self._missing:
-            if self._count and not self._has_said:
-                self._has_said = True
-                self._say(f"MPS: all {self._count} ranks are attached")
-            return self._dead_daemon()
+        if trouble := self._trouble or self._dead_daemon():
+            return trouble
+        if self._count and not self._missing and not self._has_said:
+            self._has_said = True
+            self._say(f"MPS: all {self._count} ranks are attached")
+        if self._missing.isdisjoint(member.rank for member in members) or time.monotonic() < self._next_look:
+            return ""
         self._thread = threading.Thread(target=self._look_safely, args=(list(members),), daemon=True)
         self._thread.start()
         return ""
@@ -71,9 +77,13 @@ class Attachment:
         return f"the MPS daemon of {dead[0].record.gpu} (pid {dead[0].record.daemon_pid}) has died" if dead else ""
 
     def _look_safely(self, members: list[Member]) -> None:
+        before = len(self._missing)
         try:
             self.look(members)
             self._refused = 0
+            is_same = len(self._missing) == before and not any(self._outside.values())
+            self._pause_s = min(2 * self._pause_s + _PAUSE_S, _LONGEST_PAUSE_S) if is_same else 0.0
+            self._next_look = time.monotonic() + self._pause_s
         except MpsError as error:
             self._refused += 1
             self._trouble = self._dead_daemon() or (str(error) if self._refused >= _LOOKS_REFUSED else "")

@@ -13,7 +13,7 @@ from ..agent import OWNER_VARIABLE
 from . import daemon as daemons
 from . import owner, records
 from .control import MpsError
-from .refusals import why_not
+from .refusals import somebody_elses, why_not
 
 _USAGE = "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] | clean | terminate [-q] PID ...}"
 
@@ -65,8 +65,9 @@ def main(options: argparse.Namespace) -> int:
         if options.gpus != "all":
             wanted = {gpu.uuid for gpu in gpus.choose(gpus.list_gpus(), options.gpus)}
             kept = [found for found in kept if found.record.gpu in wanted]
+        ended = [line for found in kept for line in _clients_of(found)]
         trouble = [line for found in kept for line in daemons.stop(found)]
-        return _tell([*trouble, f"stopped {len(kept)} daemons"], failed=bool(trouble))
+        return _tell([*ended, *trouble, f"stopped {len(kept)} daemons"], failed=bool(trouble))
 
 
 def _start(base: Any, wanted: str) -> int:
@@ -74,7 +75,7 @@ def _start(base: Any, wanted: str) -> int:
     chosen = gpus.choose(listing, wanted)
     if not chosen:
         raise _core.UsageError(f"no GPUs here: {listing.why_none or wanted}")
-    if reason := why_not(chosen, 1, {}):
+    if reason := somebody_elses({}) or why_not(chosen, 1):
         raise _core.UsageError(reason)
     daemons.clean(base)
     kept = {found.record.gpu: found for found in daemons.find_all(base) if found.record.is_kept}
@@ -94,6 +95,15 @@ def _terminate(living: list[daemons.Daemon], pids: list[int], *, is_quiet: bool)
     trouble = [line for _, _, lines in done for line in lines]
     said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}" for pid in pids]
     return _tell([*([] if is_quiet else said), *trouble], failed=bool(trouble))
+
+
+def _clients_of(found: daemons.Daemon) -> list[str]:
+    """Return a line that says which clients end with a daemon; none where it has none."""
+    try:
+        clients = sorted(found.control().clients()) if found.record.daemon_lives() else []
+    except MpsError:
+        return []  # what is wrong with it shows when it is stopped
+    return [f"ends its clients on {found.record.gpu}: {' '.join(map(str, clients))}"] if clients else []
 
 
 def _living(base: Any) -> list[daemons.Daemon]:

@@ -194,10 +194,14 @@ def _is_daemon(words: list[bytes]) -> bool:
 def end_clients(control: Control, pids: Sequence[int], seconds: float) -> list[str]:
     """End processes that are clients: SIGTERM, after ``seconds`` terminate_client, and only then SIGKILL.
 
+    Whom SIGTERM ends at once, for that one terminate_client comes before it.
+
     Returns:
         What did not go as it should.
     """
     wanted = [(pid, procfs.start_time(pid)) for pid in pids]
+    if exposed := [pid for pid in pids if not procfs.heeds(pid, signal.SIGTERM)]:
+        terminate_work(control, exposed)  # what goes wrong is said of those that are left
     for pid, started in wanted:
         processes.send_signal(pid, started, signal.SIGTERM)
     left = processes.wait_all(wanted, seconds)
@@ -241,6 +245,13 @@ def _reap(pids: Sequence[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             continue  # somebody else's child
+
+
+def terminate_clients(pids: Sequence[int]) -> None:
+    """End what these processes do on the GPUs, of whichever daemon of this user and node they are clients."""
+    for found in find_all(records.base_directory()):
+        if found.record.daemon_lives():  # else their contexts are gone with it
+            terminate_work(found.control(), pids)
 
 
 def find_all(base: Path) -> list[Daemon]:

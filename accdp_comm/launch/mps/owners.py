@@ -56,6 +56,10 @@ class Owners:
         self._hosts[node] = _Host(host, ranks)
         guard.order(**owner.order(node, self._mode, gpus, most))
 
+    def are_needed(self) -> bool:
+        """Whether any was asked for."""
+        return bool(self._hosts)
+
     def are_ready(self) -> bool:
         """Whether all owners that were asked for have said what they have."""
         return all(host.shares is not None for host in self._hosts.values())

@@ -72,7 +72,7 @@ def base_directory() -> Path:
     Raises:
         UsageError: The folder belongs to somebody else, or is a link, or has too long a path, or cannot be made.
     """
-    base = Path(os.environ.get(_DIRECTORY) or "/tmp", f"accdp-mps-{os.getuid()}-{_place()}").absolute()
+    base = _base()
     if (longest := len(os.fsencode(base)) + _LONGEST) > _SOCKET_PATH_BYTES:
         raise _core.UsageError(
             f"{_DIRECTORY}: sockets in {base} would have paths of up to {longest} bytes, and {_SOCKET_PATH_BYTES} are "
@@ -92,6 +92,16 @@ def base_directory() -> Path:
             f"MPS daemons in it: remove it, or set {_DIRECTORY} to another folder than {base.parent}"
         )
     return base
+
+
+def existing_directory() -> Path | None:
+    """Return that folder where it was made before."""
+    return base if _is_private(base := _base()) else None
+
+
+def _base() -> Path:
+    # By whichever name it is called: daemons know their folder by one.
+    return Path(os.environ.get(_DIRECTORY) or "/tmp").resolve() / f"accdp-mps-{os.getuid()}-{_place()}"
 
 
 def _place() -> str:

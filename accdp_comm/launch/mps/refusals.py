@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from ..gpus import Gpu, driver_cuda
+from ..gpus import Gpu, driver_cuda, list_gpus, processes
 from .control import BINARY, PID_FILE, SERVER, find_binary
 
 _VOLTA = 7.0
@@ -17,27 +17,36 @@ def client_limit(cuda: tuple[int, int]) -> int:
     return 60 if cuda >= (13, 1) else 48
 
 
-def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int, environment: Mapping[str, str]) -> str:
+def somebody_elses(environment: Mapping[str, str], kept: Collection[str] = ()) -> str:
+    """Return which MPS that is not of this job all programs here use by themselves; empty where there is none.
+
+    Args:
+        environment: Of the launcher.
+        kept: The pipe directories of daemons that `accdp mps start` keeps.
+    """
+    theirs = environment.get("CUDA_MPS_PIPE_DIRECTORY")
+    if theirs and theirs not in kept:
+        return (
+            f"CUDA_MPS_PIPE_DIRECTORY={theirs} is set, so somebody else runs MPS for this job; --mps off uses it as "
+            "it is, unset it to have daemons of accdp's own"
+        )
+    if not theirs and (pid := _system_daemon()):
+        return (
+            f"an MPS daemon (pid {pid}) serves {_DEFAULT}, where all programs find it, so somebody else runs MPS here; "
+            "--mps off uses it as it is, end it to have daemons of accdp's own"
+        )
+    return ""
+
+
+def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int) -> str:
     """Return why these GPUs cannot be shared through daemons of ours; empty if they can.
 
     Args:
         gpus: That the job uses.
         ranks_per_gpu: Most ranks on one of them.
-        environment: Of the launcher.
     """
     if find_binary() is None:
         return f"{BINARY} is not in PATH; it comes with NVIDIA's driver (nvidia-compute-utils)"
-    theirs = environment.get("CUDA_MPS_PIPE_DIRECTORY")
-    if theirs:
-        return (
-            f"CUDA_MPS_PIPE_DIRECTORY={theirs} is set, so somebody else runs MPS for this job; --mps off uses it as "
-            "it is, unset it to have daemons of accdp's own"
-        )
-    if pid := _system_daemon():
-        return (
-            f"an MPS daemon (pid {pid}) serves {_DEFAULT}, where all programs find it, so somebody else runs MPS here; "
-            "--mps off uses it as it is, end it to have daemons of accdp's own"
-        )
     for gpu in gpus:
         if gpu.is_mig:
             return f"GPU {gpu.index} ({gpu.name}) is divided by MIG; turn MIG off (nvidia-smi -mig 0), or use --mps off"
@@ -50,14 +59,21 @@ def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int, environment: Mapping[str, s
     limit = client_limit(cuda)
     if ranks_per_gpu > limit:
         return f"{ranks_per_gpu} ranks per GPU, but MPS takes {limit} clients (driver for CUDA {cuda[0]}.{cuda[1]})"
-    strangers = foreign_servers()
-    if strangers:
-        pid, uid = strangers[0]
+    for pid, uid in foreign_servers():
+        if _serves_only_others(pid, gpus):
+            continue
         return (
             f"user {uid} runs an MPS server (pid {pid}) here: a GPU serves one user's server at a time, and clients of "
             "others would wait for it"
         )
     return ""
+
+
+def _serves_only_others(pid: int, gpus: Sequence[Gpu]) -> bool:
+    """Whether a server is seen on GPUs, and on none of these."""
+    all_gpus = list_gpus({}).gpus
+    where = {uuid for uuid, pids in processes(all_gpus).items() if pid in pids}
+    return bool(where) and where.isdisjoint(gpu.uuid for gpu in gpus)
 
 
 def _system_daemon() -> int:

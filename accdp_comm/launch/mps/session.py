@@ -13,8 +13,7 @@ from ..interruption import undisturbed
 from . import daemon as daemons
 from . import records
 from .attachment import Attachment, Member
-from .control import MpsError
-from .refusals import why_not
+from .refusals import somebody_elses, why_not
 
 
 class Session:
@@ -44,11 +43,19 @@ class Session:
         with records.locked(base):
             for line in daemons.clean(base):
                 self._say(f"MPS: {line}")
-            kept = {found.record.gpu: found for found in daemons.find_all(base) if found.record.is_kept}
+            found = daemons.find_all(base)
+            kept = {one.record.gpu: one for one in found if one.record.is_kept}
             for gpu in gpus:
                 if gpu.uuid in kept:
                     self._daemons[gpu.uuid] = kept[gpu.uuid]
+                    kept[gpu.uuid].control().servers()  # now, while nothing waits for it: does it answer?
                     continue
+                for one in (one for one in found if one.record.gpu == gpu.uuid and one.record.daemon_lives()):
+                    self._say(
+                        f"MPS: GPU {gpu.index} is used by another job of yours (pid {one.record.owner_pid}), too: the "
+                        "two take turns on it, and each divides all of its memory among its ranks; `accdp mps start` "
+                        "keeps a daemon for both"
+                    )
                 started = daemons.start(base, gpu.uuid, is_kept=False)
                 self._owned.append(started)
                 self._daemons[gpu.uuid] = started
@@ -72,12 +79,6 @@ class Session:
             self._say(f"MPS: {trouble}")
         return trouble if self._is_required else ""
 
-    def terminate_work(self, pids: Sequence[int]) -> None:
-        """End what these processes do on the GPUs."""
-        for found in self._daemons.values():
-            with contextlib.suppress(MpsError):  # it is gone, and so are its clients' contexts
-                daemons.terminate_work(found.control(), pids)
-
     def stop(self) -> list[str]:
         """Stop the daemons that this job owns, after their clients; return what there is to say of it."""
         lines = []
@@ -91,24 +92,42 @@ class Session:
         return lines
 
 
+def _kept() -> dict[str, str]:
+    """Return the pipe directory of each living daemon that `accdp mps start` keeps, by the UUID of its GPU."""
+    base = records.existing_directory()
+    living = [one for one in daemons.find_all(base) if one.record.daemon_lives()] if base else []
+    return {one.record.gpu: one.pipe_directory for one in living if one.record.is_kept}
+
+
 @contextlib.contextmanager
 def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[str], None]) -> Iterator[Session | None]:
     """Own MPS for the length of a with-block; None where it is not used.
 
     Args:
-        mode: "on", "auto" (where ranks share a GPU, and a warning where it cannot be) or "off" (nothing is touched).
+        mode: "on", "auto" (where ranks share a GPU, or `accdp mps start` keeps daemons for all; a warning where that
+            cannot be) or "off" (nothing is touched).
         gpus: Of the job, on this node.
         ranks_per_gpu: Most ranks on one of them.
         say: Writes a line for the user.
     Raises:
         UsageError: With "on": why it cannot be used.
     """
-    if mode == "off" or (mode == "auto" and (not gpus or ranks_per_gpu < 2)):
+    if mode == "off" or (mode == "auto" and not gpus):
         yield None
         return
     if not gpus:
         raise _core.UsageError("--mps on: there are no GPUs for it")
-    reason = why_not(gpus, ranks_per_gpu, os.environ)
+    kept = _kept()
+    if mode == "auto" and ranks_per_gpu < 2 and not {gpu.uuid for gpu in gpus} <= kept.keys():
+        yield None
+        return
+    if theirs := somebody_elses(os.environ, kept.values()):
+        if mode == "on":
+            raise _core.UsageError(f"--mps on: {theirs}")
+        say(f"ranks are clients of that MPS, without limits of accdp's, and accdp does not look after it: {theirs}")
+        yield None
+        return
+    reason = why_not(gpus, ranks_per_gpu)
     ours = Session(mode == "on", say)
     try:
         if not reason:

@@ -31,11 +31,15 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
         _hook_rendezvous()
     except Exception as error:
-        logging.getLogger(__name__).warning(
-            "accdp could not register with torch (%s: %s); TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns this off",
-            type(error).__name__,
-            error,
-        )
+        _warn(error)
+
+
+def _warn(error: Exception) -> None:
+    logging.getLogger(__name__).warning(
+        "accdp could not register with torch (%s: %s); TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns this off",
+        type(error).__name__,
+        error,
+    )
 
 
 def _create(options: Any, pg_options: Any) -> Any:
@@ -54,8 +58,11 @@ def _hook_rendezvous() -> None:
     if getattr(torchs_own, "__module__", "") != __name__:
 
         def _env_handler(url: str, **options: Any) -> Iterator[Any]:
-            from .rendezvous import env_rendezvous
-
+            try:
+                from .rendezvous import env_rendezvous
+            except ImportError as error:  # other backends do without us; ours says it when it is made
+                _warn(error)
+                return torchs_own(url, **options)
             return env_rendezvous(torchs_own, url, **options)
 
         handlers["env"] = _env_handler

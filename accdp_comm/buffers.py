@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._core import Datatype, UsageError
+from ._core import Datatype, MismatchError, UsageError
 
 _NAMES = {
     "bool": Datatype.bool_,
@@ -314,14 +314,26 @@ def _buffer(pointer: int, count: int, itemsize: int, kind: str, shape: tuple[int
     return Buffer(pointer, count * itemsize, Datatype.bytes, 1, shape, owner, kind)  # moved, never reduced
 
 
-def tell(collective: Callable[[Any], Any], rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def tell(collective: Callable[[Any], Any], rows: Sequence[Sequence[int]], purpose: str) -> list[list[int]]:
     """Move rows of integers by a collective for a purpose of our own.
 
     As elements of a datatype that callers' arrays do not have: where a rank makes another call, which happens to be the
     same collective of as many numbers, that is a mismatch, instead of data for the one and numbers for the other.
+
+    Args:
+        purpose: Where and why: what the caller has called is not in the words of a mismatch, but this collective.
     """
     given = np.array(rows, np.int64)
     width = given.shape[1]
-    got = collective(given.view(f"V{8 * width}")).view(np.int64)
+    try:
+        got = collective(given.view(f"V{8 * width}")).view(np.int64)
+    except MismatchError as error:
+        raise MismatchError(f"{purpose}: {error}") from error
     table: list[list[int]] = got.reshape(-1, width).tolist()
     return table
+
+
+def counts_of_others(alltoall: Callable[[Any], Any], sent: Sequence[int]) -> list[int]:
+    """Return how many elements each rank sends to this one, which tells each how many it sends."""
+    purpose = "in alltoall() with send_counts and without recv_counts, which all ranks must call so"
+    return [count for (count,) in tell(alltoall, [[count] for count in sent], purpose)]

@@ -78,8 +78,8 @@ class Channel(Protocol):
         async_op: bool,
     ) -> Pending: ...
 
-    def table(self, row: Sequence[int]) -> list[list[int]]:
-        """Return the rows of all ranks; integers below 2^63. Collective."""
+    def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
+        """Return the rows of all ranks; integers below 2^63. Collective; errors begin with the purpose."""
 
 
 def channel_of(group: Any) -> Channel:
@@ -189,8 +189,8 @@ class CommunicatorChannel:
         with self._communicator._args.naming_rank():
             return HostView(self._communicator._path_of(*(x for x, _, _ in buffers)), buffers, later=True, mark=mark)
 
-    def table(self, row: Sequence[int]) -> list[list[int]]:
-        return buffers.tell(self._communicator.allgather, [row])
+    def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
+        return buffers.tell(self._communicator.allgather, [row], purpose)
 
 
 class _FuturePending:
@@ -255,13 +255,17 @@ class TorchChannel:
         )
         return _WorkPending(under_way, self, streams)
 
-    def table(self, row: Sequence[int]) -> list[list[int]]:
+    def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
         import torch
+        from torch.distributed import DistBackendError
 
         # In host memory whatever torch's default device is; and as a datatype of which nobody else gathers so few.
         mine = torch.tensor(row, dtype=torch.int64, device="cpu")
         every = torch.empty((self.size, len(row)), dtype=torch.int64, device="cpu")
-        self._backend._allgather_base(every.view(torch.complex128), mine.view(torch.complex128)).wait()
+        try:
+            self._backend._allgather_base(every.view(torch.complex128), mine.view(torch.complex128)).wait()
+        except DistBackendError as error:
+            raise type(error)(f"{purpose}: {error}") from error
         return every.tolist()
 
 

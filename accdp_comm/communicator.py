@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from . import _core, mpi_world, worlds
 from .arguments import Arguments, check_switch, time_out
 from .bootstrap import form_group
-from .buffers import new_like, tell
+from .buffers import counts_of_others, new_like, tell
 from .exchange import Exchange
 from .messages import Messages, settle_at_exit
 from .plan import Plan, message_of, plan_in
@@ -327,11 +327,7 @@ class Communicator(Messages):
         data = self._args.buffer("x", x, writable=False)
         sent = self._args.counts("send_counts", send_counts, data)
         if recv_counts is None:
-            got = (
-                sent
-                if send_counts is None
-                else [count for (count,) in tell(self.alltoall, [[count] for count in sent])]
-            )
+            got = sent if send_counts is None else counts_of_others(self.alltoall, sent)
         else:
             got = self._args.numbers("recv_counts", recv_counts)
             self._args.own_rows(sent, got)
@@ -405,7 +401,8 @@ class Communicator(Messages):
         Collective over all ranks of this communicator, with color None too.
         """
         own = 0 if color is None else self._args.color("color", color)
-        table = tell(self.allgather, [[color is not None, own, self._args.color("key", key)]])
+        row = [color is not None, own, self._args.color("key", key)]
+        table = tell(self.allgather, [row], "in split(), whose ranks first gather their colors")
         self._splits += 1
         if color is None:
             return None

@@ -102,8 +102,9 @@ class CompressedAllreduce:
         for name, left in state.items():
             count = _reals_of(parameters[name]) if name in parameters else -1
             wanted = f"a tensor of {count} elements" if name in parameters else "no such name"
-            if left.numel() != count:
-                raise _core.UsageError(f"state[{name!r}] has {left.numel()} elements: expected {wanted}")
+            if not isinstance(left, torch.Tensor) or left.numel() != count:
+                got = f"one of {left.numel()}" if isinstance(left, torch.Tensor) else f"a {type(left).__name__}"
+                raise _core.UsageError(f"state[{name!r}]: expected {wanted}, got {got}")
         self._buckets.clear()
         self._left.clear()
         for name, left in state.items():

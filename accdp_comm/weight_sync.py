@@ -66,7 +66,7 @@ class WeightSync:
         # What a receiver holds must be what the root believes it to hold; its own memory of it does not prove that.
         # Who holds no version says 0. A version whose checksum is 0 goes as a whole.
         mine = (self._version, self._checksum(held) if self._version and held is not None else 0)
-        rows = channel.table(mine)
+        rows = channel.table(mine, "in WeightSync.sync(), whose ranks first compare what they hold")
         base = rows[root]
         goes_as_difference = base[1] != 0 and all(row == base for row in rows)
         result = bcast_compressed(

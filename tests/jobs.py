@@ -189,9 +189,11 @@ def _state(pid: int) -> str:
 
 
 def _dump_and_kill(launchers: list[subprocess.Popen], members: Callable[[], list[int]]) -> None:
-    ranks = [pid for pid in members() if "python" in _read(pid, "cmdline")]
+    # Not launchers, in whose words there is a python, too: they pass on what the ranks say.
+    ranks = [pid for pid in members() if "python" in Path(_read(pid, "cmdline").split("\0")[0]).name]
     kill(ranks, signal.SIGABRT)  # faulthandler prints the stacks of all threads
     until_empty(lambda: [pid for pid in ranks if pid in members()], 1.0)
+    until_empty(lambda: [launcher for launcher in launchers if launcher.poll() is None], 1.0)
     for launcher in launchers:
         launcher.kill()
         launcher.wait()

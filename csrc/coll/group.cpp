@@ -60,6 +60,16 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& o
       .value();
 }
 
+/// Adds this rank's side to what ranks say who disagree: they compare hashes.
+template <class Call>
+void saying_own_side(const std::vector<Piece>& pieces, const StreamOptions& options, Call call) {
+  try {
+    call();
+  } catch (const MismatchError& error) {
+    throw MismatchError(std::string(error.what()) + "; this rank's has " + in_words(pieces, options));
+  }
+}
+
 }  // namespace
 
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
@@ -248,9 +258,11 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
     throw;
   }
   StreamReport report;
-  collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
-    if (rank() == root) set_bounds(pieces, bound, options.far);
-    report = accdp::bcast_stream(c, pieces, root, options);
+  saying_own_side(pieces, options, [&] {
+    collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
+      if (rank() == root) set_bounds(pieces, bound, options.far);
+      report = accdp::bcast_stream(c, pieces, root, options);
+    });
   });
   return report;
 }
@@ -295,12 +307,13 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
     usage("residual has " + std::to_string(residual.size()) + " elements: expected " +
           std::to_string(bytes / element_bytes(type)));
   StreamReport report;
-  collective(OpKind::kAllreduceCompressed,
-             {.layout = layout_of(pieces, options) + in_rank_order, .type = type, .op = static_cast<std::uint8_t>(op)},
-             bytes, timeout_s, [&](Context& c) {
-               report =
-                   accdp::allreduce_stream(c, std::move(pieces), {type, op, size()}, options, residual, in_rank_order);
-             });
+  const Signature call{
+      .layout = layout_of(pieces, options) + in_rank_order, .type = type, .op = static_cast<std::uint8_t>(op)};
+  saying_own_side(pieces, options, [&] {
+    collective(OpKind::kAllreduceCompressed, call, bytes, timeout_s, [&](Context& c) {
+      report = accdp::allreduce_stream(c, pieces, {type, op, size()}, options, residual, in_rank_order);
+    });
+  });
   return report;
 }
 

@@ -36,6 +36,28 @@ StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, 
   return options;
 }
 
+std::string in_words(const std::vector<Piece>& pieces, const StreamOptions& options) {
+  constexpr std::size_t kMostNamed = 4;
+  char digits[32];
+  std::string text = std::string("codec ") + (options.automatic ? "auto"
+                                              : options.codec   ? options.codec->name
+                                                                : "none");
+  text += ", chunks of " + std::to_string(options.chunk_bytes) + " bytes";
+  if (options.algorithm.value_or(BcastAlgorithm::kAuto) != BcastAlgorithm::kAuto)
+    text += std::string(", algorithm ") + name_of(*options.algorithm);
+  std::snprintf(digits, sizeof digits, "%.9g", options.bound.value);
+  text += options.bound.value > 0 ? std::string(", error bound ") + digits : ", no error bound";
+  if (options.bound.is_relative) text += " of the standard deviation";
+  text += "; tensors:";
+  for (std::size_t i = 0; i < std::min(pieces.size(), kMostNamed); ++i)
+    text += std::string(i ? ", " : " ") + std::to_string(pieces[i].data.size() / element_bytes(pieces[i].type)) + " " +
+            name_of(pieces[i].type);
+  if (pieces.size() > kMostNamed) text += " and " + std::to_string(pieces.size() - kMostNamed) + " more";
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(options.label));
+  if (options.label) text += std::string(", their names and memory formats ") + digits;
+  return text;
+}
+
 StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan,
                          const StreamOptions& options, std::uint64_t sequence, std::uint64_t reference,
                          StreamReport& report)

@@ -32,6 +32,9 @@ struct StreamOptions {
 StreamOptions stream_options(const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm,
                              ErrorBound bound = {}, std::uint64_t label = 0);
 
+/// The same of a call and its tensors, for people: what other ranks know of it is a hash.
+std::string in_words(const std::vector<Piece>& pieces, const StreamOptions& options);
+
 /// What one broadcast did on this rank.
 struct StreamReport {
   std::uint64_t logical_bytes = 0, wire_bytes = 0;  ///< wire: of one link, heads included

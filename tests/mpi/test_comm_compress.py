@@ -341,6 +341,15 @@ DISAGREEING = {
     "reference": ({"reference": X.copy()}, {}),
     "something and nothing": ({"tensor": X}, {"tensor": []}),
 }
+# What each side must show of it, in words.
+SHOWN = {
+    "bound": ("error bound 0.1", "no error bound"),
+    "value of the bound": ("error bound 0.1", "error bound 0.2"),
+    "kind of the bound": ("error bound 0.1;", "error bound 0.1 of the standard deviation"),
+    "chunk": ("chunks of 4096 bytes", "chunks of 8192 bytes"),
+    "count": ("tensors: 30000 float32", "tensors: 29999 float32"),
+    "cut": ("tensors: 10000 float32, 20000 float32", "tensors: 20000 float32, 10000 float32"),
+}
 
 
 @pytest.mark.parametrize(
@@ -396,5 +405,8 @@ def test_disagreement(world, name, last):
         bcast_compressed(copies, group=world, **call)
     if world.size > 2:
         assert f"rank {odd_rank} " in str(caught.value), caught.value
+    assert f"; this rank's has codec {call['codec']}, " in str(caught.value), caught.value
+    for word in SHOWN.get(name, ("", ""))[world.rank == odd_rank], "their names" * ("names" in name):
+        assert word in str(caught.value).rpartition("this rank's")[2], caught.value
     for x, old in zip(flat, before, strict=True):
         assert_same_bits(x, old, "overwritten")

@@ -235,6 +235,17 @@ def test_calls_after_close(comm):
 def test_what_a_split_tells_is_no_callers_data(comm):
     """Another rank's allgather of as many numbers is a mismatch for both."""
     with Communicator(comm, timeout_s=60) as world:
-        with pytest.raises(MismatchError, match="ranks disagree"):
+        said = "in split\\(\\), whose ranks .*ranks disagree" if world.rank == 0 else "ranks disagree"
+        with pytest.raises(MismatchError, match=said):
             world.split(0) if world.rank == 0 else world.allgather(np.array([7, 8, 9]))
             world.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_counts_on_some_ranks_only(world):
+    """Those that have none have to tell them first, which is what they do not agree on."""
+    x, counts = np.ones(world.size), [1] * world.size
+    said = "in alltoall\\(\\) with send_counts and without recv_counts" if world.rank == 0 else "ranks disagree"
+    with pytest.raises(MismatchError, match=said):
+        world.alltoall(x, send_counts=counts) if world.rank == 0 else world.alltoall(x)
+        world.barrier()

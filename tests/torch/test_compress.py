@@ -234,6 +234,15 @@ def test_async_failure_is_told_by_wait(rank, size):
         work.wait()
 
 
+@pytest.mark.on_ranks(2, fresh=True)
+def test_a_rank_that_does_not_synchronize_weights(rank, size):
+    """What WeightSync gathers is named by what the caller has called, too."""
+    said = r"in WeightSync.sync\(\), whose ranks .* disagree" if rank == 0 else "disagree"
+    with pytest.raises(dist.DistBackendError, match=said):
+        WeightSync(torch.ones(3)).sync() if rank == 0 else dist.all_reduce(torch.ones(3))
+        dist.barrier()
+
+
 @pytest.mark.on_ranks(3, fresh=True)
 @pytest.mark.parametrize("what", ["codec", "bound", "reference", "structure", "datatype"])
 def test_disagreement(rank, size, what):

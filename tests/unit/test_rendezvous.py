@@ -1,5 +1,6 @@
 """Which rendezvous is taken, decided from the environment alone; and what `import torch` loads of us."""
 
+import importlib
 import os
 import socket
 import subprocess
@@ -46,6 +47,17 @@ def test_torchs_own_way_wherever_it_works(monkeypatch):
     monkeypatch.delenv("RANK")
     assert taken("env://?rank=0&world_size=1") == "torch"
     assert taken("env://?rank=0&world_size=-1") == "torch"
+
+
+def test_other_backends_do_without_a_broken_installation(monkeypatch, caplog):
+    from accdp_comm import autoload
+
+    module = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setitem(module._rendezvous_handlers, "env", lambda url, **_: iter([url]))
+    autoload._hook_rendezvous()
+    monkeypatch.setitem(sys.modules, "accdp_comm.rendezvous", None)  # as where _core cannot be loaded
+    assert next(module._rendezvous_handlers["env"]("env://")) == "env://"
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns this off" in caplog.text
 
 
 @pytest.mark.parametrize("missing", TORCHS)

@@ -47,14 +47,24 @@ def start_time(pid: int) -> int:
 def heeds(pid: int, number: int) -> bool:
     """Whether a process does something of its own when a signal comes, or nothing; else that ends it at once.
 
-    True where the process cannot be seen, too.
+    Of its own is also to wait for it (sigwait, signalfd): then every thread blocks it. True where the process cannot be
+    seen, too.
     """
+
+    def has(line: bytes) -> bool:
+        return int(line.split(b":")[1], 16) >> (number - 1) & 1 == 1
+
+    blocks = []
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            lines = dict(line.split(b":", 1) for line in file if line.startswith((b"SigCgt:", b"SigIgn:")))
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                lines = [line for line in file if line.startswith((b"SigCgt:", b"SigIgn:", b"SigBlk:"))]
+            if any(has(line) for line in lines if not line.startswith(b"SigBlk:")):
+                return True
+            blocks += [has(line) for line in lines if line.startswith(b"SigBlk:")]
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return True
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in lines.values())
+    return all(blocks)
 
 
 def descendants(roots: Iterable[int]) -> dict[int, int]:

@@ -7,15 +7,17 @@ qpk is compared, byte for byte, with what the codecs of the host write. The lz4 
 bytes on a GPU: the host decodes what the GPU encoded, and the GPU what the host did. What ans encodes only the GPU can
 decode, and so it is done with what nvCOMP has besides (bench/gpu_nvcomp.py). Without nvCOMP they are skipped. A row
 that fails says why, and the next is measured; the file has all rows until then; the status is 1.
-Times (none with --check) are of all kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians;
-`copy_bytes_per_s` is a device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is
-slower than `wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
+With --check nothing is timed, and each chunk becomes memory of its own, as compute-sanitizer wants it. Times are of all
+kernels of an encoding or decoding of up to 64 MiB in chunks of 256 KiB, medians; `copy_bytes_per_s` is a
+device-to-device copy of the same tensor in the same run, its bytes counted once. A link that is slower than
+`wins_below_gbit` carries the tensor sooner encoded, where all stages overlap.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import itertools
 import json
 import signal
@@ -33,6 +35,7 @@ from gpu_checks import said_of
 
 from accdp_comm import _core, nvcomp
 
+DEVICE = "cuda"
 CHUNK = 256 << 10
 NBYTES = 64 << 20
 AT_ONCE = 32
@@ -69,28 +72,40 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 class Pass:
-    """One tensor through one codec on the device and back."""
+    """One tensor through one codec on the device and back.
 
-    def __init__(self, codec: str, dtype: str, bound: float, tensor: torch.Tensor):
-        self.codec, self.type, self.bound = codec, TYPES[dtype], bound
+    Args:
+        is_apart: What each chunk becomes lies in memory of its own, no longer than need be: so that what looks for
+            overruns can see them.
+    """
+
+    def __init__(self, codec: str, dtype: str, bound: float, tensor: torch.Tensor, is_apart: bool):
+        self.codec, self.type, self.bound, self._is_apart = codec, TYPES[dtype], bound, is_apart
         self.raw = tensor.view(torch.uint8)
         self.worker = _core.DeviceCodec(AT_ONCE, CHUNK)
-        self.room = _core.DeviceCodec.room(codec, self.type, CHUNK)
         self.begins = list(range(0, self.raw.numel(), CHUNK))
-        self.stored = torch.empty(len(self.begins) * self.room, dtype=torch.uint8, device="cuda")
-        self.sizes = torch.zeros(len(self.begins), dtype=torch.int32, device="cuda")
+        self._rooms = self._make_rooms()
+        self.sizes = torch.zeros(len(self.begins), dtype=torch.int32, device=DEVICE)
         self.back = self.raw.clone()
-        self.damaged = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.damaged = torch.zeros(1, dtype=torch.int32, device=DEVICE)
         self.stream = torch.cuda.current_stream().cuda_stream
         self._steps = [0.0] * len(self.begins)
-        self._host_sizes: list[int] = []
+        self._encoded: list[bytes] = []  # of each chunk; nothing of one that goes as it is
         # Written down before: what Python takes for it would be longer than the kernels.
         jobs = [
-            (self.raw.data_ptr() + begin, self._length(i), self.stored.data_ptr() + i * self.room, self.room, 0.0)
-            for i, begin in enumerate(self.begins)
+            (self.raw.data_ptr() + begin, self._length(i), room.data_ptr(), room.numel(), 0.0)
+            for i, (begin, room) in enumerate(zip(self.begins, self._rooms, strict=True))
         ]
         self._encode_runs = [(first, jobs[first : first + AT_ONCE]) for first in range(0, len(jobs), AT_ONCE)]
         self._decode_runs: list[list[tuple]] = []
+        self._sources: list[torch.Tensor] = []  # of these
+
+    def _make_rooms(self) -> list[torch.Tensor]:
+        room, make = _core.DeviceCodec.room, functools.partial(torch.empty, dtype=torch.uint8, device=DEVICE)
+        if self._is_apart:
+            return [make(room(self.codec, self.type, self._length(i))) for i in range(len(self.begins))]
+        most = room(self.codec, self.type, CHUNK)
+        return list(make(len(self.begins) * most).split(most))
 
     def _length(self, chunk: int) -> int:
         return min(CHUNK, self.raw.numel() - self.begins[chunk])
@@ -103,53 +118,56 @@ class Pass:
 
     def check(self) -> int:
         """Compare all chunks with the host's, both ways, where it has the codec; returns the bytes that travel."""
-        self._host_sizes = self.sizes.tolist()
+        self._fetch()
         total = 0
-        stored, raw = self.stored.cpu().numpy(), self.raw.cpu().numpy()
-        for i, begin in enumerate(self.begins):
-            chunk = raw[begin : begin + self._length(i)].tobytes()
-            found = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
+        raw = self.raw.cpu().numpy()
+        for i, found in enumerate(self._encoded):
+            chunk = raw[self.begins[i] : self.begins[i] + self._length(i)].tobytes()
             if self.codec in SAME_BYTES:
                 wanted = _core.encode_chunk(self.codec, self.type, chunk, self.bound)
                 assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not what the host writes"
             total += len(found) or len(chunk)
             if self.codec == "qpk" and found:
                 self._steps[i] = struct.unpack("<d", found[:8])[0]
-        self._check_decoding(stored, raw)
+        self._check_decoding(raw)
         if self.codec in OTHER_BYTES:
             for i, begin in enumerate(self.begins):
-                chunk = _core.encode_chunk(self.codec, self.type, raw[begin : begin + self._length(i)].tobytes(), 0.0)
-                self._host_sizes[i] = len(chunk)
-                stored[i * self.room : i * self.room + len(chunk)] = np.frombuffer(chunk, np.uint8)
-            self.stored.copy_(torch.from_numpy(stored))
-            self._check_decoding(stored, raw)
+                chunk = raw[begin : begin + self._length(i)].tobytes()
+                self._encoded[i] = _core.encode_chunk(self.codec, self.type, chunk, 0.0)
+                given = np.frombuffer(self._encoded[i], np.uint8).copy()
+                self._rooms[i][: given.size].copy_(torch.from_numpy(given))
+            self._check_decoding(raw)
             self.encode()
-            self._host_sizes = self.sizes.tolist()
+            self._fetch()
             self._prepare_decoding()
         return total
 
+    def _fetch(self) -> None:
+        pairs = zip(self._rooms, self.sizes.tolist(), strict=True)
+        self._encoded = [room[:size].cpu().numpy().tobytes() for room, size in pairs]
+
     def _prepare_decoding(self) -> None:
-        encoded = [i for i in range(len(self.begins)) if self._host_sizes[i]]
-        stored, back = self.stored.data_ptr(), self.back.data_ptr()
+        encoded = [i for i, found in enumerate(self._encoded) if found]
+        kept = [self._rooms[i][: len(self._encoded[i])] for i in encoded]
+        self._sources = [part.clone() for part in kept] if self._is_apart else kept
         jobs = [
-            (stored + i * self.room, self._host_sizes[i], back + self.begins[i], self._length(i), self._steps[i])
-            for i in encoded
+            (part.data_ptr(), part.numel(), self.back.data_ptr() + self.begins[i], self._length(i), self._steps[i])
+            for i, part in zip(encoded, self._sources, strict=True)
         ]
         self._decode_runs = [jobs[first : first + AT_ONCE] for first in range(0, len(jobs), AT_ONCE)]
 
-    def _check_decoding(self, stored: np.ndarray, raw: np.ndarray) -> None:
+    def _check_decoding(self, raw: np.ndarray) -> None:
         self._prepare_decoding()
         self.back.zero_()
         self.decode()
         assert not self.damaged.item(), f"{self.codec} {self.type}: the device refuses chunks"
         back = self.back.cpu().numpy()
         for i, begin in enumerate(self.begins):
-            if not self._host_sizes[i]:
+            if not self._encoded[i]:
                 continue
-            chunk = stored[i * self.room : i * self.room + self._host_sizes[i]].tobytes()
             found = back[begin : begin + self._length(i)].tobytes()
             if self.codec in SAME_BYTES + OTHER_BYTES:
-                wanted = _core.decode_chunk(self.codec, self.type, chunk, self._length(i))
+                wanted = _core.decode_chunk(self.codec, self.type, self._encoded[i], self._length(i))
                 assert found == wanted, f"{self.codec} {self.type}: chunk {i} is not decoded as in the host"
             if not self.bound:
                 assert found == raw[begin : begin + self._length(i)].tobytes(), f"{self.codec}: chunk {i} was changed"
@@ -165,8 +183,8 @@ def tensor_of(cache: Path, dtype: str, data: str, nbytes: int) -> torch.Tensor:
     kind = getattr(torch, dtype)
     if data in ("weights", "gradients"):
         folder = real_tensors.make(cache, real_tensors.QUICK)  # once, for all rows
-        return real_tensors.load(folder, data, "float32", nbytes).to(kind).to("cuda")
-    return real_tensors.load(cache, data, "uint8", nbytes).view(kind).to("cuda")
+        return real_tensors.load(folder, data, "float32", nbytes).to(kind).to(DEVICE)
+    return real_tensors.load(cache, data, "uint8", nbytes).view(kind).to(DEVICE)
 
 
 def measure(options: argparse.Namespace, row: dict) -> None:
@@ -179,7 +197,7 @@ def measure(options: argparse.Namespace, row: dict) -> None:
     if codec in gpu_nvcomp.CODECS:
         one = gpu_nvcomp.Trial(nvcomp.library(), codec, tensor)
     else:
-        one = Pass(codec, row["dtype"], bound, tensor)
+        one = Pass(codec, row["dtype"], bound, tensor, is_apart=options.check)
     one.encode()
     stored = one.check()
     nbytes = one.raw.numel()
@@ -245,7 +263,8 @@ def main() -> None:
         part.write_text(json.dumps({"rows": found}))
         part.replace(options.out)
     if failed := [row for row in found if "failed" in row]:
-        sys.exit(f"gpu_codecs.py: {len(failed)} of {len(found)} rows failed")
+        first = "{codec}, {data} of {dtype}: {failed}".format(**failed[0])
+        sys.exit(f"gpu_codecs.py: {len(failed)} of {len(found)} rows failed, first {first}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import faulthandler
+import gc
 import itertools
 import json
 import os
@@ -191,6 +192,7 @@ def check_capture(expect: Expect, device: str) -> None:
     """Expect a collective to be refused while a CUDA graph is captured, and to work after."""
     x = torch.ones(8, device=device)
     said = "it was not"
+    gc.collect()  # while a graph is captured no memory may be freed
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             dist.all_reduce(x)
@@ -206,6 +208,7 @@ def check_beside_capture(comm: Communicator, expect: Expect, device: str) -> Non
     group = dist.new_group()
     x, y = torch.ones(1 << 20, device=device), torch.ones(8, device=device)
     graph = torch.cuda.CUDAGraph()
+    gc.collect()
     comm.barrier()
     if comm.rank:
         time.sleep(0.3)  # the call goes on when rank 0 captures

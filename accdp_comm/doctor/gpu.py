@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from ..launch import gpus
-from ..launch.mps import daemon, records
-from ..launch.mps.refusals import somebody_elses, why_not
+from ..launch.mps import daemon, records, session
+from ..launch.mps.refusals import AS_IT_IS, somebody_elses, why_not
 from .findings import FAIL, OK, WARN, Finding
 
 
@@ -34,7 +34,9 @@ def mps(ranks_per_gpu: int = 2) -> Finding:
     left = [found for found in daemon.find_all(base) if found.record.is_orphan()]
     if left:
         return Finding(WARN, f"{len(left)} daemons of jobs that crashed: {left[0].folder}", "accdp mps clean")
-    if reason := somebody_elses(os.environ) or why_not(listing.gpus, ranks_per_gpu):
+    if theirs := somebody_elses(os.environ, session.kept().values()):
+        return Finding(WARN, f"is not accdp's: {theirs}", f"ranks {AS_IT_IS}")
+    if reason := why_not(listing.gpus, ranks_per_gpu):
         return Finding(
             WARN, f"cannot be used: {reason}", "ranks that share a GPU will take turns on it until this is mended"
         )

@@ -19,8 +19,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 if __name__ == "__main__":
     _here = os.path.dirname(os.path.abspath(__file__))
@@ -67,6 +67,14 @@ _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 
 
+class Helper(NamedTuple):
+    """A command that has MPS end the work of processes, and then sends them a signal, 0 for none."""
+
+    pids: list[int]
+    signal: int
+    until: float  # from then on nobody waits for it: MPS does not answer
+
+
 class Guard:
     """Starts the rank, relays what it prints, ends it when told or when nobody is there to tell."""
 
@@ -84,10 +92,10 @@ class Guard:
         self._status: int | None = None  # as os.waitpid gives it
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
-        self._helper = 0  # pid of the command that calls terminate_client, while it runs
-        self._has_helped = False  # it has been started for all, which it is once
+        self._helpers: dict[int, Helper] = {}  # that run, by pid
+        self._has_helped = False  # there was one for all, as there is once
         self._has_ended_work = False  # or for some: with what they end then is our doing
-        self._next: Callable[[], None] | None = None  # what is to be done once the helper has ended
+        self._is_silent = False  # one had no answer in time: MPS is not asked again
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
         # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
@@ -140,7 +148,7 @@ class Guard:
     def run(self) -> int:
         """Relay and watch until the rank and all it started have ended; return its wait status."""
         while self._step != "give up" and (self._status is None or self._streams or self._has_children):
-            left = self._deadline - time.monotonic()
+            left = self._wakes_at() - time.monotonic()
             limit = None if left == math.inf else max(0.0, left)
             ready, _, _ = select.select(self._sources(), [], [], limit)
             for source in ready:
@@ -155,8 +163,8 @@ class Guard:
                     self._relay(source)
             if self._link.lost:  # found by who reads or by who writes
                 self.stop()
-            if time.monotonic() >= self._deadline:
-                self._next_step()
+            if time.monotonic() >= self._wakes_at():
+                self._pass_on()
         return self._status if self._status is not None else signal.SIGKILL
 
     def await_owner(self) -> None:
@@ -200,11 +208,12 @@ class Guard:
         except ChildProcessError:
             self._has_children = False
             return False
-        if pid and pid == self._helper:
-            self._helper = 0
-            if self._step == "terminate_client":
-                self._deadline = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
-            self._go_on()
+        if pid in self._helpers:
+            helper = self._helpers.pop(pid)
+            if status != 0:
+                self._tell_after(helper)
+            soon = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
+            self._deadline = soon if self._step == "terminate_client" else max(self._deadline, soon)
         if pid and pid == self._owner:
             self._owner = 0
         if self._owner and not self._family():
@@ -223,10 +232,10 @@ class Guard:
                 self._step = "family"  # a shell's script may be about to save
             elif self._step == "terminate" and self._family():
                 # A shell that was told to terminate does so at once; its programs have what is left of the grace.
-                left = max(self._deadline - time.monotonic(), _ORPHANS_S)
-                self._tell(self._family, signal.SIGTERM, lambda: self._tell_family(signal.SIGTERM), lambda: left)
-            elif self._helper:  # which may have others yet, and is waited for
-                for pid in self._family(self._helper):
+                self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
+                self._tell(self._family(), signal.SIGTERM)
+            elif self._step == "terminate_client" and self._helpers:  # it may have others yet, and is waited for
+                for pid in self._family():
                     if procfs.heeds(pid, signal.SIGTERM):
                         send_signal(pid, signal.SIGTERM)
             else:
@@ -234,58 +243,34 @@ class Guard:
         return pid > 0
 
     def _family(self, *spared: int) -> list[int]:
-        """Return the rank, what it started and our helpers: all below us but the owner of MPS, who goes last.
+        """Return the rank and what it started: all below us but helpers, and the owner of MPS, who goes last.
 
         One look at the process table for all: what one of the ``spared`` started between two looks would be in one of
         them alone.
         """
         us = os.getpid()
-        others = [pid for pid in (self._owner, *spared) if pid]
+        others = [pid for pid in (self._owner, *self._helpers, *spared) if pid]
         return [pid for pid, root in procfs.descendants([*others, us]).items() if root == us and pid != us]
 
-    def _tell_family(self, number: int) -> list[int]:
-        spared = [] if number == signal.SIGKILL else [self._helper]
-        for pid in (family := self._family(*spared)):
-            send_signal(pid, number)
-        return family
+    def _tell(self, pids: Sequence[int], number: int) -> None:
+        """Send a signal. Of those that it ends at once MPS ends the work before, and a helper sends it."""
+        exposed = [pid for pid in pids if not procfs.heeds(pid, number)] if self._may_help() else []
+        for pid in pids:
+            if pid not in exposed:
+                send_signal(pid, number)
+        if exposed:
+            self._start_helper(exposed, number)
 
-    def _tell(
-        self,
-        whom: Callable[[], list[int]],
-        number: int,
-        tell: Callable[[], object],
-        grace_s: Callable[[], float],
-    ) -> None:
-        """Send a signal, by ``tell``, and wait so long. MPS takes their work from those before whom it ends at once."""
-        is_shared = bool(self._orders["terminate_client"])
-        exposed = [pid for pid in whom() if pid != self._helper and not procfs.heeds(pid, number)] if is_shared else []
-        if not exposed:
-            tell()
-            self._deadline = time.monotonic() + grace_s()
-        elif self._helper:
-            self._next = lambda: self._tell(whom, number, tell, grace_s)
-        else:
-            self._has_ended_work = True
-            self._helper = self._start_helper([str(pid) for pid in exposed])
-            self._deadline = time.monotonic() + _TERMINATE_CLIENT_S
-
-            def go_on() -> None:
-                tell()
-                self._deadline = time.monotonic() + grace_s()
-
-            self._next = go_on
-
-    def _go_on(self) -> bool:
-        """Do what waited for MPS, which has done its part, or does not answer; whether there was something."""
-        if self._next is None:
-            return False
-        do, self._next = self._next, None
-        do()
-        return True
+    def _tell_after(self, helper: Helper) -> None:
+        """Send the signal of a helper that failed, or is late, to whom is there."""
+        if helper.signal:
+            for pid in set(helper.pids).intersection(self._family()):
+                send_signal(pid, helper.signal)
 
     def _end_orphans(self) -> None:
         self._step = "orphans"
-        self._tell(self._family, signal.SIGTERM, lambda: self._tell_family(signal.SIGTERM), lambda: _ORPHANS_S)
+        self._deadline = time.monotonic() + _ORPHANS_S
+        self._tell(self._family(), signal.SIGTERM)
 
     def _leave_alone(self) -> None:
         """The launcher has ended our stub: the rank may end by itself, for a moment."""
@@ -302,47 +287,52 @@ class Guard:
         while self._reap():
             pass  # it may have ended just now, which is why we are called
         if self._status is None and self._step in ("run", "abandoned"):
+            self._deadline = time.monotonic() + self._orders["grace_s"]
             if number == signal.SIGINT:
                 self._step = "interrupt"
-                self._tell(self._group, signal.SIGINT, self._interrupt, self._grace_s)
+                self._interrupt()
             else:
-                self._terminate(self._grace_s)
-        elif again and self._next is None and self._step in ("interrupt", "family", "terminate"):
+                self._terminate()
+        elif again and self._step in ("interrupt", "family", "terminate"):
             self._deadline = min(self._deadline, time.monotonic() + self._orders["grace_s"])
 
-    def _group(self) -> list[int]:
-        """Return the processes that hear of Ctrl-C: those of the rank's process group."""
-        return [pid for pid, it in procfs.processes().items() if it.group == self._pid]
-
     def _interrupt(self) -> None:
-        if self._group():
+        if self._may_help():
+            self._tell([pid for pid, it in procfs.processes().items() if it.group == self._pid], signal.SIGINT)
+        else:
             send_signal(-self._pid, signal.SIGINT)
 
-    def _grace_s(self) -> float:
-        return float(self._orders["grace_s"])
-
-    def _terminate(self, grace_s: Callable[[], float]) -> None:
+    def _terminate(self) -> None:
         self._step = "terminate"
-        self._tell(lambda: [self._pid], signal.SIGTERM, self._tell_rank, grace_s)
+        self._tell([self._pid], signal.SIGTERM)
 
-    def _tell_rank(self) -> None:
-        if self._status is None:
-            send_signal(self._pid, signal.SIGTERM)
+    def _wakes_at(self) -> float:
+        """Return when there is something to do: while helpers run no next step is taken."""
+        return min((helper.until for helper in self._helpers.values()), default=self._deadline)
+
+    def _pass_on(self) -> None:
+        now = time.monotonic()
+        for pid, helper in list(self._helpers.items()):
+            if helper.until <= now:
+                del self._helpers[pid]
+                self._is_silent = True
+                self._tell_after(helper)
+        if not self._helpers and now >= self._deadline:
+            self._next_step()
 
     def _next_step(self) -> None:
         """The deadline of the present step has passed: take the next one."""
-        if self._go_on():
-            return
         if self._step == "abandoned":
             self.stop()
         elif self._step == "family":
             self._end_orphans()
         elif self._step == "interrupt":
-            self._terminate(lambda: min(_AFTER_INTERRUPT_S, self._grace_s()))
-        elif self._step in ("terminate", "orphans") and self._orders["terminate_client"] and not self._has_helped:
-            self._has_helped = self._has_ended_work = True
-            self._step, self._deadline = "terminate_client", time.monotonic() + _TERMINATE_CLIENT_S
-            self._helper = self._start_helper([str(pid) for pid in self._family()])
+            self._deadline = time.monotonic() + min(_AFTER_INTERRUPT_S, self._orders["grace_s"])
+            self._terminate()
+        elif self._step in ("terminate", "orphans") and self._may_help() and not self._has_helped:
+            self._has_helped = True
+            self._step = "terminate_client"
+            self._start_helper(self._family(), 0)
         elif self._step in ("terminate", "terminate_client", "orphans"):
             self._step, self._last = "kill", time.monotonic() + _ORPHANS_S
             self._kill()
@@ -353,20 +343,26 @@ class Guard:
     def _kill(self) -> bool:
         """End the family, and soon again what one of it had begun before its own turn came; whether to go on."""
         before = len(self._killed)
-        self._killed.update(self._tell_family(signal.SIGKILL))
+        for pid in (family := self._family()):
+            send_signal(pid, signal.SIGKILL)
+        self._killed.update(family)
         self._deadline = time.monotonic() + _KILL_AGAIN_S
         return len(self._killed) > before or time.monotonic() < self._last
 
-    def _start_helper(self, pids: Sequence[str]) -> int:
-        pid = os.fork()
-        if pid == 0:
+    def _may_help(self) -> bool:
+        return bool(self._orders["terminate_client"]) and not self._is_silent
+
+    def _start_helper(self, pids: list[int], number: int) -> None:
+        self._has_ended_work = True
+        helper = os.fork()
+        if helper == 0:
             try:
                 signal.set_wakeup_fd(-1)
-                argv = [*self._orders["terminate_client"], *pids]
+                argv = [*self._orders["terminate_client"], "--signal", str(int(number)), *map(str, pids)]
                 os.execv(argv[0], argv)
             finally:
                 os._exit(127)
-        return pid
+        self._helpers[helper] = Helper(pids, number, time.monotonic() + _TERMINATE_CLIENT_S)
 
     def _relay(self, stream: int) -> None:
         data = os.read(stream, _CHUNK)

@@ -172,6 +172,7 @@ class _Trial:
     def __init__(self, job: Job, point: Point, folder: Path, output: Path, sampler: Sampler) -> None:
         self.job, self.point, self.folder, self.output, self.sampler = job, point, folder, output, sampler
         self.meter = Meter(job.plan)
+        self.best: Outcome | None = None  # of what was measured so far
         output.parent.mkdir(parents=True, exist_ok=True)
         command = own_programs.accdp(*run_command(job, point))
         variables = os.environ | environment(point) | {"ACCDP_STEP_LOG": str(folder), PARENT_VARIABLE: str(os.getpid())}
@@ -194,45 +195,56 @@ class _Trial:
         self, goes_on: Callable[[int, Outcome], bool], watch: Callable[[str], None], is_interrupted: Callable[[], bool]
     ) -> Outcome:
         began = time.monotonic()
-        best: Outcome | None = None
         watch("starting")
         while True:
             try:
                 self.process.wait(_LOOK_S)
-                return self._ended(best)
+                return self._ended()
             except subprocess.TimeoutExpired:
                 if is_interrupted():
                     raise KeyboardInterrupt from None
-            was_warm = self.meter.is_warm
             logs = events.read(self.folder)
-            reached = self.meter.look(logs)
-            if self.meter.is_warm and not was_warm:
-                self.sampler.begin()
-                watch("measuring")
-            if reached:
-                level, rate = reached
-                best = self._outcome(rate)
-                watch(f"{best.samples_per_s or best.steps_per_s:.4g} {'samples' if best.samples_per_s else 'steps'}/s")
-                is_last = level + 1 == len(self.job.plan.budgets_s)
-                if best.status == "failed" or is_last or (level > 0 and rate.error < self.job.plan.steady):
-                    return best
-                if not goes_on(level, best):
-                    best.status = "stopped"
-                    return best
-            passed = time.monotonic() - began
-            if passed > self.job.start_s and not logs:
-                return self._failed(f"no rank formed a group of the backend accdp within {self.job.start_s:g} s")
-            if passed > self.job.start_s and not self.meter.is_warm:
-                return self._failed(
-                    f"fewer than {self.job.plan.warm_up_steps} steps within {self.job.start_s:g} s, which are not "
-                    "measured; see accdp_comm.step()"
-                )
-            if self.meter.is_warm and (silent := events.silence(logs)) > self.job.start_s:
-                return self._failed(
-                    f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?"
-                )
-            if passed > self.job.limit_s:
-                return best or self._failed(f"not measured within {self.job.limit_s:g} s")
+            outcome = self._measured(logs, goes_on, watch) or self._overdue(logs, time.monotonic() - began)
+            if outcome is not None:
+                return outcome
+
+    def _measured(
+        self, logs: Sequence[events.Log], goes_on: Callable[[int, Outcome], bool], watch: Callable[[str], None]
+    ) -> Outcome | None:
+        """Take in what was logged; return the outcome where that is known as well as it has to be."""
+        was_warm = self.meter.is_warm
+        reached = self.meter.look(logs)
+        if self.meter.is_warm and not was_warm:
+            self.sampler.begin()
+            watch("measuring")
+        if not reached:
+            return None
+        level, rate = reached
+        self.best = best = self._outcome(rate)
+        watch(f"{best.samples_per_s or best.steps_per_s:.4g} {'samples' if best.samples_per_s else 'steps'}/s")
+        is_last = level + 1 == len(self.job.plan.budgets_s)
+        if best.status == "failed" or is_last or (level > 0 and rate.error < self.job.plan.steady):
+            return best
+        if goes_on(level, best):
+            return None
+        best.status = "stopped"
+        return best
+
+    def _overdue(self, logs: Sequence[events.Log], passed_s: float) -> Outcome | None:
+        """Return what becomes of a script that has taken too long to a step, or in all; None of one that has not."""
+        job = self.job
+        if passed_s > job.start_s and not logs:
+            return self._failed(f"no rank formed a group of the backend accdp within {job.start_s:g} s")
+        if passed_s > job.start_s and not self.meter.is_warm:
+            return self._failed(
+                f"fewer than {job.plan.warm_up_steps} steps within {job.start_s:g} s, which are not measured; see "
+                "accdp_comm.step()"
+            )
+        if self.meter.is_warm and (silent := events.silence(logs)) > job.start_s:
+            return self._failed(f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?")
+        if passed_s > job.limit_s:
+            return self.best or self._failed(f"not measured within {job.limit_s:g} s")
+        return None
 
     def end(self) -> None:
         """End the ranks by their launcher, which knows the safe order; by force only where there is no GPU to harm."""
@@ -251,14 +263,14 @@ class _Trial:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    def _ended(self, best: Outcome | None) -> Outcome:
+    def _ended(self) -> Outcome:
         said = self.output.read_bytes()[self.output_begins :]
         if self.process.returncode == 0:
             rate = self.meter.last(events.read(self.folder))
             if rate:
                 return self._outcome(rate)
             # Too short for a rate: nothing else went wrong.
-            return best or self._failed(
+            return self.best or self._failed(
                 f"ended before {self.job.plan.warm_up_steps + self.job.plan.least_steps} steps were seen: let the "
                 "script take more, or call accdp_comm.step()"
             )

@@ -62,11 +62,12 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& o
 
 /// Adds this rank's side to what ranks say who disagree: they compare hashes.
 template <class Call>
-void saying_own_side(const std::vector<Piece>& pieces, const StreamOptions& options, Call call) {
+void saying_own_side(const std::vector<Piece>& pieces, const StreamOptions& options, bool in_rank_order, Call call) {
   try {
     call();
   } catch (const MismatchError& error) {
-    throw MismatchError(std::string(error.what()) + "; this rank's has " + in_words(pieces, options));
+    throw MismatchError(std::string(error.what()) + "; this rank's has " + in_words(pieces, options) +
+                        (in_rank_order ? ", deterministic" : ""));
   }
 }
 
@@ -258,8 +259,8 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
     throw;
   }
   StreamReport report;
-  saying_own_side(pieces, options, [&] {
-    collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
+  collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
+    saying_own_side(pieces, options, false, [&] {
       if (rank() == root) set_bounds(pieces, bound, options.far);
       report = accdp::bcast_stream(c, pieces, root, options);
     });
@@ -309,8 +310,8 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
   StreamReport report;
   const Signature call{
       .layout = layout_of(pieces, options) + in_rank_order, .type = type, .op = static_cast<std::uint8_t>(op)};
-  saying_own_side(pieces, options, [&] {
-    collective(OpKind::kAllreduceCompressed, call, bytes, timeout_s, [&](Context& c) {
+  collective(OpKind::kAllreduceCompressed, call, bytes, timeout_s, [&](Context& c) {
+    saying_own_side(pieces, options, in_rank_order, [&] {
       report = accdp::allreduce_stream(c, pieces, {type, op, size()}, options, residual, in_rank_order);
     });
   });

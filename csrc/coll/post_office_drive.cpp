@@ -108,11 +108,12 @@ class PostOffice::Rings {
 
 void PostOffice::run_callbacks(std::unique_lock<std::mutex>& lock) {
   if (callbacks_.empty()) return;
-  std::vector<std::function<void()>> calls = std::move(callbacks_);
-  callbacks_.clear();
+  std::vector<std::function<void()>> due;
+  due.swap(callbacks_);
   const Unlocked unlocked(lock);
-  for (auto& call : calls) call();
-  calls.clear();  // what they hold may want the host language's lock to go, and who has that may want ours
+  // Gone before we have the lock again: what they hold may want the host language's to go, and who has that ours.
+  const auto calls = std::move(due);
+  for (const auto& call : calls) call();
 }
 
 /// The lock, for a caller; who drives steps aside for him.

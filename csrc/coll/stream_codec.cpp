@@ -48,11 +48,17 @@ std::string in_words(const std::vector<Piece>& pieces, const StreamOptions& opti
   std::snprintf(digits, sizeof digits, "%.9g", options.bound.value);
   text += options.bound.value > 0 ? std::string(", error bound ") + digits : ", no error bound";
   if (options.bound.is_relative) text += " of the standard deviation";
+  if (options.root_takes_decoded) text += ", which root takes as the others do";
   text += "; tensors:";
-  for (std::size_t i = 0; i < std::min(pieces.size(), kMostNamed); ++i)
+  for (std::size_t i = 0; i < std::min(pieces.size(), kMostNamed); ++i) {
     text += std::string(i ? ", " : " ") + std::to_string(pieces[i].data.size() / element_bytes(pieces[i].type)) + " " +
             name_of(pieces[i].type);
-  if (pieces.size() > kMostNamed) text += " and " + std::to_string(pieces.size() - kMostNamed) + " more";
+    if (!pieces[i].reference.empty()) text += " with a reference";
+  }
+  std::size_t more = 0;
+  for (std::size_t i = kMostNamed; i < pieces.size(); ++i) more += pieces[i].data.size();
+  if (pieces.size() > kMostNamed)
+    text += " and " + std::to_string(pieces.size() - kMostNamed) + " more of " + std::to_string(more) + " bytes";
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(options.label));
   if (options.label) text += std::string(", their names and memory formats ") + digits;
   return text;

@@ -348,6 +348,7 @@ SHOWN = {
     "kind of the bound": ("error bound 0.1;", "error bound 0.1 of the standard deviation"),
     "chunk": ("chunks of 4096 bytes", "chunks of 8192 bytes"),
     "count": ("tensors: 30000 float32", "tensors: 29999 float32"),
+    "reference": ("30000 float32 with a reference", "30000 float32"),
     "cut": ("tensors: 10000 float32, 20000 float32", "tensors: 20000 float32, 10000 float32"),
 }
 

@@ -17,7 +17,7 @@ from .daemon import Daemon
 _LOOKS_OUTSIDE = 3
 # And a server that is starting may not answer for its clients.
 _LOOKS_REFUSED = 3
-_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from ... import _core
+from ... import _core, procfs
 from .. import gpus, processes
 from ..agent import OWNER_VARIABLE
 from . import daemon as daemons
@@ -37,6 +37,7 @@ def add_parser(commands: Any) -> None:
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
     terminate.add_argument("--pipe-directory", metavar="DIR", help="ask the daemon of this directory alone")
+    terminate.add_argument("--signal", type=int, default=0, metavar="N", help="then send them this; to others at once")
     terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
 
 
@@ -55,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
         living = _living(base)
         if options.pipe_directory is not None:
             living = [found for found in living if found.pipe_directory == options.pipe_directory]
-        return _terminate(living, options.pids, is_quiet=options.quiet)
+        return _terminate(living, options.pids, options.signal, is_quiet=options.quiet)
     with records.locked(base):
         if options.verb == "start":
             return _start(base, options.gpus)
@@ -89,8 +90,13 @@ def _start(base: Any, wanted: str) -> int:
     return 0
 
 
-def _terminate(living: list[daemons.Daemon], pids: list[int], *, is_quiet: bool) -> int:
+def _terminate(living: list[daemons.Daemon], pids: list[int], number: int, *, is_quiet: bool) -> int:
+    started = {pid: procfs.start_time(pid) for pid in pids}
+    # Others first: a shell that heard of it only afterwards would go on with what follows its client.
+    waiting = _clients_among(living, pids) if number else set()
+    _signal(number, {pid: when for pid, when in started.items() if pid not in waiting})
     done = [(found, *daemons.terminate_work(found.control(), pids)) for found in living]
+    _signal(number, {pid: started[pid] for pid in waiting})
     gpu_of = {pid: found.record.gpu for found, ended, _ in done for pid in ended}
     trouble = [line for _, _, lines in done for line in lines]
     said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}" for pid in pids]
@@ -104,6 +110,20 @@ def _clients_of(found: daemons.Daemon) -> list[str]:
     except MpsError:
         return []  # what is wrong with it shows when it is stopped
     return [f"ends its clients on {found.record.gpu}: {' '.join(map(str, clients))}"] if clients else []
+
+
+def _clients_among(living: list[daemons.Daemon], pids: list[int]) -> set[int]:
+    """Return those of these processes that are clients; all of them where a daemon does not tell."""
+    try:
+        return {client for found in living for client in found.control().clients()}.intersection(pids)
+    except MpsError:
+        return set(pids)
+
+
+def _signal(number: int, started: dict[int, int]) -> None:
+    if number:
+        for pid, when in started.items():
+            processes.send_signal(pid, when, number)
 
 
 def _living(base: Any) -> list[daemons.Daemon]:

@@ -8,6 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from ..gpus import Gpu, driver_cuda, list_gpus, processes
 from .control import BINARY, PID_FILE, SERVER, find_binary
 
+# What ranks do where somebody else is to run MPS.
+AS_IT_IS = (
+    "use that one as it is, without limits of accdp's and without its looking after them, or take turns on their GPU "
+    "where nothing serves it"
+)
 _VOLTA = 7.0
 _DEFAULT = "/tmp/nvidia-mps"  # where CUDA looks for a daemon when nobody says where
 
@@ -59,21 +64,17 @@ def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int) -> str:
     limit = client_limit(cuda)
     if ranks_per_gpu > limit:
         return f"{ranks_per_gpu} ranks per GPU, but MPS takes {limit} clients (driver for CUDA {cuda[0]}.{cuda[1]})"
-    for pid, uid in foreign_servers():
-        if _serves_only_others(pid, gpus):
-            continue
+    strangers = foreign_servers()
+    places = processes(list_gpus({}).gpus) if strangers else {}
+    for pid, uid in strangers:
+        where = {uuid for uuid, pids in places.items() if pid in pids}
+        if where and where.isdisjoint(gpu.uuid for gpu in gpus):
+            continue  # it is seen on other GPUs alone
         return (
             f"user {uid} runs an MPS server (pid {pid}) here: a GPU serves one user's server at a time, and clients of "
             "others would wait for it"
         )
     return ""
-
-
-def _serves_only_others(pid: int, gpus: Sequence[Gpu]) -> bool:
-    """Whether a server is seen on GPUs, and on none of these."""
-    all_gpus = list_gpus({}).gpus
-    where = {uuid for uuid, pids in processes(all_gpus).items() if pid in pids}
-    return bool(where) and where.isdisjoint(gpu.uuid for gpu in gpus)
 
 
 def _system_daemon() -> int:

@@ -13,7 +13,7 @@ from ..interruption import undisturbed
 from . import daemon as daemons
 from . import records
 from .attachment import Attachment, Member
-from .refusals import somebody_elses, why_not
+from .refusals import AS_IT_IS, somebody_elses, why_not
 
 
 class Session:
@@ -92,7 +92,7 @@ class Session:
         return lines
 
 
-def _kept() -> dict[str, str]:
+def kept() -> dict[str, str]:
     """Return the pipe directory of each living daemon that `accdp mps start` keeps, by the UUID of its GPU."""
     base = records.existing_directory()
     living = [one for one in daemons.find_all(base) if one.record.daemon_lives()] if base else []
@@ -117,14 +117,14 @@ def session(mode: str, gpus: Sequence[Gpu], ranks_per_gpu: int, say: Callable[[s
         return
     if not gpus:
         raise _core.UsageError("--mps on: there are no GPUs for it")
-    kept = _kept()
-    if mode == "auto" and ranks_per_gpu < 2 and not {gpu.uuid for gpu in gpus} <= kept.keys():
+    stays = kept()
+    if mode == "auto" and ranks_per_gpu < 2 and not {gpu.uuid for gpu in gpus} <= stays.keys():
         yield None
         return
-    if theirs := somebody_elses(os.environ, kept.values()):
+    if theirs := somebody_elses(os.environ, stays.values()):
         if mode == "on":
             raise _core.UsageError(f"--mps on: {theirs}")
-        say(f"ranks are clients of that MPS, without limits of accdp's, and accdp does not look after it: {theirs}")
+        say(f"no MPS is started, and ranks {AS_IT_IS}: {theirs}")
         yield None
         return
     reason = why_not(gpus, ranks_per_gpu)

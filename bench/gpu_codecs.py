@@ -102,10 +102,12 @@ class Pass:
 
     def _make_rooms(self) -> list[torch.Tensor]:
         room, make = _core.DeviceCodec.room, functools.partial(torch.empty, dtype=torch.uint8, device=DEVICE)
-        if self._is_apart:
-            return [make(room(self.codec, self.type, self._length(i))) for i in range(len(self.begins))]
         most = room(self.codec, self.type, CHUNK)
-        return list(make(len(self.begins) * most).split(most))
+        if not self._is_apart:
+            return list(make(len(self.begins) * most).split(most))
+        if self.codec not in SAME_BYTES:  # nvCOMP may use of each as much as the longest one needs
+            return [make(most) for _ in self.begins]
+        return [make(room(self.codec, self.type, self._length(i))) for i in range(len(self.begins))]
 
     def _length(self, chunk: int) -> int:
         return min(CHUNK, self.raw.numel() - self.begins[chunk])

@@ -1,5 +1,6 @@
 #pragma once
 // Chunks through the codecs of the simulated device, and back.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -11,6 +12,8 @@
 using namespace accdp;
 
 constexpr std::size_t kChunk = 64 << 10;
+constexpr int kBehind = 64;       // bytes behind what may be written
+constexpr std::byte kFill{0xa5};  // what the simulation fills memory with
 
 struct Case {
   CodecId codec;
@@ -23,20 +26,27 @@ class Device {
   Device() : stream_(make_stream()), codec_(kMostDeviceChunks, kChunk), words_(64 * 4) {}
 
   std::vector<Buffer> encode(const Case& what, const std::vector<Buffer>& chunks, std::size_t shift) {
-    const std::size_t room = encoded_room(what.codec, what.how.type, kChunk);
-    const DeviceBuffer in(chunks.size() * (kChunk + 64)), out(chunks.size() * room);
+    const DeviceBuffer in(chunks.size() * (kChunk + 64));
+    std::vector<DeviceBuffer> out;
     std::vector<DeviceChunk> jobs;
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       std::byte* at = in.data() + c * (kChunk + 64) + shift;
       if (!chunks[c].empty()) std::memcpy(at, chunks[c].data(), chunks[c].size());
-      jobs.push_back(
-          {at, out.data() + c * room, static_cast<std::uint32_t>(chunks[c].size()), static_cast<std::uint32_t>(room)});
+      // nvCOMP may use of each as much as the longest one needs.
+      const bool is_ours = what.codec == CodecId::kFpk || what.codec == CodecId::kQpk;
+      const std::size_t room = encoded_room(what.codec, what.how.type, is_ours ? chunks[c].size() : kChunk);
+      jobs.push_back({at, out.emplace_back(room + kBehind).data(), static_cast<std::uint32_t>(chunks[c].size()),
+                      static_cast<std::uint32_t>(room)});
     }
     auto* sizes = reinterpret_cast<std::uint32_t*>(words_.data());
     codec_.encode_async(what.codec, what.how, jobs, sizes, stream_.get());
     synchronize(stream_.get());
     std::vector<Buffer> streams;
-    for (std::size_t c = 0; c < chunks.size(); ++c) streams.emplace_back(jobs[c].out, jobs[c].out + sizes[c]);
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      streams.emplace_back(jobs[c].out, jobs[c].out + sizes[c]);
+      const std::byte* behind = jobs[c].out + jobs[c].out_bytes;
+      CHECK(std::count(behind, behind + kBehind, kFill) == kBehind);
+    }
     return streams;
   }
 
@@ -60,7 +70,7 @@ class Device {
     synchronize(stream_.get());
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const std::byte behind = jobs[c].out[chunks[c].size()];
-      CHECK(behind == std::byte{0xa5});  // what the simulation fills memory with
+      CHECK(behind == kFill);
       if (!chunks[c].empty()) std::memcpy(chunks[c].data(), jobs[c].out, chunks[c].size());
     }
     return *damaged == 0;

@@ -81,7 +81,7 @@ def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
         found = _named(found, words, strict=False)
         is_hidden = not found
         why = f"CUDA_VISIBLE_DEVICES={visible} hides them all" if is_hidden else ""
-        if is_hidden and words[0].strip().startswith("MIG-"):
+        if is_hidden and visible.strip().startswith("MIG-"):
             why = (
                 f"CUDA_VISIBLE_DEVICES={visible} names a part of a GPU that MIG divides, which is not ours to share out"
             )

@@ -31,6 +31,7 @@ _SHARE = 3
 # take long (large shared memory, devices): lines must break no later than MPI's connections.
 _HIGH = 2048
 _NONCE_BYTES, _RANK_BYTES = 16, 4
+_Card = tuple[str, int, str, str]  # address, port and nonce of a listener; or why there is none
 
 _open: set[int] = set()  # descriptors, to the end of the process
 _are_missing = False
@@ -52,69 +53,83 @@ def open_lines(
 
     Collective.
     """
-    others = [rank for rank, node in enumerate(nodes) if node != nodes[exchange.rank]]
-    none = [-1] * len(nodes)
-    by_rank = list(none)
-    listener: socket.socket | None = None
-    nonce = secrets.token_hex(_NONCE_BYTES)
     if _far(nodes) > _MOST:
         _note_missing()
     if not 0 < _far(nodes) <= _MOST:
-        return none
-
-    def listen() -> tuple[str, int, str, str]:
-        nonlocal listener
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit != resource.RLIM_INFINITY and _SHARE * len(others) > limit:
-            return "", 0, "", f"ulimit -n is {limit}, expected {_SHARE * len(others)} or more"
-        try:
-            bind = "127.0.0.1" if len(set(hosts)) == 1 else ""
-            listener = socket.create_server((bind, 0), backlog=max(128, len(nodes)))
-        except OSError as error:
-            return "", 0, "", str(error)
-        return routes[1], listener.getsockname()[1], nonce, ""
-
-    def connect_to_lower() -> str:
-        """The kernel takes what connects to a listener, so ranks need not wait for each other here."""
-        for rank in others:
-            address, port, its_nonce, trouble = cards[rank]
-            if trouble:
-                return f"rank {rank}: {trouble}"
-            if rank > exchange.rank:
-                continue
-            address = routes[0] if hosts[rank] == hosts[0] else address
-            try:
-                with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as link:
-                    link.sendall(bytes.fromhex(its_nonce) + exchange.rank.to_bytes(_RANK_BYTES, "big"))
-                    by_rank[rank] = _keep(link)
-            except OSError as error:
-                return f"rank {exchange.rank} to rank {rank} at {address}, port {port}: {error}"
-        return ""
-
-    def accept_higher() -> str:
-        awaited = {rank for rank in others if rank > exchange.rank}
-        try:
-            for rank, line in _accept(listener, awaited, bytes.fromhex(nonce)) if listener is not None else ():
-                by_rank[rank] = line
-        except OSError as error:
-            return f"rank {min(awaited)} to rank {exchange.rank}: {error}"
-        return ""
-
+        return [-1] * len(nodes)
+    opening = _Opening(exchange, nodes, routes, hosts)
     try:
-        cards = agree(exchange, listen)
-        trouble = next(filter(None, agree(exchange, connect_to_lower)), "")
-        trouble = trouble or next(filter(None, agree(exchange, accept_higher)), "")
+        cards = agree(exchange, opening.listen)
+        trouble = next(filter(None, agree(exchange, lambda: opening.connect_to_lower(cards))), "")
+        trouble = trouble or next(filter(None, agree(exchange, opening.accept_higher)), "")
     except BaseException:
-        _close(by_rank)
+        _close(opening.by_rank)
         raise
     finally:
-        if listener is not None:
-            listener.close()
+        opening.close()
     if not trouble:
-        return by_rank
-    _close(by_rank)
+        return opening.by_rank
+    _close(opening.by_rank)
     _say_none(exchange, trouble)
-    return none
+    return [-1] * len(nodes)
+
+
+class _Opening:
+    """A rank's part in open_lines(), with its arguments. Each step says what went wrong, or nothing."""
+
+    def __init__(
+        self, exchange: Exchange, nodes: Sequence[Hashable], routes: tuple[str, str], hosts: Sequence[str]
+    ) -> None:
+        self._rank, self._routes, self._hosts = exchange.rank, routes, hosts
+        self._others = [rank for rank, node in enumerate(nodes) if node != nodes[self._rank]]
+        self._nonce = secrets.token_hex(_NONCE_BYTES)
+        self._listener: socket.socket | None = None
+        self.by_rank = [-1] * len(nodes)
+
+    def listen(self) -> _Card:
+        """Begin to listen; return where, and what has to be said there."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and _SHARE * len(self._others) > limit:
+            return "", 0, "", f"ulimit -n is {limit}, expected {_SHARE * len(self._others)} or more"
+        try:
+            bind = "127.0.0.1" if len(set(self._hosts)) == 1 else ""
+            self._listener = socket.create_server((bind, 0), backlog=max(128, len(self._hosts)))
+        except OSError as error:
+            return "", 0, "", str(error)
+        return self._routes[1], self._listener.getsockname()[1], self._nonce, ""
+
+    def connect_to_lower(self, cards: Sequence[_Card]) -> str:
+        """The kernel takes what connects to a listener, so ranks need not wait for each other here."""
+        for rank in self._others:
+            address, port, nonce, trouble = cards[rank]
+            if trouble:
+                return f"rank {rank}: {trouble}"
+            if rank > self._rank:
+                continue
+            address = self._routes[0] if self._hosts[rank] == self._hosts[0] else address
+            try:
+                with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as link:
+                    link.sendall(bytes.fromhex(nonce) + self._rank.to_bytes(_RANK_BYTES, "big"))
+                    self.by_rank[rank] = _keep(link)
+            except OSError as error:
+                return f"rank {self._rank} to rank {rank} at {address}, port {port}: {error}"
+        return ""
+
+    def accept_higher(self) -> str:
+        """Take what they have made."""
+        awaited = {rank for rank in self._others if rank > self._rank}
+        nonce = bytes.fromhex(self._nonce)
+        try:
+            for rank, line in _accept(self._listener, awaited, nonce) if self._listener is not None else ():
+                self.by_rank[rank] = line
+        except OSError as error:
+            return f"rank {min(awaited)} to rank {self._rank}: {error}"
+        return ""
+
+    def close(self) -> None:
+        """Nothing more is accepted."""
+        if self._listener is not None:
+            self._listener.close()
 
 
 def open_between_hosts(exchange: Exchange, declared: bool) -> list[int]:

@@ -15,7 +15,10 @@ from . import owner, records
 from .control import MpsError
 from .refusals import somebody_elses, why_not
 
-_USAGE = "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] | clean | terminate [-q] [--signal N] PID ...}"
+_USAGE = (
+    "accdp mps {status [--json] | start [--gpus LIST] | stop [--gpus LIST] | clean | "
+    "terminate [-q] [--pipe-directory DIR] [--signal N] PID ...}"
+)
 
 _NO_CLIENT = "left alone, for it is no client of a daemon of `accdp mps status`"
 

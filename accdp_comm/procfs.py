@@ -56,15 +56,32 @@ def heeds(pid: int, number: int) -> bool:
 
     blocks = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                lines = [line for line in file if line.startswith((b"SigCgt:", b"SigIgn:", b"SigBlk:"))]
-            if any(has(line) for line in lines if not line.startswith(b"SigBlk:")):
-                return True
-            blocks += [has(line) for line in lines if line.startswith(b"SigBlk:")]
+        threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return True
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                lines = [line for line in file if line.startswith((b"SigCgt:", b"SigIgn:", b"SigBlk:"))]
+        except PermissionError:
+            return True
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # this thread has ended, not the process
+        if any(has(line) for line in lines if not line.startswith(b"SigBlk:")):
+            return True
+        blocks += [has(line) for line in lines if line.startswith(b"SigBlk:")]
     return all(blocks)
+
+
+def maps(pid: int, name: bytes) -> bool:
+    """Whether a process has a file in memory whose path contains that; True where it may not be looked at."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return any(name in line for line in file)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
 
 
 def descendants(roots: Iterable[int]) -> dict[int, int]:

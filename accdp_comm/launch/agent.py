@@ -65,6 +65,7 @@ _AFTER_LAUNCHER_S = 1.0
 _KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
+_CUDA = b"libcuda"  # which every client of MPS has in memory, and shells have not
 
 
 class Helper(NamedTuple):
@@ -253,8 +254,10 @@ class Guard:
         return [pid for pid, root in procfs.descendants([*others, us]).items() if root == us and pid != us]
 
     def _tell(self, pids: Sequence[int], number: int) -> None:
-        """Send a signal. Of those that it ends at once MPS ends the work before, and a helper sends it."""
-        exposed = [pid for pid in pids if not procfs.heeds(pid, number)] if self._may_help() else []
+        """Send a signal, in this order. Of clients that it ends at once MPS ends the work before; a helper sends it."""
+        exposed = [
+            pid for pid in pids if self._may_help() and not procfs.heeds(pid, number) and procfs.maps(pid, _CUDA)
+        ]
         for pid in pids:
             if pid not in exposed:
                 send_signal(pid, number)
@@ -317,6 +320,8 @@ class Guard:
                 del self._helpers[pid]
                 self._is_silent = True
                 self._tell_after(helper)
+                if helper.signal:
+                    self._deadline = max(self._deadline, now + _ORPHANS_S)
         if not self._helpers and now >= self._deadline:
             self._next_step()
 

@@ -68,6 +68,8 @@ class Link:
 
 rank, helper, told, limit_s = json.loads(sys.argv[1])
 agent._TERMINATE_CLIENT_S = limit_s
+if not os.environ.get("LOOKS_AT_MAPS"):
+    agent.procfs.maps = lambda pid, name: True  # all may be clients
 held = os.pipe()
 guard = agent.Guard(Link(told), held[0], 0)
 guard.start({"argv": rank, "env": {}, "cpus": [], "grace_s": 1.0, "stdin": "", "terminate_client": helper})
@@ -119,6 +121,20 @@ def test_a_helper_that_does_not_end_is_not_waited_for(tmp_path):
     assert said.count("--signal") == 1 and 2 < took < 15 and used < 1.5
 
 
+def test_a_program_below_a_shell_is_told_where_the_helper_does_not_end(tmp_path):
+    script = f"{SAVES.replace('sleep(3)', 'sleep(0.1)')} & sleep 300; :"
+    said, took, _ = guarded(tmp_path, script, "sleep 1000", (1.5, 15, 1.0), limit_s=3.0)
+    assert said == "saved\n" and 4 < took < 15
+
+
+def test_shells_do_not_go_on_when_their_programs_end(tmp_path, monkeypatch):
+    """No client of MPS among them needs a helper."""
+    monkeypatch.setenv("LOOKS_AT_MAPS", "1")
+    inner = "sleep 300; echo goes on >> $F; sleep 300"
+    said, took, _ = guarded(tmp_path, f"sh -c '{inner}'; echo goes on >> $F", SAYS, (0.5, 15, 5.0))
+    assert said == "" and took < 5
+
+
 def test_a_program_has_what_is_left_of_the_grace_whatever_the_helper_takes(tmp_path):
     """The shell ends when its helper says so, by when its program has begun to save."""
     said, took, _ = guarded(tmp_path, f"{SAVES} & sleep 300; :", OBEYS, (1.5, 15, 20.0))
@@ -162,6 +178,24 @@ def test_who_waits_for_a_signal_is_not_ended_by_it(threads):
         assert procfs.heeds(process.pid, signal.SIGINT)  # Python's own
         process.kill()
     assert procfs.heeds(process.pid, signal.SIGTERM)  # there is nobody
+
+
+CHANGES = """
+import threading, time
+for _ in range(10): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(flush=True)
+while True: threading.Thread(target=time.sleep, args=(0.001,)).start()
+"""
+
+
+def test_threads_that_end_meanwhile_do_not_matter():
+    with subprocess.Popen([sys.executable, "-c", CHANGES], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert not any(procfs.heeds(process.pid, signal.SIGTERM) for _ in range(100))
+        assert procfs.maps(process.pid, b"libpthread") or procfs.maps(process.pid, b"libc")
+        assert not procfs.maps(process.pid, b"libcuda")
+        process.kill()
+    assert not procfs.maps(process.pid, b"lib")
 
 
 def test_a_listing_of_gpus_that_never_ends_is_not_waited_for(monkeypatch):

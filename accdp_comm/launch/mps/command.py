@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
     terminate.add_argument("--pipe-directory", metavar="DIR", help="ask the daemon of this directory alone")
-    terminate.add_argument("--signal", type=int, default=0, metavar="N", help="then send them this; to others at once")
+    terminate.add_argument("--signal", type=int, default=0, metavar="N", help="then send them this")
     terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
 
 
@@ -95,11 +95,10 @@ def _start(base: Any, wanted: str) -> int:
 
 def _terminate(living: list[daemons.Daemon], pids: list[int], number: int, *, is_quiet: bool) -> int:
     started = {pid: procfs.start_time(pid) for pid in pids}
-    # Others first: a shell that heard of it only afterwards would go on with what follows its client.
-    waiting = _clients_among(living, pids) if number else set()
-    _signal(number, {pid: when for pid, when in started.items() if pid not in waiting})
     done = [(found, *daemons.terminate_work(found.control(), pids)) for found in living]
-    _signal(number, {pid: started[pid] for pid in waiting})
+    if number:
+        for pid, when in started.items():
+            processes.send_signal(pid, when, number)
     gpu_of = {pid: found.record.gpu for found, ended, _ in done for pid in ended}
     trouble = [line for _, _, lines in done for line in lines]
     said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}" for pid in pids]
@@ -113,20 +112,6 @@ def _clients_of(found: daemons.Daemon) -> list[str]:
     except MpsError:
         return []  # what is wrong with it shows when it is stopped
     return [f"ends its clients on {found.record.gpu}: {' '.join(map(str, clients))}"] if clients else []
-
-
-def _clients_among(living: list[daemons.Daemon], pids: list[int]) -> set[int]:
-    """Return those of these processes that are clients; all of them where a daemon does not tell."""
-    try:
-        return {client for found in living for client in found.control().clients()}.intersection(pids)
-    except MpsError:
-        return set(pids)
-
-
-def _signal(number: int, started: dict[int, int]) -> None:
-    if number:
-        for pid, when in started.items():
-            processes.send_signal(pid, when, number)
 
 
 def _living(base: Any) -> list[daemons.Daemon]:

@@ -38,8 +38,10 @@ DeviceCall::~DeviceCall() {
     }
   } catch (const c10::Error&) {
   }
-  // In a fork, or of a device that has failed, nothing can be closed in order, and c10 would end the process.
+  // In a fork, or of a device that has failed, nothing can be closed in order, and c10 would end the process. Nor can
+  // memory be let go there: another thread may have had its allocator's lock when the process forked.
   keep_for_ever(std::move(events_));
+  keep_for_ever(std::move(operation_));
 }
 
 void DeviceCall::carry(std::function<void()> operation) { operation_ = std::move(operation); }

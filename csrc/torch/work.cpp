@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/keep.hpp"
 #include "base/no_gil.hpp"
 #include "node/waiter.hpp"
 
@@ -108,6 +109,13 @@ bool Work::wait_returns() const {
 bool Work::is_done() const {
   std::lock_guard lock(mutex_);
   return is_over() || (future_ && future_->completed());
+}
+
+Work::~Work() {
+  if (!birthplace_.is_elsewhere()) return;
+  keep_for_ever(std::move(outputs_));
+  keep_for_ever(std::move(nested_));
+  keep_for_ever(std::move(future_));
 }
 
 bool Work::has_future() const {

@@ -11,7 +11,7 @@ from running import ACCDP, act
 
 from accdp_comm import procfs
 
-LINES = 600  # which sockets have room for, and a pipe has not
+LINES = 200  # which pipes and sockets have room for even where these did not grow, and a pipe alone has not
 TALKER = f"""
 import os, pathlib, sys
 for _ in range({LINES}):

@@ -82,6 +82,7 @@ class Fabric {
   KindsOfSums sums;                     ///< rank 0: of compressed allreduces
   Patience wire_patience;               ///< of collectives that wait for other nodes
   Way way;                              ///< of the last collective
+  std::atomic<bool> has_told = false;   ///< this rank has been told that the group failed, by throw_if_failed()
   std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
   int calls_ahead = 0;                  ///< the last so many went ahead between nodes
   RollCall& roll_call() { return roll_call_; }

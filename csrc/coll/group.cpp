@@ -62,10 +62,13 @@ std::uint64_t layout_of(const std::vector<Piece>& pieces, const StreamOptions& o
 
 /// Adds this rank's side to what ranks say who disagree: they compare hashes.
 template <class Call>
-void saying_own_side(const std::vector<Piece>& pieces, const StreamOptions& options, bool in_rank_order, Call call) {
+void saying_own_side(Fabric& fabric, const std::vector<Piece>& pieces, const StreamOptions& options, bool in_rank_order,
+                     Call call) {
+  const bool was_told = fabric.has_told;
   try {
     call();
   } catch (const MismatchError& error) {
+    if (was_told || fabric.board().failed_call() != fabric.call) throw;  // they disagreed before, or on a message
     throw MismatchError(std::string(error.what()) + "; this rank's has " + in_words(pieces, options) +
                         (in_rank_order ? ", deterministic" : ""));
   }
@@ -259,8 +262,8 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
     throw;
   }
   StreamReport report;
-  collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
-    saying_own_side(pieces, options, false, [&] {
+  saying_own_side(fabric_, pieces, options, false, [&] {
+    collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
       if (rank() == root) set_bounds(pieces, bound, options.far);
       report = accdp::bcast_stream(c, pieces, root, options);
     });
@@ -310,8 +313,8 @@ StreamReport Group::allreduce_stream(std::vector<Piece> pieces, ReduceOp op, Str
   StreamReport report;
   const Signature call{
       .layout = layout_of(pieces, options) + in_rank_order, .type = type, .op = static_cast<std::uint8_t>(op)};
-  collective(OpKind::kAllreduceCompressed, call, bytes, timeout_s, [&](Context& c) {
-    saying_own_side(pieces, options, in_rank_order, [&] {
+  saying_own_side(fabric_, pieces, options, in_rank_order, [&] {
+    collective(OpKind::kAllreduceCompressed, call, bytes, timeout_s, [&](Context& c) {
       report = accdp::allreduce_stream(c, pieces, {type, op, size()}, options, residual, in_rank_order);
     });
   });

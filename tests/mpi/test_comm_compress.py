@@ -385,6 +385,16 @@ def test_disagreement_on_short_tensors(world, last):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_who_disagreed_before_has_no_side_now(world):
+    """A broken group's first reason is no matter of the calls that come after."""
+    with pytest.raises(MismatchError, match="disagree"):
+        world.allreduce(X.copy()) if world.rank == 0 else world.allreduce(X[1:].copy())
+    with pytest.raises(MismatchError, match="disagree") as caught:
+        bcast_compressed(X.copy(), group=world)
+    assert "this rank's" not in str(caught.value), caught.value
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("name", DISAGREEING)
 @pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
 def test_disagreement(world, name, last):

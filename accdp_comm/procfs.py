@@ -69,8 +69,17 @@ def heeds(pid: int, number: int) -> bool:
             continue  # this thread has ended, not the process
         if any(has(line) for line in lines if not line.startswith(b"SigBlk:")):
             return True
-        blocks += [has(line) for line in lines if line.startswith(b"SigBlk:")]
+        blocks += [has(line) or _awaits_signals(pid, thread) for line in lines if line.startswith(b"SigBlk:")]
     return all(blocks)
+
+
+def _awaits_signals(pid: int, thread: str) -> bool:
+    """Whether a thread sleeps in sigwait() or the like, which blocks none of those that it waits for meanwhile."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/wchan", "rb") as file:
+            return b"sigtimedwait" in file.read()
+    except OSError:  # not every kernel tells
+        return False
 
 
 def maps(pid: int, name: bytes) -> bool:

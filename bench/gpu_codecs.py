@@ -75,8 +75,8 @@ class Pass:
     """One tensor through one codec on the device and back.
 
     Args:
-        is_apart: What each chunk becomes lies in memory of its own, no longer than need be: so that what looks for
-            overruns can see them.
+        is_apart: What each chunk becomes lies in memory of its own, of our codecs' no longer than need be: so that what
+            looks for overruns can see them.
     """
 
     def __init__(self, codec: str, dtype: str, bound: float, tensor: torch.Tensor, is_apart: bool):

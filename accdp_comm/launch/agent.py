@@ -65,7 +65,7 @@ _AFTER_LAUNCHER_S = 1.0
 _KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
-_CUDA = b"libcuda"  # which every client of MPS has in memory, and shells have not
+_CUDA = b"/libcuda.so"  # the driver's library, which every client of MPS has in memory, and shells have not
 
 
 class Helper(NamedTuple):

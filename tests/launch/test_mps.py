@@ -189,7 +189,7 @@ def test_terminate_tells_what_it_did_with_each_process(machine):
     assert (said["loud"].returncode, said["quiet"].returncode) == (0, 0), str(said)
     assert said["loud"].stdout == (
         f"{said['pid']}: its work on {UUIDS[0]} was ended\n"
-        f"{os.getpid()}: left alone, for it is no client of a daemon of `accdp mps status`\n"
+        f"{os.getpid()}: nothing to end, for it is no client of a daemon of `accdp mps status`\n"
     )
     assert said["quiet"].stdout == ""
     assert_clean(machine, 1)

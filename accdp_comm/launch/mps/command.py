@@ -20,7 +20,7 @@ _USAGE = (
     "terminate [-q] [--pipe-directory DIR] [--signal N] PID ...}"
 )
 
-_NO_CLIENT = "left alone, for it is no client of a daemon of `accdp mps status`"
+_NO_CLIENT = "nothing to end, for it is no client of a daemon of `accdp mps status`"
 
 
 def add_parser(commands: Any) -> None:
@@ -40,8 +40,10 @@ def add_parser(commands: Any) -> None:
     terminate = verbs.add_parser("terminate", help="end what processes do on their GPUs, so that they may be killed")
     terminate.add_argument("-q", "--quiet", action="store_true", help="say only what went wrong")
     terminate.add_argument("--pipe-directory", metavar="DIR", help="ask the daemon of this directory alone")
-    terminate.add_argument("--signal", type=int, default=0, metavar="N", help="then send them this")
-    terminate.add_argument("pids", nargs="+", type=int, metavar="PID", help="clients; others are left alone")
+    terminate.add_argument("--signal", type=int, default=0, metavar="N", help="then send all of them this")
+    terminate.add_argument(
+        "pids", nargs="+", type=int, metavar="PID", help="clients; others are but sent the signal, if any"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -101,7 +103,8 @@ def _terminate(living: list[daemons.Daemon], pids: list[int], number: int, *, is
             processes.send_signal(pid, when, number)
     gpu_of = {pid: found.record.gpu for found, ended, _ in done for pid in ended}
     trouble = [line for _, _, lines in done for line in lines]
-    said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}" for pid in pids]
+    sent = f"; it was sent signal {number}" if number else ""
+    said = [f"{pid}: {f'its work on {gpu_of[pid]} was ended' if pid in gpu_of else _NO_CLIENT}{sent}" for pid in pids]
     return _tell([*([] if is_quiet else said), *trouble], failed=bool(trouble))
 
 

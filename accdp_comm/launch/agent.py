@@ -26,33 +26,15 @@ if __name__ == "__main__":
     _here = os.path.dirname(os.path.abspath(__file__))
     sys.path += [_here, os.path.dirname(_here)]  # there is no package where a file is run isolated
     import cpus  # type: ignore[import-not-found]
+    import offspring  # type: ignore[import-not-found]
     import procfs  # type: ignore[import-not-found]
     from guard_link import Link, connect  # type: ignore[import-not-found]
     from kinship import adopt_orphans  # type: ignore[import-not-found]
-    from offspring import (  # type: ignore[import-not-found]
-        PASSED_ON,
-        STOPPING,
-        ask_gpus,
-        become_rank,
-        close_launcher_fds,
-        exit_code,
-        killed,
-        send_signal,
-    )
 else:
     from .. import cpus, procfs
+    from . import offspring
     from .guard_link import Link, connect
     from .kinship import adopt_orphans
-    from .offspring import (
-        PASSED_ON,
-        STOPPING,
-        ask_gpus,
-        become_rank,
-        close_launcher_fds,
-        exit_code,
-        killed,
-        send_signal,
-    )
 
 CONTROL_VARIABLE = "ACCDP_RUN_CONTROL"
 OWNER_VARIABLE = "ACCDP_RUN_OWNER"
@@ -87,7 +69,7 @@ class Guard:
         for end in (self._wakeup, write_end):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*STOPPING, *PASSED_ON, signal.SIGCHLD):
+        for number in (*offspring.STOPPING, *offspring.PASSED_ON, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # the number arrives through the pipe
         self._pid = 0
         self._status: int | None = None  # as os.waitpid gives it
@@ -112,7 +94,7 @@ class Guard:
             try:
                 os.setsid()
                 signal.set_wakeup_fd(-1)
-                close_launcher_fds()
+                offspring.close_launcher_fds()
                 os.environ[CONTROL_VARIABLE], os.environ[OWNER_VARIABLE] = control, order["wish"]
                 os.execv(order["argv"][0], order["argv"])
             finally:
@@ -133,12 +115,14 @@ class Guard:
         guard = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            become_rank(guard, self._rank, orders, {kind: write for kind, (_, write) in ends.items()}, failure)
+            offspring.become_rank(
+                guard, self._rank, orders, {kind: write for kind, (_, write) in ends.items()}, failure
+            )
         os.close(failure)
         for kind, (read, write) in ends.items():
             os.close(write)
             self._streams[read] = kind
-        close_launcher_fds()
+        offspring.close_launcher_fds()
         # At once: `accdp run` ends what a guard leaves that ends before its rank.
         self._link.tell(event="started", pid=self._pid, start_time=procfs.start_time(self._pid))
         trouble = os.read(failed, 1000).decode(errors="replace")
@@ -190,14 +174,14 @@ class Guard:
                 self._orders["grace_s"] = order["grace_s"]
                 self.stop(order["number"], again=True)
             elif order["order"] == "signal" and self._pid and self._status is None:
-                send_signal(self._pid, order["number"])
+                offspring.send_signal(self._pid, order["number"])
 
     def _signals(self, numbers: bytes) -> None:
         for number in numbers:
-            if number in STOPPING:
+            if number in offspring.STOPPING:
                 self.stop()
-            elif number in PASSED_ON and self._status is None:
-                send_signal(self._pid, number)
+            elif number in offspring.PASSED_ON and self._status is None:
+                offspring.send_signal(self._pid, number)
             elif number == signal.SIGCHLD:
                 while self._reap():
                     pass
@@ -221,14 +205,14 @@ class Guard:
             self._has_children = False  # but for the owner, which is waited for by itself
         if pid and pid == self._pid:  # both are 0 while none has begun
             self._status = status
-            number = os.WTERMSIG(status) if killed(status) else 0
+            number = os.WTERMSIG(status) if offspring.killed(status) else 0
             # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.
             was_told = (
                 self._has_ended_work
                 or self._step not in ("run", "abandoned", "interrupt", "terminate")
                 or (self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM))
             )
-            self._link.tell(event="ended", code=exit_code(status), signal=number, was_told=was_told)
+            self._link.tell(event="ended", code=offspring.exit_code(status), signal=number, was_told=was_told)
             if self._step == "interrupt" and self._family():
                 self._step = "family"  # a shell's script may be about to save
             elif self._step == "terminate" and self._family():
@@ -238,7 +222,7 @@ class Guard:
             elif self._step == "terminate_client" and self._helpers:  # it may have others yet, and is waited for
                 for pid in self._family():
                     if procfs.heeds(pid, signal.SIGTERM):
-                        send_signal(pid, signal.SIGTERM)
+                        offspring.send_signal(pid, signal.SIGTERM)
             else:
                 self._end_orphans()
         return pid > 0
@@ -260,7 +244,7 @@ class Guard:
         ]
         for pid in pids:
             if pid not in exposed:
-                send_signal(pid, number)
+                offspring.send_signal(pid, number)
         if exposed:
             self._start_helper(exposed, number)
 
@@ -268,7 +252,7 @@ class Guard:
         """Send the signal of a helper that failed, or is late, to whom is there."""
         if helper.signal:
             for pid in set(helper.pids).intersection(self._family()):
-                send_signal(pid, helper.signal)
+                offspring.send_signal(pid, helper.signal)
 
     def _end_orphans(self) -> None:
         self._step = "orphans"
@@ -303,7 +287,7 @@ class Guard:
         if self._may_help():
             self._tell([pid for pid, it in procfs.processes().items() if it.group == self._pid], signal.SIGINT)
         else:
-            send_signal(-self._pid, signal.SIGINT)
+            offspring.send_signal(-self._pid, signal.SIGINT)
 
     def _terminate(self) -> None:
         self._step = "terminate"
@@ -349,7 +333,7 @@ class Guard:
         """End the family, and soon again what one of it had begun before its own turn came; whether to go on."""
         before = len(self._killed)
         for pid in (family := self._family()):
-            send_signal(pid, signal.SIGKILL)
+            offspring.send_signal(pid, signal.SIGKILL)
         self._killed.update(family)
         self._deadline = time.monotonic() + _KILL_AGAIN_S
         return len(self._killed) > before or time.monotonic() < self._last
@@ -398,7 +382,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
         node=procfs.node_key(),
         cores=cpus.cores(),
         quota=cpus.quota(),
-        gpus=ask_gpus(control["ask_gpus"]),
+        gpus=offspring.ask_gpus(control["ask_gpus"]),
         visible_gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         port=holder.getsockname()[1] if holder else 0,
     )
@@ -414,7 +398,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                     return 1  # the job was given up before it began
                 ranks_guard.start(order)
                 ranks_guard.obey(orders[number + 1 :])
-                code = exit_code(ranks_guard.run())
+                code = offspring.exit_code(ranks_guard.run())
                 link.part()
                 return code
         return 1
@@ -436,10 +420,10 @@ def main() -> NoReturn:
         os.setsid()
         os._exit(guard(control, int(text), stub_life))
     os.close(stub_life)
-    close_launcher_fds()
-    for number in (*STOPPING, *PASSED_ON):
-        signal.signal(number, lambda number, _: send_signal(pid, number))
-    sys.exit(exit_code(os.waitpid(pid, 0)[1]))
+    offspring.close_launcher_fds()
+    for number in (*offspring.STOPPING, *offspring.PASSED_ON):
+        signal.signal(number, lambda number, _: offspring.send_signal(pid, number))
+    sys.exit(offspring.exit_code(os.waitpid(pid, 0)[1]))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener, has_news
 from .interruption import STOPPING, stopping
 from .mps.owners import Owners
+from .offspring import PASSED_ON
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
 from .ranks import Rank, Stop, exit_code, explain, first_failure, in_words, some_of
@@ -34,7 +35,6 @@ _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have en
 _AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0
 _WATCH_S = 0.5
 _PATIENCE_S = 15.0  # of somebody who waits for ranks to start and sees nothing
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TERM = signal.SIGTERM
 _AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
 
@@ -103,7 +103,7 @@ class Job:
 
     def run(self) -> int:
         """Start the job, wait for its end, and say how it failed if it did."""
-        before = {number: signal.getsignal(number) for number in (*stopping(), *_PASSED_ON, signal.SIGCHLD)}
+        before = {number: signal.getsignal(number) for number in (*stopping(), *PASSED_ON, signal.SIGCHLD)}
         old_fd = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for number in before:
             signal.signal(number, _only_wake)
@@ -276,9 +276,9 @@ class Job:
                 # As without a launcher Ctrl-C is KeyboardInterrupt in a script; the others, mostly, just end it.
                 said = f"ended by {signal.Signals(number).name}"
                 self.end(said, 128 + number, grace, number=number if number == signal.SIGINT else _TERM)
-            elif number in _PASSED_ON and not self._is_started:
+            elif number in PASSED_ON and not self._is_started:
                 self._too_early.append(signal.Signals(number).name)
-            elif number in _PASSED_ON:
+            elif number in PASSED_ON:
                 for rank in self._ranks.values():
                     rank.connection.order(order="signal", number=number)
 

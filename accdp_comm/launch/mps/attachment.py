@@ -48,10 +48,8 @@ class Attachment:
         self._refused = 0  # looks in a row
         self._trouble = ""
         self._has_said = False
-        self._pause_s, self._next_look = (
-            0.0,
-            0.0,
-        )  # NVIDIA's tools cost the ranks time: less often where nothing changes
+        # NVIDIA's tools cost the ranks time: they are asked less often where nothing changes.
+        self._pause_s, self._next_look = 0.0, 0.0
 
     def missing(self) -> list[int]:
         """Return the ranks that were never seen as clients."""

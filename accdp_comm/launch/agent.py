@@ -187,45 +187,51 @@ class Guard:
                     pass
 
     def _reap(self) -> bool:
-        """Take one ended child; when it is the rank, what it left running is told to end."""
+        """Take one child that has ended, if there is one."""
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             self._has_children = False
             return False
-        if pid in self._helpers:
-            helper = self._helpers.pop(pid)
-            if status != 0:
-                self._tell_after(helper)
-            soon = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
-            self._deadline = soon if self._step == "terminate_client" else max(self._deadline, soon)
         if pid and pid == self._owner:
             self._owner = 0
         if self._owner and not self._family():
             self._has_children = False  # but for the owner, which is waited for by itself
-        if pid and pid == self._pid:  # both are 0 while none has begun
-            self._status = status
-            number = os.WTERMSIG(status) if offspring.killed(status) else 0
-            # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.
-            was_told = (
-                self._has_ended_work
-                or self._step not in ("run", "abandoned", "interrupt", "terminate")
-                or (self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM))
-            )
-            self._link.tell(event="ended", code=offspring.exit_code(status), signal=number, was_told=was_told)
-            if self._step == "interrupt" and self._family():
-                self._step = "family"  # a shell's script may be about to save
-            elif self._step == "terminate" and self._family():
-                # A shell that was told to terminate does so at once; its programs have what is left of the grace.
-                self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
-                self._tell(self._family(), signal.SIGTERM)
-            elif self._step == "terminate_client" and self._helpers:  # it may have others yet, and is waited for
-                for pid in self._family():
-                    if procfs.heeds(pid, signal.SIGTERM):
-                        offspring.send_signal(pid, signal.SIGTERM)
-            else:
-                self._end_orphans()
+        if pid in self._helpers:
+            self._helper_ended(self._helpers.pop(pid), status)
+        elif pid and pid == self._pid:  # both are 0 while none has begun
+            self._rank_ended(status)
         return pid > 0
+
+    def _helper_ended(self, helper: Helper, status: int) -> None:
+        if status != 0:
+            self._tell_after(helper)
+        soon = time.monotonic() + (_AFTER_TERMINATE_S if self._status is None else _ORPHANS_S)
+        self._deadline = soon if self._step == "terminate_client" else max(self._deadline, soon)
+
+    def _rank_ended(self, status: int) -> None:
+        """Tell `accdp run` how; what the rank has left running is to end, too."""
+        self._status = status
+        number = os.WTERMSIG(status) if offspring.killed(status) else 0
+        # Told to terminate, it ends by that signal or by itself; any other one was somebody else's.
+        was_told = (
+            self._has_ended_work
+            or self._step not in ("run", "abandoned", "interrupt", "terminate")
+            or (self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM))
+        )
+        self._link.tell(event="ended", code=offspring.exit_code(status), signal=number, was_told=was_told)
+        if self._step == "interrupt" and self._family():
+            self._step = "family"  # a shell's script may be about to save
+        elif self._step == "terminate" and self._family():
+            # A shell that was told to terminate does so at once; its programs have what is left of the grace.
+            self._deadline = max(self._deadline, time.monotonic() + _ORPHANS_S)
+            self._tell(self._family(), signal.SIGTERM)
+        elif self._step == "terminate_client" and self._helpers:  # it may have others yet, and is waited for
+            for pid in self._family():
+                if procfs.heeds(pid, signal.SIGTERM):
+                    offspring.send_signal(pid, signal.SIGTERM)
+        else:
+            self._end_orphans()
 
     def _family(self, *spared: int) -> list[int]:
         """Return the rank and what it started: all below us but helpers, and the owner of MPS, who goes last.

@@ -10,10 +10,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from . import kinship
+from .offspring import STOPPING
 
 T = TypeVar("T")
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT_VARIABLE = "ACCDP_RUN_PARENT"  # pid of a process whose end is to end `accdp run`, which it has started
 
 

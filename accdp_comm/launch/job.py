@@ -13,9 +13,9 @@ from typing import Any
 
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener, has_news
-from .interruption import STOPPING, stopping
+from .interruption import stopping
 from .mps.owners import Owners
-from .offspring import PASSED_ON
+from .offspring import PASSED_ON, STOPPING
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
 from .ranks import Rank, Stop, exit_code, explain, first_failure, in_words, some_of

@@ -21,7 +21,7 @@ from ... import _core, own_programs
 from .. import gpus
 from ..agent import CONTROL_VARIABLE, OWNER_VARIABLE
 from ..guard_link import Link, connect
-from ..interruption import STOPPING
+from ..offspring import STOPPING
 from .attachment import Member
 from .session import Session, session
 

@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 if __name__ == "__main__":
     _here = os.path.dirname(os.path.abspath(__file__))
@@ -48,6 +48,19 @@ _KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
 _CHUNK = 1 << 16
 _CUDA = b"/libcuda.so"  # the driver's library, which every client of MPS has in memory, and shells have not
+
+# How far the end of a rank has come.
+Step = Literal[
+    "run",
+    "abandoned",  # the launcher has ended our stub: the rank may still end by itself
+    "interrupt",  # it was sent SIGINT
+    "family",  # which was enough for it alone: what it has started may go on for what is left of the grace
+    "terminate",  # it was sent SIGTERM
+    "terminate_client",  # MPS ends the work of all
+    "orphans",  # it has ended, and what it had started was sent SIGTERM
+    "kill",  # all are sent SIGKILL
+    "give up",  # some cannot be killed
+]
 
 
 class Helper(NamedTuple):
@@ -81,9 +94,7 @@ class Guard:
         self._is_silent = False  # one had no answer in time: MPS is not asked again
         self._owner = 0  # pid of the owner of MPS on this host, if this guard has started one and it lives
         self._has_children = True
-        # "abandoned" by the launcher, or not; then "interrupt", or not; "family", where that was enough for the rank
-        # alone, "terminate", "terminate_client", or "orphans"; "kill"; "give up"
-        self._step = "run"
+        self._step: Step = "run"
         self._deadline = math.inf
         self._last, self._killed = math.inf, set[int]()  # of killing: until when at least, and whom
 

@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+MODULES = ("_core", "_mpi", "_torch")
 sys.path.insert(0, str(ROOT / "tools"))
 import cores  # noqa: E402  (found only after the line above)
 import toolchain  # noqa: E402
@@ -30,14 +31,15 @@ class CMakeBuild(build_ext):
         gpus = f"CUDA {cuda.version} ({cuda.nvcc})" if cuda else f"no CUDA ({no_cuda})"
         print(f"accdp: {compiler}, torch {torch.version}, {mpi.name} ({mpi.mpicc}), {gpus}", flush=True)
         in_place = self.inplace or self.editable_mode
-        output = (ROOT if in_place else Path(self.build_lib).resolve()) / "accdp_comm"
+        package = (ROOT if in_place else Path(self.build_lib).resolve()) / "accdp_comm"
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
         folder = ROOT / "build" / f"{sys.implementation.cache_tag}-{'in-place' if in_place else 'wheel'}"
         settings = {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_CXX_COMPILER": compiler,
             "CMAKE_MAKE_PROGRAM": toolchain.find_ninja(),
-            "ACCDP_OUTPUT_DIR": output,
-            "ACCDP_MODULE_SUFFIX": sysconfig.get_config_var("EXT_SUFFIX"),
+            "ACCDP_OUTPUT_DIR": folder,
+            "ACCDP_MODULE_SUFFIX": suffix,
             "ACCDP_PYTHON_INCLUDE": toolchain.python_include(),
             "ACCDP_PYBIND11_INCLUDE": toolchain.pybind11_include(),
             "ACCDP_TORCH_VERSION": torch.version,
@@ -60,9 +62,19 @@ class CMakeBuild(build_ext):
         call([*configure, *(f"-D{name}={value}" for name, value in settings.items())])
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(cores.cores()))
         call([cmake, "--build", str(folder), "--parallel", jobs])
+        put_in_place([folder / "libaccdp.so", *(folder / f"{name}{suffix}" for name in MODULES)], package)
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}  # an editable install uses the libraries where they are built
+
+
+def put_in_place(libraries: list[Path], package: Path) -> None:
+    """Copy what was built, once all of it was: of two builds at once they would crash, as after Ctrl-C."""
+    package.mkdir(parents=True, exist_ok=True)
+    for library in libraries:
+        shutil.copy2(library, package / f"{library.name}.new")
+    for library in libraries:
+        (package / f"{library.name}.new").replace(package / library.name)
 
 
 def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:
@@ -115,7 +127,7 @@ def dependencies() -> list[str]:
 
 
 setup(
-    ext_modules=[Extension(f"accdp_comm.{name}", sources=[]) for name in ("_core", "_mpi", "_torch")],
+    ext_modules=[Extension(f"accdp_comm.{name}", sources=[]) for name in MODULES],
     cmdclass={"build_ext": CMakeBuild},
     install_requires=dependencies(),
 )

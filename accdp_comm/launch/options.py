@@ -81,7 +81,7 @@ def read_profile(path: str) -> dict[str, Any]:
     """Read a profile: a JSON object with ranks_per_gpu, ranks, batch_size, workers, codec and script; all may be null.
 
     Raises:
-        UsageError: It cannot be read or has a value of another kind.
+        UsageError: It cannot be read, has a value of another kind, or something else in it.
     """
     try:
         with open(path) as file:
@@ -92,6 +92,8 @@ def read_profile(path: str) -> dict[str, Any]:
         raise _core.UsageError(f"--profile {path}: not JSON: {error}") from error
     if not isinstance(profile, dict):
         raise _core.UsageError(f"--profile {path}: expected a JSON object, got {type(profile).__name__}")
+    if unknown := sorted(profile.keys() - _PROFILE.keys()):
+        raise _core.UsageError(f"--profile {path}: {', '.join(unknown)}: expected only {', '.join(_PROFILE)}")
     for name, (expected, is_right) in _PROFILE.items():
         value = profile.get(name)
         if value is not None and not is_right(value):
@@ -121,7 +123,8 @@ def check(options: argparse.Namespace) -> None:
         UsageError: Nothing says what to start, or on how many ranks.
     """
     if options.script is None:
-        raise _core.UsageError("the following arguments are required: SCRIPT (see accdp run --help)")
+        neither = f", for {options.profile} names none" if options.profile is not None else ""
+        raise _core.UsageError(f"the following arguments are required: SCRIPT{neither} (see accdp run --help)")
     if options.ranks is None and options.ranks_per_gpu is None and options.hosts is None:
         if options.profile is not None:
             raise _core.UsageError(

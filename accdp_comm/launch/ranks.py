@@ -96,7 +96,7 @@ def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
     # It may have waited for one that left in order, and cannot know that it did.
     earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
     left = ", ".join(map(str, sorted(one.rank for one in earlier)))
-    after = f", after rank{'s' if ',' in left else ''} {left} with status 0" if left else ""
+    after = f" (after rank{'s' if ',' in left else ''} {left} with status 0)" if left else ""
     what = f"(pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
     said = output.last_error(rank.rank)
     for line in last_error.account(rank.rank, what, [one.text for one in said], output.is_last(rank.rank, said)):

@@ -190,8 +190,8 @@ def test_an_error_that_already_stands_last_is_not_repeated():
 def test_ranks_that_left_before_the_first_failure_are_named(tmp_path):
     result = run("-n", "3", RANK, "missed", str(tmp_path / "left"))
     assert result.returncode == 1, str(result)
-    assert "ended with status 1, after rank 1 with status 0; " in result.stderr, str(result)
-    assert ", after rank" not in run("-n", "2", RANK, "fail", "1").stderr
+    assert "ended with status 1 (after rank 1 with status 0); " in result.stderr, str(result)
+    assert "(after rank" not in run("-n", "2", RANK, "fail", "1").stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

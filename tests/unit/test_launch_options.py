@@ -106,6 +106,16 @@ def test_a_profile_that_is_none_is_refused(tmp_path):
     path.write_text("[]")
     with pytest.raises(_core.UsageError, match="expected a JSON object, got list"):
         options.read_profile(str(path))
+    path.write_text('{"rank": 2, "workers": 1, "a": null}')  # misspelt, say
+    with pytest.raises(_core.UsageError, match="p: a, rank: expected only ranks_per_gpu, ranks, batch_size, "):
+        options.read_profile(str(path))
+
+
+def test_a_profile_without_a_script_is_named(profile):
+    found = parse("--profile", profile.path)
+    options.apply_profile(found, profile(script=None))
+    with pytest.raises(_core.UsageError, match="required: SCRIPT, for .*profile.json names none"):
+        options.check(found)
 
 
 def test_something_must_be_started():

@@ -1,7 +1,8 @@
 """Accelerate: its Accelerator over accdp.
 
-Needs: accelerate (1.15 was tried). The group is formed first, by whatever launcher there is, and Accelerate takes the
-one it finds; on the CPU it would refuse every backend but gloo and mpi. It takes ranks from variables, so they are set.
+Needs: accelerate (1.15 was tried; requirements/recipes.txt has it). The group is formed first, by whatever launcher
+there is, and Accelerate takes the one it finds; on the CPU it would refuse every backend but gloo and mpi. It takes
+ranks from variables, so they are set.
 
     accdp run -n 2 examples/recipes/accelerate_digits.py
 """

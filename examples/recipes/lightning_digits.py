@@ -1,8 +1,8 @@
 """Lightning: its Trainer over accdp, with any number of ranks on a GPU.
 
-Needs: lightning (2.6 was tried). Lightning refuses `devices=[0, 0]`, since it takes a rank's device from its place on
-the node. `OneDeviceEach` tells it that every rank is a node of its own with one device, the one that the launcher left
-visible; so ranks that share a GPU are nothing special.
+Needs: lightning (2.6 was tried; requirements/recipes.txt has it). Lightning refuses `devices=[0, 0]`, since it takes a
+rank's device from its place on the node. `OneDeviceEach` tells it that every rank is a node of its own with one device,
+the one that the launcher left visible; so ranks that share a GPU are nothing special.
 
     accdp run -n 2 examples/recipes/lightning_digits.py
     accdp run --ranks-per-gpu 4 examples/recipes/lightning_digits.py

@@ -45,7 +45,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpu_run import LATE, end_within, kept, last_json, run, write_json
+from gpu_run import LATE, end_within, kept, last_json, run, run_for_json, write_json
 from gpu_table import has_failed, outcome, summary, table
 
 from accdp_comm import _core
@@ -251,18 +251,12 @@ def more_connections(mps: bool) -> dict:
 
 def rank_killed() -> dict:
     """Kill a rank with work under way; not under MPS, whose server and other clients that may take along."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        out = Path(folder, "killed.json")
-        ended = run([sys.executable, str(KILL), "--out", str(out)], 120)
-        return kept(out) | ended.trouble()
+    return run_for_json([sys.executable, str(KILL)], 120)
 
 
 def between_hosts() -> dict:
     """Broadcast compressed device memory over limited links of network namespaces."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        out = Path(folder, "hosts.json")
-        ended = run([sys.executable, str(HOSTS), "--out", str(out)], 100)
-        return kept(out) | ended.trouble()
+    return run_for_json([sys.executable, str(HOSTS)], 100)
 
 
 def nvcomp_functions() -> dict:
@@ -283,10 +277,7 @@ print(json.dumps([*nvcomp.device_codecs(), _core.device_codecs()]))
 
 def codecs_on_the_gpu() -> dict:
     """Check the codecs on the GPU against the host's, and time them."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        out = Path(folder, "codecs.json")
-        ended = run([sys.executable, str(CODECS), "--out", str(out), "--cache", str(CACHE)], 180)
-        return kept(out) | ended.trouble()
+    return run_for_json([sys.executable, str(CODECS), "--cache", str(CACHE)], 180)
 
 
 def sanitized(program: Sequence[str], launcher: Sequence[str] = (), ranks: int = 1, **environment: str) -> dict:

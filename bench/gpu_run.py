@@ -98,6 +98,14 @@ def kept(out: Path) -> dict:
     return {"rows": []} | (json.loads(out.read_text()) if out.exists() else {})
 
 
+def run_for_json(command: Sequence[str], limit_s: float) -> dict:
+    """Run a command that takes ``--out FILE``; return what it wrote there, and how it ended, if not well."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # what is left over may write there
+        out = Path(folder, "found.json")
+        ended = run([*command, "--out", str(out)], limit_s)
+        return kept(out) | ended.trouble()
+
+
 def write_json(out: Path, found: dict) -> None:
     """Write a file that is whole at any time, whatever ends us."""
     part = out.with_name(f"{out.name}.part")

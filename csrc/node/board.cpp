@@ -212,7 +212,11 @@ void Board::fail(FailureKind kind, const std::string& text, std::uint64_t call) 
   if (is_first) {
     head().kind = kind;
     head().call = call;
-    std::strncpy(head().text, text.c_str(), sizeof head().text - 1);
+    std::size_t bytes = std::min(text.size(), sizeof head().text - 1);
+    // No half of a character of UTF-8, which Python would not print.
+    while (bytes < text.size() && bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+    std::memcpy(head().text, text.data(), bytes);
+    head().text[bytes] = '\0';
     head().failure.store(Head::kReady, std::memory_order_release);
   }
   for (int channel = 0; channel < kChannels; ++channel) ring_others(static_cast<Channel>(channel));

@@ -44,6 +44,23 @@ void aborted(Group& group) {
   CHECK_THROWS(group.barrier(), Error, "no paper left");
 }
 
+/// The others get as much of a long text as there is room for, in whole characters. `ascii`: so many come first.
+void aborted_at_length(Group& group, int ascii) {
+  const std::string character = "\u20ac";  // three bytes
+  if (group.rank() == 1) {
+    std::string reason(ascii, 'x');
+    for (int i = 0; i < 400; ++i) reason += character;
+    return group.abort(reason);
+  }
+  try {
+    group.barrier();
+    CHECK(false);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    CHECK(text.size() > 900 && text.size() < 1100 && text.ends_with(character));
+  }
+}
+
 void wrong_arguments(Group& group) {
   Ints data(4), other(5);
   const int size = group.size();
@@ -69,6 +86,7 @@ int main() {
   CHECK(run_ranks(2, [&](Group& group) { lateness(group, *gave_up); }));
   CHECK(run_ranks(3, departure));
   CHECK(run_ranks(3, aborted));
+  for (int ascii : {0, 1, 2}) CHECK(run_ranks(2, [&](Group& group) { aborted_at_length(group, ascii); }));
   CHECK(run_ranks(3, wrong_arguments));
   run_nodes({0, 0, 1, 1}, disagreement);
   *gave_up = false;

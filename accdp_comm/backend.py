@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _core, _torch, autoload, mpi_world, steps, uncaught
+from . import _core, _torch, autoload, leaving, mpi_world, rendezvous, steps, uncaught
 from .arguments import ENDLESS_SECONDS, real_number
 from .bootstrap import form_group
 from .eager import eager
@@ -101,15 +101,12 @@ def _form(
     members: Sequence[int],
     world: tuple[int, int] | None,
 ) -> Any:
-    if timeout < timedelta(milliseconds=1):  # as one of many millennia also is, when torch hands it on
-        raise _core.UsageError(
-            f"rank {rank} of {size}: timeout: expected from 1 ms to some centuries, got {timeout.total_seconds():g} s"
-        )
+    rendezvous.check_timeout(timeout, f"rank {rank} of {size}: ")
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
     exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)
     group = form_group(exchange, name, world=world)
-    mpi_world.before_exit(_shut_down)
+    leaving.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
     return _torch.ProcessGroupAccdp(
         rank,
@@ -138,7 +135,7 @@ def _shut_down() -> None:
     end = time.monotonic() + _PATIENCE_S
     for backend in _torch.open_groups():
         # On this node the others see that this rank left; on other nodes they only hear of an abort.
-        if uncaught.last() is not None and mpi_world.place()[2] > 0:
+        if uncaught.last() is not None and mpi_world.place().size > 0:
             backend.abort_because(uncaught.reason(backend.rank()))
         else:
             left_s = max(_LEAST_PATIENCE_S, end - time.monotonic())

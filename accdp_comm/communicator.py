@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from . import _core, mpi_world, worlds
+from . import _core, leaving, worlds
 from .arguments import Arguments, check_switch, time_out
 from .bootstrap import form_group
 from .buffers import counts_of_others, new_like, tell
@@ -68,7 +68,7 @@ class Communicator(Messages):
         self._last: Future[Any] | None = None  # the last operation given to the worker
         self._args = Arguments(self._core.rank, self._core.size, device=True)
         settle_at_exit(self._core)
-        mpi_world.keep_until_exit(self._core)
+        leaving.keep_until_exit(self._core)
 
     @property
     def _group(self) -> _core.Group:
@@ -87,7 +87,7 @@ class Communicator(Messages):
             group.check_caller()  # what it waits for might never come
             if self._worker is None:
                 self._worker = Worker("accdp-communicator")
-                mpi_world.work_until_exit(self._worker)
+                leaving.work_until_exit(self._worker)
             self._last = self._worker.submit(lambda: operation(group))
             return self._last
         done: Future[T] = Future()

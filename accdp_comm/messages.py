@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from . import _core, mpi_world, uncaught
+from . import _core, leaving, uncaught
 from ._core import Group, MessageWork
 from .buffers import Buffer
 from .device_memory import HostView, OnDevices
@@ -34,7 +34,7 @@ def waitall(works: Iterable[MessageWork], timeout_s: float | None = None) -> lis
 def settle_at_exit(group: Group) -> None:
     """Let what this group still sends arrive when the interpreter ends without close()."""
     _cores.add(group)
-    mpi_world.before_exit(_settle)
+    leaving.before_exit(_settle)
 
 
 def _settle() -> None:

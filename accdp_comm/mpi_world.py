@@ -10,28 +10,33 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core, at_end, last_words, lines, pmi_relay, siblings, uncaught, unlaunched
+from .at_end import attempt
 from .cards import Card, have_seats
 from .exchange import Exchange, MpiExchange, agree
 from .launcher import LAUNCHER_VARIABLES, Launcher, find_launcher, is_srun_pmi2
 from .settings import value_of
-from .worker import Worker
 
 _FINALIZE_SECONDS = 5.0
 # That ranks which have caught the failure of a group wait for others under mpiexec, which ends all when one leaves: the
 # others may have to save what they have, or may be stuck for good.
 _AFTER_FAILURE_SECONDS = 30.0
-_THREADS_SECONDS = 0.1
-_READERS_SECONDS = 10.0  # that others may take to read the memory of devices that goes with this process
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
 _JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
 _LOOK_SECONDS = 0.5  # between looks at the other ranks of this host, while waiting for them
+
+
+class Place(NamedTuple):
+    """Of a process in MPI's world."""
+
+    universe: str  # identity of that world
+    rank: int
+    size: int
 
 
 class _World:
@@ -51,11 +56,6 @@ class _World:
 
 
 _world = _World()
-# Groups that may still be open when the interpreter ends; closed before MPI is.
-_groups: weakref.WeakSet[_core.Group] = weakref.WeakSet()
-_closers: list[Any] = []
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-_interrupts: list[KeyboardInterrupt] = []  # while leaving
 
 
 def load() -> ModuleType:
@@ -79,12 +79,12 @@ def load() -> ModuleType:
     return _mpi
 
 
-def place() -> tuple[str, int, int]:
-    """Return (world's id, rank, size) of this process in MPI's world; ("", -1, 0) if it is not, or no more, in it."""
+def place() -> Place:
+    """Return the place of this process in MPI's world; one of size 0 if it is not, or no more, in it."""
     # Finalised, MPI may not even be asked for ranks. Another thread may be about to enter its world.
     if _world.pid != os.getpid() or not _world.universe or not load().is_initialized():
-        return "", -1, 0
-    return _world.universe, load().world_rank(), load().world_size()
+        return Place("", -1, 0)
+    return Place(_world.universe, load().world_rank(), load().world_size())
 
 
 def enter_launched(timeout_s: float) -> tuple[int, int]:
@@ -231,7 +231,7 @@ def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | Non
                 f"accdp: {call} in process {os.getpid()} {why}; MPI cannot be interrupted there, so this process ends\n"
             )
             sys.stderr.flush()
-            _attempt(_unlink_segments_of_mpich)  # no rank of this host will do it
+            attempt(_unlink_segments_of_mpich)  # no rank of this host will do it
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -331,51 +331,24 @@ def _unlink_segments_of_mpich() -> None:
             os.unlink(path.removesuffix(" (deleted)"))
 
 
-def keep_until_exit(group: _core.Group) -> None:
-    """Close this group at interpreter exit, before MPI, if it is then still open."""
+def note_group() -> None:
+    """Note that this process has formed a group: where it ends by an error, others may wait for it in MPI."""
     _world.group_pid = os.getpid()
-    _groups.add(group)
-
-
-def work_until_exit(worker: Worker) -> None:
-    """Let what it was given be done when the interpreter ends, unless that is by an exception."""
-    _workers.add(worker)
-
-
-def before_exit(closer: Any) -> None:
-    """Call ``closer()`` at interpreter exit, before groups are closed and MPI is finalised."""
-    if closer not in _closers:
-        _closers.append(closer)
 
 
 def _leave() -> None:
-    _close_groups_and_mpi()
-    if _interrupts:  # Python would report it, and end with status 0
-        _attempt(last_words.let_be_read)
+    error = uncaught.last() or next(iter(at_end.interrupts), None)
+    _leave_mpi(error)
+    if at_end.interrupts:  # Python would report it, and end with status 0
+        attempt(last_words.let_be_read)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
 
 
-at_end.do(_leave)
+at_end.do_last(_leave)
 
 
-def _close_groups_and_mpi() -> None:
-    error = uncaught.last()
-    for worker in list(_workers):
-        _attempt(lambda worker=worker: worker.close(wait=error is None and not _interrupts))
-    if _interrupts:
-        error = error or _interrupts[0]
-    for closer in _closers:
-        _attempt(closer)
-    for group in list(_groups):
-        if error is not None:
-            _attempt(lambda group=group: group.abort(uncaught.reason(group.rank, error)))
-        elif group.is_busy:  # a daemon thread is there, and would be still when MPI is finalised
-            _attempt(lambda group=group: group.abort(f"rank {group.rank} ended in the middle of an operation"))
-        _attempt(group.close)
-    _let_threads_out()
-    if error is None:
-        _attempt(lambda: _core.await_readers(_READERS_SECONDS))
+def _leave_mpi(error: BaseException | None) -> None:
     if error is not None and (_world.group_pid == os.getpid() or _world.is_joining):
         _abort_mpi4py()
     if _world.is_joining and _world.is_ours and _world.has_launcher:
@@ -394,16 +367,7 @@ def _close_groups_and_mpi() -> None:
     # srun answers no rank that finalises after others have left: MPI_Finalize would not return there.
     leave_open = _world.has_launcher and not _world.minds_deaths
     pmi_fd = os.environ.get("PMI_FD", "-1")
-    _attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open, int(pmi_fd)))
-
-
-def _let_threads_out() -> None:
-    """Let daemon threads come back from operations of groups that are closed by now.
-
-    Python would end them on their way, through frames of C++ that cannot be left so, and MPI must not go before them.
-    """
-    if any(thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate()):
-        time.sleep(_THREADS_SECONDS)
+    attempt(lambda: load().finalize(seconds, _AFTER_FAILURE_SECONDS, leave_open, int(pmi_fd)))
 
 
 def _end_outside() -> None:
@@ -414,8 +378,8 @@ def _end_outside() -> None:
     sys.stderr.write(
         f"accdp: process {os.getpid()} gave up waiting for {_JOINING} and leaves MPI without MPI_Finalize\n"
     )
-    _attempt(last_words.let_be_read)
-    _attempt(_unlink_segments_of_mpich)
+    attempt(last_words.let_be_read)
+    attempt(_unlink_segments_of_mpich)
     os._exit(1)
 
 
@@ -428,21 +392,6 @@ def _abort_mpi4py() -> None:
     if mpi4py is None or _world.is_ours or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
         return
     if mpi4py.COMM_WORLD.Get_size() > 1:
-        _attempt(last_words.let_be_read)
-        _attempt(_unlink_segments_of_mpich)
+        attempt(last_words.let_be_read)
+        attempt(_unlink_segments_of_mpich)
         mpi4py.COMM_WORLD.Abort(1)
-
-
-# A forked child must not close what belongs to its parent when it exits.
-for _kept in (_groups, _closers, _workers):
-    os.register_at_fork(after_in_child=_kept.clear)
-
-
-def _attempt(step: Any) -> None:
-    """Run one step of leaving; a failure must not keep the next ones from being tried."""
-    try:
-        step()
-    except KeyboardInterrupt as interrupt:
-        _interrupts.append(interrupt)
-    except Exception as error:
-        sys.stderr.write(f"accdp: while leaving: {error}\n")

@@ -28,6 +28,12 @@ _NAMES = timedelta(seconds=60)  # resolvers give up after 10 s per server, or 30
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+def check_timeout(timeout: timedelta, who: str = "") -> None:
+    """Raise UsageError for a group's time-out that is none; ``who`` begins the text."""
+    if timeout < timedelta(milliseconds=1):  # as one of many millennia also is, when torch hands it on
+        raise _core.UsageError(f"{who}timeout: expected from 1 ms to some centuries, got {timeout.total_seconds():g} s")
+
+
 def env_rendezvous(torchs_own: Callable[..., Iterator[Place]], url: str, **options: Any) -> Iterator[Place]:
     """Handle ``env://``: torch's own way wherever it could work, MPI's or a world of one where it could not.
 
@@ -54,10 +60,12 @@ def mpi_rendezvous(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_: Any) ->
     """Handle ``mpi://``: rank and size are MPI's unless the caller gave others; then the caller's order is used.
 
     Raises:
-        UsageError: Not under an MPI launcher; the ranks or sizes given do not fit together (on all ranks alike).
+        UsageError: Not under an MPI launcher; the ranks or sizes given do not fit together (on all ranks alike); the
+            time-out is none.
         PeerTimeout: Some rank of MPI's world did not come.
     """
-    if find_launcher() is None and mpi_world.place()[2] == 0:
+    check_timeout(timeout)
+    if find_launcher() is None and mpi_world.place().size == 0:
         raise _core.UsageError("init_method mpi:// needs an MPI launcher (mpiexec, srun --mpi=pmi2); none started this")
     asked_rank, asked_size = _asked(url)
     if asked_size is None and os.environ.get("WORLD_SIZE", "").isdecimal():

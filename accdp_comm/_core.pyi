@@ -39,6 +39,8 @@ class Datatype:
     def name(self) -> str: ...
     @property
     def itemsize(self) -> int: ...
+    @property
+    def may_have_bound(self) -> bool: ...
 
 class ReduceOp:
     sum: ReduceOp
@@ -56,7 +58,7 @@ class ReduceOp:
 _Block = tuple[int, int]  # address, count
 
 class Collectives: ...
-class FarMemory: ...
+class DeviceTensors: ...
 
 # These exist where cuda_report()["built"] is true.
 class DevicePath:
@@ -78,7 +80,7 @@ class HostCopies:
     @property
     def pointers(self) -> list[int]: ...
     @property
-    def far(self) -> FarMemory: ...
+    def on_device(self) -> DeviceTensors: ...
     def deliver(self) -> None: ...
 
 class DeviceCollectives(Collectives):
@@ -165,6 +167,19 @@ class MessageWork:
 
 def waitall(works: Iterable[MessageWork], timeout_s: float | None = None) -> list[int | None]: ...
 
+class Peer:
+    def __init__(
+        self,
+        *,
+        host: str,
+        pid: int,
+        start_time: int,
+        node: int,
+        cores: float,
+        paid: float,
+        lacks: dict[str, str],
+    ) -> None: ...
+
 class Group:
     timeout_s: float
     deterministic: bool
@@ -173,17 +188,11 @@ class Group:
         *,
         name: str,
         rank: int,
-        hosts: list[str],
-        pids: list[int],
-        start_times: list[int],
-        nodes: list[int],
+        peers: list[Peer],
         segment_fd: int,
         timeout_s: float,
-        wire: object | None = None,
-        cores: list[float] = ...,
-        paid: list[float] = ...,
-        lacks: list[dict[str, str]] = ...,
-        notices: object | None = None,
+        wire: object | None,
+        notices: object | None,
     ) -> None: ...
     @property
     def rank(self) -> int: ...
@@ -323,7 +332,7 @@ class Group:
         relative: bool = False,
         root_takes_decoded: bool = False,
         label: int = 0,
-        far: FarMemory | None = None,
+        on_device: DeviceTensors | None = None,
         timeout_s: float = -1,
     ) -> dict[str, Any]: ...
     def allreduce_stream(
@@ -338,7 +347,7 @@ class Group:
         relative: bool = False,
         residual: int = 0,
         label: int = 0,
-        far: FarMemory | None = None,
+        on_device: DeviceTensors | None = None,
         timeout_s: float = -1,
     ) -> dict[str, Any]: ...
     def monitored_barrier(self, wait_all_ranks: bool = False, timeout_s: float = -1) -> None: ...
@@ -373,6 +382,7 @@ def set_nvcomp_directory(directory: str) -> None: ...
 def segment_bytes(local_size: int) -> int: ...
 def nameless_memory(label: str) -> int: ...
 def reduce_isa() -> str: ...
+def is_reducible(datatype: Datatype, op: ReduceOp) -> bool: ...
 def reduce(
     dst: int, srcs: list[int], count: int, datatype: Datatype, op: ReduceOp, divisor: int = 0, times: int = 1
 ) -> None: ...

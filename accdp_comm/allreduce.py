@@ -7,10 +7,11 @@ from typing import Any, Literal, overload
 
 from . import _core, nvcomp
 from .arguments import Arguments
-from .bcast import BOUNDED, BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of, label_of
+from .bcast import BcastResult, BcastWork, Relative, bound_of, check_codec, chunk_of, label_of
 from .buffers import Buffer
 from .channels import channel_of
 from .eager import eager
+from .stream_call import StreamCall
 
 
 class AllreduceResult(BcastResult):
@@ -135,7 +136,7 @@ def allreduce_compressed(
     args.op(op, data, "tensor")
     if async_op:
         args.any_threads("tensor", data)
-    if error_bound is not None and (data.datatype.name not in BOUNDED or op not in ("sum", "avg")):
+    if error_bound is not None and (not data.datatype.may_have_bound or op not in ("sum", "avg")):
         raise args.wrong("error_bound", f"None for {op} of {data.kind}", repr(error_bound))
     try:
         bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
@@ -146,17 +147,9 @@ def allreduce_compressed(
     if sum(counts) != data.count:
         raise args.wrong("parts", f"counts that add up to {data.count}", counts)
     counts = counts or [0]  # without any part nothing would have the datatype
-    pending = channel.allreduce(
-        data,
-        counts,
-        op,
-        codec=codec,
-        chunk_bytes=chunk,
-        bound=bound,
-        residual=None if residual is None else _residual(args, residual, data),
-        label=label_of(["tensor"], [data]) if data.order else 0,
-        async_op=async_op,
-    )
+    call = StreamCall(codec, chunk, bound, label_of(["tensor"], [data]) if data.order else 0)
+    left = None if residual is None else _residual(args, residual, data)
+    pending = channel.allreduce(data, counts, op, call, residual=left, async_op=async_op)
     return AllreduceWork(pending) if async_op else AllreduceResult(**pending.wait(None))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import Datatype, ReduceOp, UsageError
+from ._core import Datatype, ReduceOp, UsageError, is_reducible
 from .buffers import Buffer, describe, new_like
 
 Block = tuple[int, int]  # address, count
@@ -20,16 +19,6 @@ Block = tuple[int, int]  # address, count
 _OPS = dict(ReduceOp.__members__)
 _THREADS_OWN_STREAM = 2  # cudaStreamPerThread: one handle, of which each thread has a stream
 ENDLESS_SECONDS = 1e9  # 30 years; infinity, and what overflows in clocks, is above
-_BITWISE = ("band", "bor", "bxor")
-_COMPLEX = ("c64", "c128")
-_FLOATS = ("f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", *_COMPLEX)
-
-
-@functools.cache  # asking an enumeration for a name costs more than a small collective
-def _has(kind: Datatype, op: str) -> bool:
-    """Whether a datatype can be reduced by an operation that there is."""
-    bitwise, ordered = op in _BITWISE, op in ("min", "max")
-    return not ((bitwise and kind.name in _FLOATS) or (ordered and kind.name in _COMPLEX) or kind == Datatype.bytes)
 
 
 def real_number(value: Any) -> float:
@@ -131,7 +120,7 @@ class Arguments:
         """Return the reduction of that name, if the datatype of the argument ``array`` has it."""
         if not isinstance(name, str) or name not in _OPS:
             raise self.wrong("op", "one of " + ", ".join(_OPS), repr(name))
-        if not _has(data.datatype, name):
+        if not is_reducible(data.datatype, _OPS[name]):
             if data.datatype == Datatype.bytes:
                 raise self.wrong(array, "a datatype that can be reduced", data.kind)
             raise self.wrong("op", f"an operation that {data.kind} has", repr(name))

@@ -18,8 +18,8 @@ from .arguments import Arguments, real_number, shown, wait_limit
 from .buffers import Buffer, describe
 from .channels import Pending, channel_of
 from .eager import eager
+from .stream_call import LOSSLESS, ErrorBound, StreamCall
 
-BOUNDED = ("f16", "bf16", "f32", "f64")  # datatypes that an error bound may change
 _MOST_CHUNK = 16 << 20  # bytes; the core knows the rest of what makes sense
 
 
@@ -194,7 +194,7 @@ def bcast_compressed(
     root = args.rank_of("root", root)
     with args.naming_rank():
         names, stream = buffers_in("tensor", tensor, writable=channel.rank != root)
-    if error_bound is not None and not any(x.datatype.name in BOUNDED for x in stream):
+    if error_bound is not None and not any(x.datatype.may_have_bound for x in stream):
         # In a state_dict the counters stay exact; asking for an error in nothing but integers is a mistake.
         raise args.wrong("error_bound", "None, because there are no floats in tensor", repr(error_bound))
     if reference is not None and error_bound is not None:
@@ -208,16 +208,8 @@ def bcast_compressed(
     with args.naming_rank():
         bound, chunk = bound_of(error_bound), chunk_of(chunk_bytes)
         check_codec(codec, bound, chunk)
-    pending = channel.bcast(
-        stream,
-        old,
-        root,
-        codec=codec,
-        chunk_bytes=chunk,
-        bound=bound,
-        label=label_of(names, stream),
-        async_op=async_op,
-    )
+    call = StreamCall(codec, chunk, bound, label_of(names, stream))
+    pending = channel.bcast(stream, old, root, call, async_op=async_op)
     return BcastWork(pending) if async_op else BcastResult(**pending.wait(None))
 
 
@@ -257,13 +249,13 @@ def rebuild(like: Any, tensors: list[Any]) -> Any:
     return tensors if isinstance(like, (list, tuple)) else tensors[0]
 
 
-def bound_of(error_bound: Any) -> tuple[float, bool]:
-    """Return an error bound as a number, 0 for lossless, and whether it is relative; raises UsageError."""
+def bound_of(error_bound: Any) -> ErrorBound:
+    """Return what the argument ``error_bound`` means; raises UsageError."""
     if error_bound is None:
-        return 0.0, False
+        return LOSSLESS
     if isinstance(error_bound, Relative):
-        return error_bound.value, True
-    return _bound_number(error_bound, "error_bound", "a finite number > 0 or relative(number)"), False
+        return ErrorBound(error_bound.value, True)
+    return ErrorBound(_bound_number(error_bound, "error_bound", "a finite number > 0 or relative(number)"))
 
 
 def _bound_number(value: Any, name: str, expected: str) -> float:
@@ -286,22 +278,26 @@ def chunk_of(chunk_bytes: Any) -> int:
     return number
 
 
-def check_codec(codec: Any, bound: tuple[float, bool], chunk: int = 0) -> None:
+def check_codec(codec: Any, bound: ErrorBound = LOSSLESS, chunk: int = 0) -> None:
     """Raise UsageError: no such codec, one that needs a bound where there is none, a chunk size that makes no sense."""
     if not isinstance(codec, str) or not codec.isprintable():
         raise _core.UsageError(f"codec={codec!r}: expected a name")
     _core.check_stream(codec, chunk)
-    if not bound[0] and codec in lossy_codecs():
+    if not bound.value and codec in lossy_codecs():
         raise _core.UsageError(f"codec={codec}: expected an error_bound, because it is lossy")
 
 
 def codec_by_setting() -> str:
     """Return the setting ``codec``, which the table of settings takes whatever it is; raises UsageError."""
     codec = settings.value_of("codec")
-    try:
-        check_codec(codec, (0.0, False))
-    except _core.UsageError as error:
-        raise _core.UsageError(str(error).replace("codec=", "ACCDP_CODEC=", 1)) from None
+    if codec in lossy_codecs():
+        raise _core.UsageError(
+            f"ACCDP_CODEC={codec}: expected a lossless codec: a lossy one needs an error_bound, which "
+            "accdp_comm.Options has, too"
+        )
+    if codec not in lossless_codecs():
+        text = codec if codec.isprintable() else repr(codec)
+        raise _core.UsageError(f"ACCDP_CODEC={text}: expected {', '.join(lossless_codecs())}")
     return codec
 
 
@@ -309,6 +305,12 @@ def codec_by_setting() -> str:
 def lossy_codecs() -> frozenset[str]:
     """Return the names of the codecs that need an error bound."""
     return frozenset(row["name"] for row in nvcomp.codecs() if row["lossy"])
+
+
+@cache
+def lossless_codecs() -> tuple[str, ...]:
+    """Return what may stand for a codec where there is no error bound."""
+    return "auto", "none", *(row["name"] for row in nvcomp.codecs() if not row["lossy"])
 
 
 def _references(

@@ -146,18 +146,24 @@ def _make(
     wire: object | None,
     lacks: list[dict[str, str]],
 ) -> _core.Group:
+    rows = zip(cards, nodes, core_shares(cards, nodes), paid_shares(cards, nodes), lacks, strict=True)
     return _core.Group(
         name=name,
         rank=exchange.rank,
-        hosts=[card.host for card in cards],
-        pids=[card.pid for card in cards],
-        start_times=[card.start_time for card in cards],
-        nodes=list(nodes),
+        peers=[
+            _core.Peer(
+                host=card.host,
+                pid=card.pid,
+                start_time=card.start_time,
+                node=node,
+                cores=cores,
+                paid=paid,
+                lacks=lacking,
+            )
+            for card, node, cores, paid, lacking in rows
+        ],
         segment_fd=segment,
         timeout_s=timeout_s,
         wire=wire,
-        cores=core_shares(cards, nodes),
-        paid=paid_shares(cards, nodes),
-        lacks=lacks,
         notices=exchange.notices() if wire is not None else None,
     )

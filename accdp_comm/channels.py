@@ -16,6 +16,7 @@ from . import _core, buffers
 from .buffers import Buffer
 from .communicator import Communicator
 from .device_memory import HostView, mark_of
+from .stream_call import StreamCall
 
 if TYPE_CHECKING:
     from ._torch import StreamUnderWay
@@ -55,13 +56,9 @@ class Channel(Protocol):
         stream: Sequence[Buffer],
         old: Sequence[Buffer] | None,
         root: int,
+        call: StreamCall,
         *,
-        codec: str,
-        chunk_bytes: int,
-        bound: tuple[float, bool],
-        label: int,
         async_op: bool,
-        algorithm: str = "",
     ) -> Pending: ...
 
     def allreduce(
@@ -69,12 +66,9 @@ class Channel(Protocol):
         x: Buffer,
         counts: Sequence[int],
         op: str,
+        call: StreamCall,
         *,
-        codec: str,
-        chunk_bytes: int,
-        bound: tuple[float, bool],
         residual: Buffer | None,
-        label: int,
         async_op: bool,
     ) -> Pending: ...
 
@@ -128,7 +122,9 @@ class CommunicatorChannel:
         self.rank, self.size = communicator.rank, communicator.size
         self._communicator = communicator
 
-    def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
+    def bcast(
+        self, stream: Sequence[Buffer], old: Sequence[Buffer] | None, root: int, call: StreamCall, *, async_op: bool
+    ) -> Pending:
         is_root = self.rank == root
         mark = self._mark([*stream, *(old or ())]) if async_op else None
 
@@ -141,9 +137,15 @@ class CommunicatorChannel:
                 (view.pointers[i], x.count, x.datatype, before[i] if old is not None and x.count else 0)
                 for i, x in enumerate(stream)
             ]
-            value, is_relative = bound
             report = group.bcast_stream(
-                tensors, root, codec, chunk_bytes, algorithm, value, is_relative, label=label, far=view.far
+                tensors,
+                root,
+                call.codec,
+                call.chunk_bytes,
+                call.algorithm,
+                *call.bound,
+                label=call.label,
+                on_device=view.on_device,
             )
             view.deliver()
             del keep
@@ -151,7 +153,9 @@ class CommunicatorChannel:
 
         return _FuturePending(self._communicator._run(run, later=async_op), self._communicator)
 
-    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, label, async_op) -> Pending:  # type: ignore[no-untyped-def]
+    def allreduce(
+        self, x: Buffer, counts: Sequence[int], op: str, call: StreamCall, *, residual: Buffer | None, async_op: bool
+    ) -> Pending:
         how = getattr(_core.ReduceOp, op)
         mark = self._mark([x] if residual is None else [x, residual]) if async_op else None
 
@@ -160,19 +164,17 @@ class CommunicatorChannel:
             rest = [] if residual is None else [(residual, False, True)]
             view = self._view([(x, True, True), *rest], mark)
             left = view.pointers[1] if residual is not None and x.count else 0
-            value, is_relative = bound
             report = group.allreduce_stream(
                 view.pointers[0],
                 counts,
                 x.datatype,
                 how,
-                codec,
-                chunk_bytes,
-                value,
-                is_relative,
+                call.codec,
+                call.chunk_bytes,
+                *call.bound,
                 residual=left,
-                label=label,
-                far=view.far,
+                label=call.label,
+                on_device=view.on_device,
             )
             view.deliver()
             del keep
@@ -219,25 +221,27 @@ class TorchChannel:
         self.rank, self.size = backend.rank(), backend.size()
         self._backend = backend
 
-    def bcast(self, stream, old, root, *, codec, chunk_bytes, bound, label, async_op, algorithm="") -> Pending:  # type: ignore[no-untyped-def]
-        value, is_relative = bound
+    def bcast(
+        self, stream: Sequence[Buffer], old: Sequence[Buffer] | None, root: int, call: StreamCall, *, async_op: bool
+    ) -> Pending:
         streams = _Streams([*stream, *(old or ())])
         under_way = self._backend.bcast_stream(
             [_as_tensor(x) for x in stream],
             [] if old is None else [_as_tensor(x) for x in old],
             root,
-            codec,
-            chunk_bytes,
-            algorithm,
-            value,
-            is_relative,
-            label,
+            call.codec,
+            call.chunk_bytes,
+            call.algorithm,
+            *call.bound,
+            call.label,
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
         return _WorkPending(under_way, self, streams)
 
-    def allreduce(self, x, counts, op, *, codec, chunk_bytes, bound, residual, label, async_op) -> Pending:  # type: ignore[no-untyped-def]
+    def allreduce(
+        self, x: Buffer, counts: Sequence[int], op: str, call: StreamCall, *, residual: Buffer | None, async_op: bool
+    ) -> Pending:
         from torch.distributed import ReduceOp
 
         streams = _Streams([x] if residual is None else [x, residual])
@@ -245,11 +249,11 @@ class TorchChannel:
             _as_tensor(x),
             list(counts),
             getattr(ReduceOp, _TORCH_OPS.get(op, op.upper())),
-            codec,
-            chunk_bytes,
-            *bound,
+            call.codec,
+            call.chunk_bytes,
+            *call.bound,
             None if residual is None else _as_tensor(residual),
-            label,
+            call.label,
             async_op,
             timedelta(milliseconds=-1),  # the group's
         )
@@ -297,9 +301,11 @@ class _Streams:
         import torch
 
         self._torch = torch
-        far = {(x.device, x.stream) for x in buffers if x.device is not None and not isinstance(x.owner, torch.Tensor)}
+        on_device = {
+            (x.device, x.stream) for x in buffers if x.device is not None and not isinstance(x.owner, torch.Tensor)
+        }
         self._theirs: list[Any] = []
-        for device, stream in sorted(far):
+        for device, stream in sorted(on_device):
             # torch knows the legacy default stream, number 1, as its own default one only.
             theirs = torch.cuda.ExternalStream(stream, device) if stream > 1 else torch.cuda.default_stream(device)
             torch.cuda.current_stream(device).wait_stream(theirs)

@@ -51,14 +51,14 @@ def mark_of(path: _core.DevicePath, buffers: Sequence[Buffer]) -> _core.StreamMa
     Raises:
         UsageError: As HostView().
     """
-    far = [buffer for buffer in buffers if buffer.device is not None]
-    return path.mark(*_place(far)) if far else None
+    on_device = [buffer for buffer in buffers if buffer.device is not None]
+    return path.mark(*_place(on_device)) if on_device else None
 
 
-def _place(far: Sequence[Buffer]) -> tuple[int, int]:
+def _place(on_device: Sequence[Buffer]) -> tuple[int, int]:
     """Return the device that all of them are on, and the stream in whose order they are used."""
-    first = far[0]
-    for buffer in far:
+    first = on_device[0]
+    for buffer in on_device:
         if buffer.device != first.device:
             raise _core.UsageError(f"a buffer on device {buffer.device}: expected device {first.device} as others")
         if not buffer.is_ordered_with(first):
@@ -75,8 +75,8 @@ class HostView:
     Args:
         path: What the group's calls on device memory share.
         buffers: In host memory or on one CUDA device, each with whether it is read and whether it is written.
-        later: What is read on a device is not fetched now, but where ``far`` is asked for it: an operation that encodes
-            there copies only what it encoded.
+        later: What is read on a device is not fetched now, but where ``on_device`` is asked for it: an operation that
+            encodes there copies only what it encoded.
         mark: What the buffers' stream held when the operation was called, if that was on another thread. The stream
             may be gone since, so it is left alone, and deliver() returns when all is done.
     Raises:
@@ -94,13 +94,13 @@ class HostView:
     ):
         self.pointers = [buffer.pointer for buffer, _, _ in buffers]
         self._copies: _core.HostCopies | None = None
-        far = [i for i, (buffer, _, _) in enumerate(buffers) if buffer.device is not None]
-        if not far:
+        on_device = [i for i, (buffer, _, _) in enumerate(buffers) if buffer.device is not None]
+        if not on_device:
             return
         assert path is not None
-        device, stream = _place([buffers[i][0] for i in far])
+        device, stream = _place([buffers[i][0] for i in on_device])
         blocks = []
-        for i in far:
+        for i in on_device:
             buffer, is_read, is_written = buffers[i]
             blocks.append((buffer.pointer, buffer.count * buffer.itemsize, is_read, is_written, later))
         # What is fetched now has come when this returns, and what is delivered keeps the order of the stream.
@@ -108,13 +108,13 @@ class HostView:
         self._copies = (
             path.fetch(device, stream, blocks, owners) if mark is None else path.fetch_behind(mark, blocks, owners)
         )
-        for i, pointer in zip(far, self._copies.pointers, strict=True):
+        for i, pointer in zip(on_device, self._copies.pointers, strict=True):
             self.pointers[i] = pointer
 
     @property
-    def far(self) -> _core.FarMemory | None:
-        """The argument ``far`` of Group.bcast_stream and Group.allreduce_stream."""
-        return None if self._copies is None else self._copies.far
+    def on_device(self) -> _core.DeviceTensors | None:
+        """The argument ``on_device`` of Group.bcast_stream and Group.allreduce_stream."""
+        return None if self._copies is None else self._copies.on_device
 
     def deliver(self) -> None:
         """Copy what was written back to the device, in the order of the buffers' stream."""

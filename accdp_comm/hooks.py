@@ -12,6 +12,7 @@ from .allreduce import AllreduceResult
 from .arguments import Arguments
 from .bcast import Relative, bound_of, check_codec
 from .channels import TorchChannel, channel_of, torch_channel_of
+from .stream_call import LOSSLESS, ErrorBound, StreamCall
 
 
 def compressed_allreduce(
@@ -56,9 +57,9 @@ class CompressedAllreduce:
         bound = bound_of(error_bound)
         check_codec(codec, bound)
         _channel_of(group)
-        self._begin(bound, codec, error_feedback and bound[0] > 0, group)
+        self._begin(bound, codec, error_feedback and bound.value > 0, group)
 
-    def _begin(self, bound: tuple[float, bool], codec: str, feedback: bool, group: Any) -> None:
+    def _begin(self, bound: ErrorBound, codec: str, feedback: bool, group: Any) -> None:
         self._bound, self._codec, self._feedback = bound, codec, feedback
         self._group = group  # None: what is the default group when a bucket comes
         self._buckets: dict[tuple[int, ...], torch.Tensor] = {}  # residual, by the parameters of a bucket
@@ -124,11 +125,8 @@ class CompressedAllreduce:
             args.buffer("gradients", gradients, writable=True),
             counts,
             "avg",
-            codec=self._codec,
-            chunk_bytes=0,
-            bound=self._bound if gradients.is_floating_point() else (0.0, False),
+            StreamCall(self._codec, bound=self._bound if gradients.is_floating_point() else LOSSLESS),
             residual=None if residual is None else args.buffer("residual", residual, writable=True),
-            label=0,
             async_op=True,
         )
 

@@ -38,7 +38,7 @@ class WeightSync:
     ):
         nvcomp.find()
         buffers_in("tensors", tensors, writable=False)  # what a group says to them comes with the first sync()
-        check_codec(codec, (0.0, False), chunk_of(chunk_bytes))
+        check_codec(codec, chunk=chunk_of(chunk_bytes))
         self._tensors, self._root, self._group = tensors, root, group
         self._codec, self._chunk_bytes = codec, chunk_bytes
         self._version, self._check = 0, 0

@@ -31,6 +31,7 @@ from torch import Tensor
 import accdp_comm
 from accdp_comm import bcast, buffers, channels
 from accdp_comm.bench.statistics import spread
+from accdp_comm.stream_call import StreamCall
 
 Call = Callable[[int], Any]  # of the root; returns what accdp reports, or None
 
@@ -76,10 +77,10 @@ class Ranks:
                 tensor, root, codec=method.codec, error_bound=bound, reference=reference
             )
         buffer = buffers.describe(tensor, "tensor", writable=True)
-        options = {"codec": method.codec, "bound": bcast.bound_of(bound), "algorithm": method.algorithm}
+        how = StreamCall(method.codec, bound=bcast.bound_of(bound), algorithm=method.algorithm)
 
         def inner(root: int) -> bcast.BcastResult:
-            pending = self.channel.bcast([buffer], None, root, chunk_bytes=0, label=0, async_op=False, **options)
+            pending = self.channel.bcast([buffer], None, root, how, async_op=False)
             return bcast.BcastResult(**pending.wait(None))
 
         return inner

@@ -97,8 +97,8 @@ def check_type(
     expect: Expect,
     place: tuple[int, int],
     dtype: torch.dtype,
-    far: Callable[[torch.Tensor], torch.Tensor],
-    near: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu,
+    to_device: Callable[[torch.Tensor], torch.Tensor],
+    to_host: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu,
     lacks: Sequence[str] = (),
 ) -> int:
     """Check all reductions of a datatype; returns how many calls were made.
@@ -107,7 +107,7 @@ def check_type(
         calls: "allreduce", with all counts; others with the last one: "reduce", which returns nothing off its root, and
             "reduce_scatter", whose blocks are all the same.
         place: Rank and number of ranks.
-        far, near: Copy to the device and back.
+        to_device, to_host: Copy to the device and back.
         lacks: Operations that are not there.
     """
     rank, size = place
@@ -117,10 +117,10 @@ def check_type(
             continue
         for count in COUNTS if name == "allreduce" else COUNTS[-1:]:
             parts = [numbers(other, count, dtype, op) for other in range(size)]
-            found = call(far(tensor(parts[rank], dtype)), op)
+            found = call(to_device(tensor(parts[rank], dtype)), op)
             made += 1
             if found is not None:
-                wrong = difference(near(found), reduced(parts, dtype, op))
+                wrong = difference(to_host(found), reduced(parts, dtype, op))
                 expect(not wrong, f"{name} {op} of {count} {dtype}: {wrong}")
     return made
 

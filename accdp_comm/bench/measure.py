@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..stream_call import LOSSLESS, ErrorBound
 from .backends import Backend, Buffers, Call, Ready
 from .data import Data
 from .memory import Memory
@@ -49,7 +50,7 @@ class Request:
     validation_warm_up: int | None  # None: results are not checked
     seconds: float | None = None  # for all backends together; None: all iterations, however long they take
     least: int = LEAST_ITERATIONS  # however short that time is
-    bound: tuple[float, bool] = (0.0, False)  # error allowed in a broadcast, and whether it is relative
+    bound: ErrorBound = LOSSLESS  # of a broadcast
     burst: int = 1  # calls between two barriers
     is_async: bool = False  # calls are begun, then waited for
 
@@ -100,7 +101,7 @@ class Subject:
     def validate(self) -> int:
         """Return how many elements of this rank's results are wrong, over some turns. Collective."""
         errors, memory = 0, self.backend.memory
-        bound, is_relative = self.request.bound if "+" in self.backend.name else (0.0, False)
+        bound = self.request.bound if "+" in self.backend.name else LOSSLESS
         for turn in range(min(self.request.iterations, _VALIDATED_TURNS)):
             place = turn % len(self.ready)
             buffers, root = self.sets[place % len(self.sets)], self.root(place)
@@ -113,7 +114,7 @@ class Subject:
             self.barrier()
             result = self.ready[place].result
             if result is not None:
-                errors += self.case.wrong(memory.read(result), root, turn, bound, is_relative)
+                errors += self.case.wrong(memory.read(result), root, turn, *bound)
         return errors
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..readers import at_least, bytes_of, is_whole, real, some_of
+from ..stream_call import ErrorBound
 from . import torch_backends
 from .measure import LEAST_ITERATIONS
 from .memory import DATATYPES
@@ -242,7 +243,7 @@ def size_list(text: str) -> list[int]:
     return sorted({_bytes(word) for word in text.split(",")})
 
 
-def _bound(text: str) -> tuple[float, bool]:
+def _bound(text: str) -> ErrorBound:
     is_relative = text.startswith("relative:")
     try:
         value = float(text.removeprefix("relative:"))
@@ -250,13 +251,13 @@ def _bound(text: str) -> tuple[float, bool]:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"expected a number > 0 or relative:NUMBER, got {text!r}")
-    return value, is_relative
+    return ErrorBound(value, is_relative)
 
 
-def bound_argument(bound: tuple[float, bool] | None) -> Any:
+def bound_argument(bound: ErrorBound | None) -> Any:
     """Return an error bound as bcast_compressed() takes it."""
     if bound is None:
         return None
     from ..bcast import relative
 
-    return relative(bound[0]) if bound[1] else bound[0]
+    return relative(bound.value) if bound.is_relative else bound.value

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..stream_call import LOSSLESS
 from . import bandwidth, measure, options, record, torch_backends
 from .backends import AccdpBackend, Backend, MpiBackend, mpi_type
 from .data import Data
@@ -159,7 +160,7 @@ class Session:
                     burst=args.burst,
                     is_async=args.asynchronous,
                     validation_warm_up=args.validation_warm_up if args.validate else None,
-                    bound=args.error_bound or (0.0, False),
+                    bound=args.error_bound or LOSSLESS,
                 )
                 found = measure.run_point(self.world, backends, data, request, tick)
                 yield [self._result(backend, found[backend.name], request, common) for backend in backends]
@@ -252,7 +253,7 @@ def _missing_codec(args: argparse.Namespace) -> str | None:
     try:
         for codec in args.codec:
             nvcomp.check_works(codec)
-            bcast.check_codec(codec, args.error_bound or (0.0, False))
+            bcast.check_codec(codec, args.error_bound or LOSSLESS)
     except _core.UsageError as error:
         return f"--codec: {error}"
     return None

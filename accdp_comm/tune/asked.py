@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .. import _core, nvcomp
-from ..bcast import bound_of, check_codec
+from ..bcast import check_codec
 from ..launch import gpus as devices
 from ..launch import options as run_options
 from ..launch import programs
@@ -36,7 +36,7 @@ def settle(options: argparse.Namespace) -> Asked:
         UsageError: Options that contradict each other, the script or this machine.
     """
     for codec in options.codec or []:
-        check_codec(codec, bound_of(None))
+        check_codec(codec)
         nvcomp.check_works(codec)
     densities, gpus = _densities(options)
     run = _check_run_options(options.run)

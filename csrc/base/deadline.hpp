@@ -7,6 +7,10 @@ namespace accdp {
 
 using Clock = std::chrono::steady_clock;
 
+inline double seconds_since(Clock::time_point began) {
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
 /// Seconds for which this thread had a processor.
 double processor_seconds() noexcept;
 

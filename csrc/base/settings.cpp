@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -18,9 +17,17 @@
 namespace accdp {
 namespace {
 
-bool is_among(const std::string& value, std::initializer_list<std::string_view> names) {
-  return std::ranges::count(names, value) != 0;
+/// Whether "auto, on or off", say, has the word.
+constexpr bool lists(std::string_view accepts, std::string_view word) {
+  while (true) {
+    const std::size_t comma = accepts.find(", "), last = accepts.find(" or ");
+    const std::size_t end = std::min(comma, last);
+    if (accepts.substr(0, end) == word) return true;
+    if (end == std::string_view::npos) return false;
+    accepts.remove_prefix(end + (end == comma ? 2 : 4));
+  }
 }
+static_assert(lists("auto, on or off", "on") && lists("off or mpi", "mpi") && !lists("auto, on or off", "on or off"));
 
 constexpr Setting kRows[] = {
     {&Settings::chunk_bytes, "ACCDP_CHUNK_BYTES", "bytes from 4k to 64M, a multiple of 4k, k/M/G suffix",
@@ -42,11 +49,11 @@ constexpr Setting kRows[] = {
     {&Settings::cma, "ACCDP_CMA", "auto, on or off",
      "Whether recv copies long messages straight out of the sender's memory (cross-memory attach). auto: where the "
      "system allows it; on: ranks also let each other do so under Yama, and it is an error where they cannot.",
-     true, [](const Settings& now) { return is_among(now.cma, {"auto", "on", "off"}); }},
+     true, Listed()},
     {&Settings::slot_stores, "ACCDP_SLOT_STORES", "auto, cached or streaming",
      "How a rank writes what others of its node read: cached, by ordinary stores; streaming, past the caches, which is "
      "faster where their cores are far apart; auto, by what the former cost.",
-     false, [](const Settings& now) { return is_among(now.slot_stores, {"auto", "cached", "streaming"}); }},
+     false, Listed()},
     {&Settings::spin_us, "ACCDP_SPIN_US", "microseconds from 0 to 1e6",
      "How long a waiting rank spins before it sleeps; where ranks outnumber cores at most 3 us, and only for ranks on "
      "other cores; not at all if it did not help lately.",
@@ -62,30 +69,22 @@ constexpr Setting kRows[] = {
      "How often a waiting rank looks whether the processes it waits for still live.", false,
      [](const Settings& now) { return 0 < now.liveness_s && now.liveness_s <= 3600; }},
     {&Settings::mpi, "ACCDP_MPI", "auto or on",
-     "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true,
-     [](const Settings& now) { return is_among(now.mpi, {"auto", "on"}); }},
+     "auto: MPI is initialised under an MPI launcher and for groups that span nodes; on: always.", true, Listed()},
     {&Settings::topology, "ACCDP_TOPOLOGY",
      "NODESxRANKS such as 2x2, or a node number per world rank such as 0,0,1; empty = as found",
      "Declares which ranks share a node instead of looking, so that a hierarchy can be tried on one host.", true},
     {&Settings::bcast_algorithm, "ACCDP_BCAST_ALGORITHM",
      "auto, chain, binomial, scatter_allgather, mpi or p2p_compressed",
-     "How a broadcast goes from node to node; the last three are for comparison.", true,
-     [](const Settings& now) {
-       return is_among(now.bcast_algorithm,
-                       {"auto", "chain", "binomial", "scatter_allgather", "mpi", "p2p_compressed"});
-     }},
+     "How a broadcast goes from node to node; the last three are for comparison.", true, Listed()},
     {&Settings::allreduce, "ACCDP_ALLREDUCE", "auto, direct, recursive_doubling, ring, pipeline or mpi",
      "How allreduce goes from node to node; auto takes the cheapest. mpi, for comparison, is the MPI library's own "
      "over all ranks.",
-     true,
-     [](const Settings& now) {
-       return is_among(now.allreduce, {"auto", "direct", "recursive_doubling", "ring", "pipeline", "mpi"});
-     }},
+     true, Listed()},
     {&Settings::baseline, "ACCDP_BASELINE", "off or mpi",
      "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison.",
-     true, [](const Settings& now) { return is_among(now.baseline, {"off", "mpi"}); }},
-    {&Settings::codec, "ACCDP_CODEC", "none, auto or a codec of `accdp info`",
-     "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec; lossless ones only. A "
+     true, Listed()},
+    {&Settings::codec, "ACCDP_CODEC", "none, auto or a lossless codec of `accdp info`",
+     "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec. A "
      "name, unlike auto, encodes on one node, too.",
      true, [](const Settings& now) { return !now.codec.empty(); }},
     {&Settings::codec_chunk_bytes, "ACCDP_CODEC_CHUNK_BYTES", "bytes from 4k to 16M, a multiple of 4k, k/M/G suffix",
@@ -94,11 +93,11 @@ constexpr Setting kRows[] = {
      true, [](const Settings& now) { return is_codec_chunk(now.codec_chunk_bytes); }},
     {&Settings::deterministic, "ACCDP_DETERMINISTIC", "off or on",
      "on: reductions give the same bits for any placement of the ranks on nodes; more bytes travel between nodes.",
-     true, [](const Settings& now) { return is_among(now.deterministic, {"off", "on"}); }},
+     true, Listed()},
     {&Settings::async_ops, "ACCDP_ASYNC_OPS", "on or off",
      "off: asynchronous collectives of a torch group made meanwhile are done when their call returns, and so callbacks "
      "of their futures run there: for hooks that begin collectives in them (docs/sharp_bits.md).",
-     true, [](const Settings& now) { return is_among(now.async_ops, {"on", "off"}); }},
+     true, Listed()},
     {&Settings::codecs_off, "ACCDP_CODECS_OFF", "codecs of `accdp info`, comma separated; empty = none",
      "Codecs that this rank does without, as if what they need were missing; no rank of its groups then uses them.",
      false},
@@ -110,7 +109,7 @@ constexpr Setting kRows[] = {
      "auto: ranks on one GPU exchange device memory there; by_host: and no events of CUDA's, for which their hosts "
      "wait instead of their devices; staged: it goes through host memory, and other ranks of the call may give host "
      "memory.",
-     true, [](const Settings& now) { return is_among(now.gpu_path, {"auto", "by_host", "staged"}); }},
+     true, Listed()},
     {&Settings::gpu_slot_bytes, "ACCDP_GPU_SLOT_BYTES", "bytes from 64k to 256M, a multiple of 64k, k/M/G suffix",
      "Size of one slot of device memory that a rank shares with those on its GPU (two per rank are kept), and of one "
      "chunk on its way through host memory.",
@@ -122,7 +121,7 @@ constexpr Setting kRows[] = {
     {&Settings::mpi_cuda, "ACCDP_MPI_CUDA", "auto, on or off",
      "Whether device memory is handed to MPI for other nodes, instead of pinned host memory. auto: where the MPI "
      "library says that it takes it (MPIX_Query_cuda_support).",
-     true, [](const Settings& now) { return is_among(now.mpi_cuda, {"auto", "on", "off"}); }},
+     true, Listed()},
 };
 
 [[noreturn]] void reject(const Setting& row, const std::string& text) {
@@ -154,6 +153,11 @@ void parse(Settings& values, const Setting& row, const std::string& text) {
   }
 }
 
+bool is_accepted(const Setting& row, const Settings& values) {
+  if (auto rule = std::get_if<bool (*)(const Settings&)>(&row.holds)) return (*rule)(values);
+  return !std::holds_alternative<Listed>(row.holds) || lists(row.accepts, text_of(row, values));
+}
+
 constexpr const char* kSources[] = {"default", "environment", "code"};
 
 struct State {
@@ -181,7 +185,7 @@ void settle(State& state) {
   follow(&Settings::flat_bytes, state.values.chunk_bytes);
   follow(&Settings::eager_bytes, state.values.ring_bytes / 4);
   for (const Setting& row : kRows)
-    if (row.holds && !row.holds(state.values)) reject(row, text_of(row, state.values));
+    if (!is_accepted(row, state.values)) reject(row, text_of(row, state.values));
 }
 
 State from_environment() {

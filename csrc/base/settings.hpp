@@ -38,6 +38,9 @@ struct Settings {
 
 using Member = std::variant<std::int64_t Settings::*, double Settings::*, std::string Settings::*>;
 
+/// A text is one of the words that `accepts` lists, as in "auto, on or off".
+struct Listed {};
+
 /// One row per member of Settings: the parser, `accdp info` and docs/environment.md read these rows.
 struct Setting {
   Member member;
@@ -45,9 +48,8 @@ struct Setting {
   const char* accepts;  ///< accepted values, with unit
   const char* meaning;  ///< one sentence
   bool shared;          ///< all ranks of a group must have the same value
-  /// Whether these values are what is accepted, where not every value of the type is. Asked after any change: some
-  /// depend on others.
-  bool (*holds)(const Settings&) = nullptr;
+  /// What is accepted, where not every value of the type is. Asked after any change: some depend on others.
+  std::variant<std::monostate, Listed, bool (*)(const Settings&)> holds = {};
 };
 
 std::span<const Setting> setting_rows() noexcept;

@@ -17,15 +17,6 @@ namespace py = pybind11;
 namespace accdp::bind {
 namespace {
 
-bool is_defined(Datatype type, ReduceOp op) {
-  try {
-    check_reducible(type, op);
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
 std::optional<ReduceOp> op_for(Datatype type, py::handle text) {
   Py_ssize_t length = 0;
   const char* name = PyUnicode_CheckExact(text.ptr()) ? PyUnicode_AsUTF8AndSize(text.ptr(), &length) : nullptr;
@@ -33,10 +24,8 @@ std::optional<ReduceOp> op_for(Datatype type, py::handle text) {
     PyErr_Clear();
     return std::nullopt;
   }
-  for (int op = 0; op <= static_cast<int>(ReduceOp::kBxor); ++op)
-    if (std::string_view(name, length) == name_of(static_cast<ReduceOp>(op)))
-      return is_defined(type, static_cast<ReduceOp>(op)) ? std::optional(static_cast<ReduceOp>(op)) : std::nullopt;
-  return std::nullopt;
+  const std::optional<ReduceOp> op = reduce_op_named({name, static_cast<std::size_t>(length)});
+  return op && is_reducible(type, *op) ? op : std::nullopt;
 }
 
 /// `out`, or `in` where it is None; nothing if it does not fit.

@@ -69,7 +69,7 @@ std::tuple<std::size_t, double, double> encode_and_decode(const std::string& cod
   const auto each = [&](const auto& step) {
     const auto began = Clock::now();
     for (std::size_t at = 0; at < nbytes; at += chunk_bytes) step(at, std::min(chunk_bytes, nbytes - at));
-    return std::chrono::duration<double>(Clock::now() - began).count();
+    return seconds_since(began);
   };
   const double encode_s = each([&](std::size_t at, std::size_t bytes) {
     sizes.push_back(row.encode({type, bound}, data.subspan(at, bytes), Bytes(room).subspan(at, bytes)));

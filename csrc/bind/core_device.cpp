@@ -8,7 +8,7 @@
 #include "base/no_gil.hpp"
 #include "bind/capsule.hpp"
 #include "coll/device_route.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "device/cuda_report.hpp"
 #ifdef ACCDP_WITH_CUDA
 #include "gpu/await_readers.hpp"
@@ -97,7 +97,7 @@ void bind_device(py::module_& m) {
         "Before the process ends: wait until no other process will read its device memory any more. Returns whether it "
         "came to that, and says on standard error that it did not.");
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
-  py::class_<FarMemory>(m, "FarMemory", "Tensors on a device behind their host copies.");
+  py::class_<DeviceTensors>(m, "DeviceTensors", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA
   m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
   py::class_<StreamMark>(m, "StreamMark", "What a stream held at one time, whatever becomes of the stream.");
@@ -150,9 +150,9 @@ void bind_device(py::module_& m) {
                                  pointers.push_back(reinterpret_cast<std::uintptr_t>(block.data()));
                                return pointers;
                              })
-      .def_property_readonly("far", py::cpp_function(&HostCopies::far, py::call_guard<NoGil>()),
+      .def_property_readonly("on_device", py::cpp_function(&HostCopies::on_device, py::call_guard<NoGil>()),
                              py::return_value_policy::reference_internal,
-                             "For the argument `far` of Group.bcast_stream and allreduce_stream: what is to be "
+                             "For the argument `on_device` of Group.bcast_stream and allreduce_stream: what is to be "
                              "fetched later, and encoded and decoded on the device.")
       .def("deliver", &HostCopies::deliver, py::call_guard<NoGil>(), "Copy what was written back to the device.");
   py::class_<CallOfPython, Collectives>(m, "DeviceCollectives",

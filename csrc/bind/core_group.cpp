@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <map>
 
 #include "base/error.hpp"
@@ -46,7 +45,7 @@ using Tensor = std::tuple<Address, std::size_t, Datatype, Address>;
 
 py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root, const std::string& codec,
                       std::size_t chunk_bytes, const std::string& algorithm, double error_bound, bool relative,
-                      bool root_takes_decoded, std::uint64_t label, FarMemory* far, double timeout_s) {
+                      bool root_takes_decoded, std::uint64_t label, DeviceTensors* on_device, double timeout_s) {
   StreamReport report;
   {
     NoGil nogil;
@@ -57,7 +56,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
     }
     StreamOptions options = stream_options(codec, chunk_bytes, algorithm, {error_bound, relative}, label);
     options.root_takes_decoded = root_takes_decoded;
-    options.far = far;
+    options.on_device = on_device;
     report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
   }
   return report_of(report);
@@ -66,7 +65,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
 /// Tensors of one datatype, one after the other from `ptr` on; residual: address of float32 of as many elements, or 0.
 py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size_t>& counts, Datatype type, ReduceOp op,
                           const std::string& codec, std::size_t chunk_bytes, double error_bound, bool relative,
-                          Address residual, std::uint64_t label, FarMemory* far, double timeout_s) {
+                          Address residual, std::uint64_t label, DeviceTensors* on_device, double timeout_s) {
   StreamReport report;
   {
     NoGil nogil;
@@ -77,7 +76,7 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
       elements += count;
     }
     StreamOptions options = stream_options(codec, chunk_bytes, "", {error_bound, relative}, label);
-    options.far = far;
+    options.on_device = on_device;
     report = group.allreduce_stream(std::move(pieces), op, options,
                                     {reinterpret_cast<float*>(residual), residual ? elements : 0}, timeout_s);
   }
@@ -94,20 +93,8 @@ py::dict last_run(const Group& group) {
   return entry;
 }
 
-std::shared_ptr<Group> make_group(std::string name, int rank, const std::vector<std::string>& hosts,
-                                  const std::vector<int>& pids, const std::vector<std::uint64_t>& start_times,
-                                  const std::vector<int>& nodes, int segment_fd, double timeout_s,
-                                  const py::object& wire, const std::vector<double>& cores,
-                                  const std::vector<double>& paid,
-                                  const std::vector<std::map<std::string, std::string>>& lacks,
-                                  const py::object& notices) {
-  if (pids.size() != hosts.size() || start_times.size() != hosts.size() || nodes.size() != hosts.size())
-    throw UsageError("hosts, pids, start_times and nodes: expected one entry per rank each");
-  std::vector<Peer> peers;
-  for (std::size_t i = 0; i < hosts.size(); ++i) peers.push_back({hosts[i], pids[i], start_times[i], nodes[i]});
-  for (std::size_t i = 0; i < std::min(cores.size(), peers.size()); ++i) peers[i].cores = cores[i];
-  for (std::size_t i = 0; i < std::min(paid.size(), peers.size()); ++i) peers[i].paid = paid[i];
-  for (std::size_t i = 0; i < std::min(lacks.size(), peers.size()); ++i) peers[i].lacks = lacks[i];
+std::shared_ptr<Group> make_group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
+                                  const py::object& wire, const py::object& notices) {
   std::shared_ptr<Wire> link;
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
   std::shared_ptr<Notices> place;
@@ -127,14 +114,18 @@ void bind_group(py::module_& m) {
   const auto timeout = py::arg("timeout_s") = -1.0;
   const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
   using nogil = py::call_guard<NoGil>;
+  py::class_<Peer>(m, "Peer", "A rank of a group that is to be formed (csrc/coll/fabric.hpp).")
+      .def(py::init([](std::string host, int pid, std::uint64_t start_time, int node, double cores, double paid,
+                       std::map<std::string, std::string> lacks) {
+             return Peer{std::move(host), pid, start_time, node, cores, paid, std::move(lacks)};
+           }),
+           py::kw_only(), "host"_a, "pid"_a, "start_time"_a, "node"_a, "cores"_a, "paid"_a, "lacks"_a);
   py::class_<Group, std::shared_ptr<Group>> group(m, "Group", "A set of ranks that communicate (csrc/coll/group.hpp).");
   bind_calls(m, group);
   bind_messages(m, group);
   group
-      .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "hosts"_a, "pids"_a, "start_times"_a, "nodes"_a,
-           "segment_fd"_a, "timeout_s"_a, "wire"_a = py::none(), "cores"_a = std::vector<double>(),
-           "paid"_a = std::vector<double>(), "lacks"_a = std::vector<std::map<std::string, std::string>>(),
-           "notices"_a = py::none())
+      .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "peers"_a, "segment_fd"_a, "timeout_s"_a, "wire"_a,
+           "notices"_a)
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)
@@ -233,10 +224,10 @@ void bind_group(py::module_& m) {
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
       .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",
            "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0,
-           "far"_a = py::none(), timeout)
+           "on_device"_a = py::none(), timeout)
       .def("allreduce_stream", &allreduce_stream, "ptr"_a, "counts"_a, "dtype"_a, "op"_a, "codec"_a,
            "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, "label"_a = 0,
-           "far"_a = py::none(), timeout)
+           "on_device"_a = py::none(), timeout)
       .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close",

@@ -111,7 +111,8 @@ PYBIND11_MODULE(_core, m) {
       .value("c64", Datatype::kC64)
       .value("c128", Datatype::kC128)
       .value("bytes", Datatype::kBytes)
-      .def_property_readonly("itemsize", [](Datatype type) { return element_bytes(type); });
+      .def_property_readonly("itemsize", &element_bytes)
+      .def_property_readonly("may_have_bound", &is_real_float);
   py::enum_<ReduceOp>(m, "ReduceOp")
       .value("sum", ReduceOp::kSum)
       .value("avg", ReduceOp::kAvg)
@@ -154,6 +155,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("why_no_single_copy", &why_no_single_copy,
         "Why processes cannot read each other's memory here, as far as one of them can tell; empty if they can.");
   m.def("reduce_isa", &reduce_isa, "Instruction set of the reduction loops on this processor.");
+  m.def("is_reducible", &is_reducible, py::arg("datatype"), py::arg("op"),
+        "Whether elements of that datatype have that operation.");
   m.def(
       "reduce",
       [](std::uintptr_t dst, const std::vector<std::uintptr_t>& srcs, std::size_t count, Datatype type, ReduceOp op,

@@ -61,29 +61,29 @@ class Trial {
   }
   std::uint32_t encode(CodecId codec, Datatype type, std::size_t room, cudaStream_t stream) {
     const DeviceChunk chunk{plain_.data(), encoded_.data(), kTrialBytes, static_cast<std::uint32_t>(room)};
-    codec_.encode_async(codec, {type}, {&chunk, 1}, word(far_word_.data()), stream);
+    codec_.encode_async(codec, {type}, {&chunk, 1}, word(device_word_.data()), stream);
     return fetched_word(stream);
   }
   /// Whether it was damaged.
   std::uint32_t decode(CodecId codec, Datatype type, std::uint32_t size, cudaStream_t stream) {
-    *word(near_word_.data()) = 0;
-    copy_async(far_word_.data(), near_word_.data(), sizeof(std::uint32_t), stream);
+    *word(host_word_.data()) = 0;
+    copy_async(device_word_.data(), host_word_.data(), sizeof(std::uint32_t), stream);
     std::memset(seen_.data(), 0xff, kTrialBytes);
     copy_async(plain_.data(), seen_.data(), kTrialBytes, stream);
     const DeviceChunk chunk{encoded_.data(), plain_.data(), size, kTrialBytes};
-    codec_.decode_async(codec, type, {&chunk, 1}, word(far_word_.data()), stream);
+    codec_.decode_async(codec, type, {&chunk, 1}, word(device_word_.data()), stream);
     copy_async(seen_.data(), plain_.data(), kTrialBytes, stream);
     return fetched_word(stream);
   }
   std::uint32_t fetched_word(cudaStream_t stream) {
-    copy_async(near_word_.data(), far_word_.data(), sizeof(std::uint32_t), stream);
+    copy_async(host_word_.data(), device_word_.data(), sizeof(std::uint32_t), stream);
     synchronize(stream);
-    return *word(near_word_.data());
+    return *word(host_word_.data());
   }
   static std::uint32_t* word(std::byte* at) { return reinterpret_cast<std::uint32_t*>(at); }
 
-  DeviceBuffer plain_{kTrialBytes}, encoded_, far_word_{sizeof(std::uint32_t)};
-  PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, near_word_{sizeof(std::uint32_t)};
+  DeviceBuffer plain_{kTrialBytes}, encoded_, device_word_{sizeof(std::uint32_t)};
+  PinnedBuffer sent_{kTrialBytes}, seen_{kTrialBytes}, host_word_{sizeof(std::uint32_t)};
   NvcompCodec codec_;
   Stream stream_;
 };

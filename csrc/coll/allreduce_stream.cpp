@@ -42,8 +42,8 @@ class StreamFrames : public FrameCodec {
                StreamReport& report)
       : pieces_(sums),
         plan_(plan),
-        contribution_(OpKind::kAllreduceCompressed, contributions, plan, options, c.signature().sequence, 0, report),
-        sum_(OpKind::kAllreduceCompressed, sums, plan, options, c.signature().sequence, 0, report),
+        contribution_(c.signature(), contributions, plan, options, report),
+        sum_(c.signature(), sums, plan, options, report),
         divisor_(divisor),
         others_(c.topology().nodes() - 1),
         residual_(residual),
@@ -70,17 +70,17 @@ class StreamFrames : public FrameCodec {
   void stand_in() { contribution_.stand_in(), sum_.stand_in(); }
   /// All is encoded, decoded and reduced there; else in the host, which has the tensors then. contributions: the frames
   /// that this rank encodes for others, in that order.
-  void settle(bool is_far, std::vector<std::size_t> contributions) {
-    is_far_ = is_far;
-    if (is_far_) {
+  void settle(bool is_on_device, std::vector<std::size_t> contributions) {
+    is_on_device_ = is_on_device;
+    if (is_on_device_) {
       contribution_.encode_in_order(std::move(contributions));
       sum_.encode_in_order({});
-      contribution_.decode_far(true);
-      sum_.decode_far(true);
+      contribution_.decode_on_device(true);
+      sum_.decode_on_device(true);
     } else {
       contribution_.fetch();
-      contribution_.stay_near();
-      sum_.stay_near();
+      contribution_.stay_on_host();
+      sum_.stay_on_host();
     }
   }
 
@@ -88,8 +88,8 @@ class StreamFrames : public FrameCodec {
 
   ConstBytes encode_contribution(std::size_t frame, Bytes room) override {
     const ConstBytes message = sent(frame, contribution_.encode(frame, room), 1);
-    if (is_far_) {
-      if (!residual_.empty()) contribution_.round_far(frame, residual_of(frame), 1, false);
+    if (is_on_device_) {
+      if (!residual_.empty()) contribution_.round_on_device(frame, residual_of(frame), 1, false);
     } else if (!residual_.empty()) {
       const Bytes exact = memory(frame);
       kept_.assign(exact.begin(), exact.end());
@@ -104,8 +104,8 @@ class StreamFrames : public FrameCodec {
   ConstBytes encode_sum(std::size_t frame, Bytes room) override {
     const ConstBytes message = sent(frame, sum_.encode(frame, room), others_);
     if (!sum_.is_lossy()) return message;
-    if (is_far_) {
-      sum_.round_far(frame, residual_.empty() ? Bytes() : residual_of(frame), divisor_, true);
+    if (is_on_device_) {
+      sum_.round_on_device(frame, residual_.empty() ? Bytes() : residual_of(frame), divisor_, true);
       return message;
     }
     const Bytes place = memory(frame);
@@ -143,30 +143,30 @@ class StreamFrames : public FrameCodec {
   StreamReport& report_;
   std::vector<std::size_t> begins_;
   std::vector<std::byte> kept_;
-  bool is_far_ = false;
+  bool is_on_device_ = false;
 };
 
 /// Frames that were decoded on the device are reduced there, too.
-class FarWorkplace final : public WireReduction::Workplace {
+class DeviceWorkplace final : public WireReduction::Workplace {
  public:
-  explicit FarWorkplace(FarMemory& far) : far_(far) {}
-  Bytes scratch(std::size_t bytes) override { return far_.scratch(bytes); }
+  explicit DeviceWorkplace(DeviceTensors& on_device) : on_device_(on_device) {}
+  Bytes scratch(std::size_t bytes) override { return on_device_.scratch(bytes); }
   void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) override {
     const std::size_t bytes = count * element_bytes(how.type);
     std::vector<ConstBytes> sources;
     for (const void* source : srcs) sources.emplace_back(static_cast<const std::byte*>(source), bytes);
-    far_.reduce({static_cast<std::byte*>(dst), bytes}, sources, how);
+    on_device_.reduce({static_cast<std::byte*>(dst), bytes}, sources, how);
   }
 
  private:
-  FarMemory& far_;
+  DeviceTensors& on_device_;
 };
 
 /// Variances of this rank's tensors, as far as a bound needs them.
-std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBound& bound, FarMemory* far) {
+std::vector<double> variances_of(const std::vector<Piece>& pieces, const ErrorBound& bound, DeviceTensors* on_device) {
   std::vector<double> variances(pieces.size());
   if (!is_lossy(bound) || !bound.is_relative) return variances;
-  variances = deviations_of(pieces, far);
+  variances = deviations_of(pieces, on_device);
   for (double& variance : variances) variance *= variance;
   return variances;
 }
@@ -219,7 +219,7 @@ class OverNodes {
       reduce_encoded();
       codec_.finish_report();
     } else {
-      if (options_.far) fetch_all(*options_.far, contributions_);
+      if (options_.on_device) fetch_all(*options_.on_device, contributions_);
       const std::uint64_t sent = c_.sent_bytes();
       c_.note_anew();
       reduce_to(c_, data_, data_, how_, -1);
@@ -231,7 +231,7 @@ class OverNodes {
       report_.logical_bytes = report_.wire_bytes = c_.sent_bytes() - sent;
     }
     // All began together, and nobody has the result before all have sent.
-    if (decides()) codec_.note_time(std::chrono::duration<double>(Clock::now() - began).count());
+    if (decides()) codec_.note_time(seconds_since(began));
   }
 
  private:
@@ -239,11 +239,7 @@ class OverNodes {
     for (Piece& piece : pieces) piece.lossy = is_lossy(bound) && is_real_float(piece.type);
     return pieces;
   }
-  static Bytes whole(const std::vector<Piece>& pieces) {
-    std::size_t bytes = 0;
-    for (const Piece& piece : pieces) bytes += piece.data.size();
-    return {pieces.front().data.data(), bytes};
-  }
+  static Bytes whole(const std::vector<Piece>& pieces) { return {pieces.front().data.data(), total_bytes(pieces)}; }
   static std::vector<std::size_t> frames_of(const StreamPlan& plan) {
     std::vector<std::size_t> frames;
     for (const StreamPlan::Frame& frame : plan.frames()) frames.push_back(frame.bytes);
@@ -255,20 +251,20 @@ class OverNodes {
   /// On their devices the ranks of a node add up all of the message before it goes to other nodes, and hand out all of
   /// it at the end: both at the speed of a GPU's memory, beside which what there is to overlap would be little.
   void reduce_encoded() {
-    bool is_far = works_far();
-    if (codec_.needs_device() && !is_so_on_all(is_far)) {
+    bool is_on_device = works_on_device();
+    if (codec_.needs_device() && !is_so_on_all(is_on_device)) {
       codec_.stand_in();
-      is_far = works_far();
+      is_on_device = works_on_device();
     }
     const bool is_alone = c_.local_size() == 1;
-    codec_.settle(is_far, contributed_frames());
-    if (!is_far) return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
-    FarMemory& far = *options_.far;
-    if (!is_alone) far.reduce_on_node(c_, data_, lots(), how_.partial());
-    FarWorkplace workplace(far);
+    codec_.settle(is_on_device, contributed_frames());
+    if (!is_on_device) return reduce_frames(c_, data_, data_, how_, -1, grid_, &codec_);
+    DeviceTensors& on_device = *options_.on_device;
+    if (!is_alone) on_device.reduce_on_node(c_, data_, lots(), how_.partial());
+    DeviceWorkplace workplace(on_device);
     reduce_frames_between_nodes(c_, data_, how_, grid_, &codec_, workplace);
-    far.finish();
-    if (!is_alone) far.share_on_node(c_, data_, lots());
+    on_device.finish();
+    if (!is_alone) on_device.share_on_node(c_, data_, lots());
   }
 
   bool is_so_on_all(bool mine) {
@@ -278,20 +274,21 @@ class OverNodes {
   }
 
   /// Whether this rank could reduce on its device.
-  bool may_be_far() const {
-    return options_.far && options_.far->holds(data_) && options_.far->holds(std::as_bytes(residual_)) &&
-           nodes_ <= static_cast<int>(FarMemory::kMostSources);
+  bool may_be_on_device() const {
+    return options_.on_device && options_.on_device->holds(data_) &&
+           options_.on_device->holds(std::as_bytes(residual_)) &&
+           nodes_ <= static_cast<int>(DeviceTensors::kMostSources);
   }
 
   /// All ranks of a node work on their devices, or none.
-  bool works_far() {
-    const bool mine = may_be_far() && (!speaks() || codec_.is_for_device());
+  bool works_on_device() {
+    const bool mine = may_be_on_device() && (!speaks() || codec_.is_for_device());
     if (c_.local_size() == 1) return mine;
-    const bool good = work_far_together(mine);
-    if (mine) c_.note_node(good);
+    const bool good = work_on_devices_together(mine);
+    if (mine) c_.learned().node_sums_on_device = good;
     return good;
   }
-  bool work_far_together(bool good) {
+  bool work_on_devices_together(bool good) {
     std::memcpy(c_.open(sizeof good), &good, sizeof good);
     c_.publish();
     c_.await_all();
@@ -300,13 +297,13 @@ class OverNodes {
       std::memcpy(&theirs, c_.slot(rank), sizeof theirs);
       good &= theirs;
     }
-    return good && options_.far->joins_node(c_);
+    return good && options_.on_device->joins_node(c_);
   }
 
-  std::vector<FarMemory::Lot> lots() const {
+  std::vector<DeviceTensors::Lot> lots() const {
     const Topology& t = c_.topology();
     if (lanes_ == 1) return {{0, data_.size(), t.local_of(t.leader(t.node()))}};
-    std::vector<FarMemory::Lot> found;
+    std::vector<DeviceTensors::Lot> found;
     for (std::size_t segment = 0; segment < grid_.segments(); ++segment)
       for (int lane = 0; lane < lanes_; ++lane)
         if (const FrameGrid::Cut cut = grid_.lane(segment, lane); cut.bytes > 0)
@@ -332,10 +329,10 @@ class OverNodes {
     if (options_.automatic && data_.size() >= kWorthMeasuring) get_to_know_link(c_);
     const Journey journey = this->journey();
     if (options_.automatic ? journey.bytes < StreamCodec::kTooSmall : !options_.codec) return false;
-    std::vector<double> told = variances_of(contributions_, options_.bound, options_.far);
+    std::vector<double> told = variances_of(contributions_, options_.bound, options_.on_device);
     if (decides()) {
       // As if all ranks had their tensors where this one has.
-      options_.encodes_far = options_.decodes_far = may_be_far() && c_.node_sums_far();
+      options_.encodes_on_device = options_.decodes_on_device = may_be_on_device() && c_.learned().node_sums_on_device;
       std::vector<double> guessed = told;  // as if all ranks had data like this one's
       for (double& variance : guessed) variance *= c_.topology().size();
       set_bounds(guessed);
@@ -351,10 +348,10 @@ class OverNodes {
   }
 
   Journey journey() {
-    Journey journey = sum_journey(
-        {static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1, c_.link().bytes_per_s(),
-         c_.link().latency_s(), c_.message_cost().seconds_per_byte(), c_.cores_per_node()},
-        c_.shape(), c_.machine());
+    Journey journey = sum_journey({static_cast<double>(data_.size()), static_cast<double>(plan_.chunk_bytes()), 1,
+                                   c_.learned().link.bytes_per_s(), c_.learned().link.latency_s(),
+                                   c_.learned().message_cost.seconds_per_byte(), c_.cores_per_node()},
+                                  c_.shape(), c_.machine());
     // Who owns a sum rounds it to what the others decode, which costs about as much as decoding it.
     if (is_lossy(options_.bound)) journey.own_decodes += 0.5 / (nodes_ - 1);
     return journey;
@@ -369,7 +366,7 @@ class OverNodes {
   }
 
   const CodecRow* choose(const Journey& journey) {
-    Experiences& known = c_.sums().of(kind_of_tensors());
+    Experiences& known = c_.learned().sums.of(kind_of_tensors());
     known.link_is(journey.link_bytes_per_s);
     return codec_.choose(journey, known);
   }
@@ -409,11 +406,10 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
                               std::span<float> residual, bool in_rank_order) {
   const auto began = Clock::now();
   StreamReport report;
-  std::size_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += piece.data.size();
+  const std::size_t bytes = total_bytes(pieces);
   const auto leave_nothing_out = [&] { std::fill(residual.begin(), residual.end(), 0.0F); };
   if (c.topology().nodes() == 1 || bytes == 0 || in_rank_order) {
-    if (options.far) fetch_all(*options.far, pieces);
+    if (options.on_device) fetch_all(*options.on_device, pieces);
     const Bytes data(pieces.empty() ? nullptr : pieces.front().data.data(), bytes);
     if (in_rank_order) report.algorithm = kRankOrder;
     (in_rank_order ? reduce_in_rank_order : reduce_to)(c, data, data, how, -1);
@@ -424,7 +420,7 @@ StreamReport allreduce_stream(Context& c, std::vector<Piece> pieces, const Reduc
     leave_nothing_out();
     OverNodes(c, std::move(pieces), how, options, residual, report).run();
   }
-  report.total_s = std::chrono::duration<double>(Clock::now() - began).count();
+  report.total_s = seconds_since(began);
   return report;
 }
 

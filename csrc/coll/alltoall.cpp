@@ -219,9 +219,7 @@ class Alltoall {
     take_first();  // before the next step is published, with which the slots of the first one are given back
     if (t_.local_size() > 1) {
       if (t_.is_leader()) {
-        std::size_t bytes = 0;
-        for (const ConstBytes& letter : letters) bytes += letter.size();
-        std::byte* slot = c_.open(bytes);
+        std::byte* slot = c_.open(total_bytes(letters));
         for (const ConstBytes& letter : letters) slot = put(slot, letter);
       }
       c_.publish();

@@ -22,7 +22,7 @@ void bcast_encoded_on_node(Context& c, const StreamPlan& plan, int root, StreamC
       c.open_unwritten();
       c.publish();
       c.await(source);
-      report.node_s += std::chrono::duration<double>(Clock::now() - began).count();
+      report.node_s += seconds_since(began);
       FrameHead head;
       std::memcpy(&head, c.slot(source), sizeof head);
       message = ConstBytes(c.slot(source), std::min<std::size_t>(head.frame_bytes, c.slot_bytes()));

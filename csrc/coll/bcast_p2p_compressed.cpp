@@ -4,7 +4,33 @@
 namespace accdp {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
+void receive_and_decode(Context& c, int from, const std::vector<Bytes>& rooms, const std::vector<Piece>& pieces,
+                        const StreamPlan& plan, const StreamOptions& options, StreamReport& report) {
+  const auto began = Clock::now();
+  Exchange messages(c);
+  for (const Bytes& room : rooms) messages.receive_up_to({from, room});
+  messages.await_all();
+  report.wire_s += seconds_since(began);
+  StreamCodec codec(c.signature(), pieces, plan, options, report);
+  for (std::size_t i = 0; i < rooms.size(); ++i) {
+    codec.decode(i, rooms[i].first(messages.received_bytes(i)));
+    report.wire_bytes += messages.received_bytes(i);
+  }
+  codec.finish_report();
+}
+
+/// Returns how many bytes went out.
+std::size_t encode_and_send(Context& c, int to, const std::vector<Bytes>& rooms, StreamCodec& codec,
+                            StreamReport& report) {
+  std::vector<ConstBytes> frames;
+  for (std::size_t i = 0; i < rooms.size(); ++i) frames.push_back(codec.encode(i, rooms[i]));
+  const auto began = Clock::now();
+  Exchange messages(c);
+  for (const ConstBytes& frame : frames) messages.send_up_to({to, frame});
+  messages.await_all();
+  report.wire_s += seconds_since(began);
+  return total_bytes(frames);
+}
 
 }  // namespace
 
@@ -13,60 +39,34 @@ void bcast_p2p_compressed(Context& c, const std::vector<Piece>& pieces, const St
   const Topology& t = c.topology();
   const int root_node = t.node_of(root), nodes = t.nodes(), place = (t.node() - root_node + nodes) % nodes;
   const int leader = t.leader(t.node(), root);
-  std::vector<std::vector<std::byte>> old;  // references of a leader that passes tensors on: it may decode into them
-  const std::size_t frames = plan.frames().size();
   if (leader == t.rank()) {
+    const std::size_t frames = plan.frames().size();
     const Hop hop = bcast_schedule(BcastAlgorithm::kP2pCompressed, nodes, place, frames).front();
-    auto leader_at = [&](int other) { return t.leader((other + root_node) % nodes, root); };
+    const auto leader_at = [&](int other) { return t.leader((other + root_node) % nodes, root); };
     const Bytes memory = c.scratch(frames * plan.room());
-    auto room = [&](std::size_t frame) { return memory.subspan(frame * plan.room(), plan.room()); };
-    std::vector<Wire::Request> requests;
-    if (hop.from >= 0 && !hop.to.empty())
-      for (const Piece& piece : pieces) {
-        if (options.far && !piece.reference.empty()) options.far->fetch({piece.reference});
-        old.emplace_back(piece.reference.begin(), piece.reference.end());
-      }
-    try {
-      if (hop.from >= 0) {
-        const auto began = Clock::now();
-        for (std::size_t i = 0; i < frames; ++i)
-          requests.push_back(c.irecv({leader_at(hop.from), room(i)}, Wire::Form::kUpTo));
-        for (Wire::Request& request : requests) c.wait(request);
-        report.wire_s += Seconds(Clock::now() - began).count();
-        StreamCodec codec(OpKind::kBcastCompressed, pieces, plan, options, c.signature().sequence, c.signature().check,
-                          report);
-        for (std::size_t i = 0; i < frames; ++i) codec.decode(i, room(i).first(requests[i].bytes));
-        codec.finish_report();
-        for (const Wire::Request& request : requests) report.wire_bytes += request.bytes;
-      }
-      // Each sender encodes what it has, as messages of their own: errors add up from hop to hop.
-      std::vector<Piece> mine = pieces;
-      for (std::size_t i = 0; i < old.size(); ++i) mine[i].reference = old[i];
-      if (hop.from >= 0) set_bounds(mine, options.bound, options.far);
-      StreamCodec own(OpKind::kBcastCompressed, mine, plan, options, c.signature().sequence, c.signature().check,
-                      report);
-      if (!hop.to.empty()) own.choose(0, journey);
-      for (int child : hop.to) {
-        requests.clear();
-        std::vector<ConstBytes> messages;
-        for (std::size_t i = 0; i < frames; ++i) messages.push_back(own.encode(i, room(i)));
-        const auto began = Clock::now();
-        for (const ConstBytes& message : messages)
-          requests.push_back(c.isend({leader_at(child), message}, Wire::Form::kUpTo));
-        for (Wire::Request& request : requests) c.wait(request);
-        report.wire_s += Seconds(Clock::now() - began).count();
-        if (hop.from < 0 && child == hop.to.front())
-          for (const ConstBytes& message : messages) report.wire_bytes += message.size();
-      }
-      own.finish_report();
-    } catch (...) {
-      for (Wire::Request& request : requests) c.abandon(request);
-      throw;
+    std::vector<Bytes> rooms;
+    for (std::size_t i = 0; i < frames; ++i) rooms.push_back(memory.subspan(i * plan.room(), plan.room()));
+    // Each sender encodes what it has, as messages of their own: errors add up from hop to hop.
+    std::vector<Piece> mine = pieces;
+    std::vector<std::vector<std::byte>> old;  // references of who passes tensors on: it may decode into them
+    if (hop.from >= 0) {
+      if (!hop.to.empty())
+        for (Piece& piece : mine) {
+          if (options.on_device && !piece.reference.empty()) options.on_device->fetch({piece.reference});
+          piece.reference = old.emplace_back(piece.reference.begin(), piece.reference.end());
+        }
+      receive_and_decode(c, leader_at(hop.from), rooms, pieces, plan, options, report);
+      set_bounds(mine, options.bound, options.on_device);
     }
+    StreamCodec codec(c.signature(), mine, plan, options, report);
+    if (!hop.to.empty()) codec.choose(0, journey);
+    for (int child : hop.to) {
+      const std::size_t sent = encode_and_send(c, leader_at(child), rooms, codec, report);
+      if (hop.from < 0 && child == hop.to.front()) report.wire_bytes += sent;
+    }
+    codec.finish_report();
   }
-  std::vector<Bytes> spans;
-  for (const Piece& piece : pieces) spans.push_back(piece.data);
-  bcast_on_node(c, spans, t.local_of(leader));
+  bcast_on_node(c, spans_of(pieces), t.local_of(leader));
 }
 
 }  // namespace accdp

@@ -17,15 +17,6 @@
 namespace accdp {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-
-/// All tensors one after the other through shared memory, without copies beyond the slot.
-std::vector<Bytes> memory_of(const std::vector<Piece>& pieces) {
-  std::vector<Bytes> spans;
-  for (const Piece& piece : pieces) spans.push_back(piece.data);
-  return spans;
-}
-
 /// Tensors for which no codec is chosen, with no reference that all ranks must have compared before anything is
 /// written.
 bool goes_with_signatures(const Context& c, const std::vector<Piece>& pieces, std::size_t bytes) {
@@ -57,19 +48,19 @@ class BcastStream {
         plain_(asked.automatic ? plan_.bytes() < StreamCodec::kTooSmall : !asked.codec),
         asked_(asked),
         options_(settled_options()),
-        codec_(OpKind::kBcastCompressed, pieces, plan_, options_, c.signature().sequence, c.signature().check, report_),
+        codec_(c.signature(), pieces, plan_, options_, report_),
         shares_decoded_(t_.nodes() > 1 && c.local_size() > 1),
         is_coded_here_(t_.nodes() == 1 || t_.leader(t_.node(), root) == t_.rank()) {}
 
   StreamReport run() {
     report_.logical_bytes = plan_.bytes();
-    if (asked_.far && !options_.far) fetch_all();
-    codec_.decode_far(!shares_decoded_);
+    if (asked_.on_device && !options_.on_device) fetch_all();
+    codec_.decode_on_device(!shares_decoded_);
     if (codec_.needs_device() && is_coded_here_ && !codec_.is_for_device()) c_.tell(kNeedsStandIn);
     go();
-    if (options_.far) options_.far->finish();
+    if (options_.on_device) options_.on_device->finish();
     codec_.finish_report();
-    report_.total_s = Seconds(Clock::now() - began_).count();
+    report_.total_s = seconds_since(began_);
     return report_;
   }
 
@@ -78,9 +69,9 @@ class BcastStream {
     StreamOptions options = asked_;
     const bool goes_encoded = goes_encoded_from_root(asked_, t_);
     if (options.codec && options.codec->stand_in && !goes_encoded) options.codec = options.codec->stand_in;
-    if (plain_ || !goes_encoded) options.far = nullptr;
-    options.encodes_far = true;
-    options.decodes_far = c_.receivers_decode_far();
+    if (plain_ || !goes_encoded) options.on_device = nullptr;
+    options.encodes_on_device = true;
+    options.decodes_on_device = c_.learned().receivers_decode_on_device;
     return options;
   }
   /// What does not go as frames of a codec goes from and to the host.
@@ -90,7 +81,7 @@ class BcastStream {
       wanted.push_back(piece.reference);
       if (t_.rank() == root_) wanted.push_back(piece.data);
     }
-    asked_.far->fetch(wanted);
+    asked_.on_device->fetch(wanted);
   }
   void go() {
     if (options_.algorithm == BcastAlgorithm::kMpi) return by_mpi();
@@ -107,7 +98,7 @@ class BcastStream {
     report_.wire_bytes = plan_.bytes();
   }
   void by_memory() {
-    bcast_on_node(c_, memory_of(pieces_), t_.local_of(root_));  // memory is faster than any codec
+    bcast_on_node(c_, spans_of(pieces_), t_.local_of(root_));  // memory is faster than any codec
     report_.wire_bytes = t_.size() > 1 ? plan_.bytes() : 0;
   }
   void encoded_on_node() {
@@ -116,7 +107,7 @@ class BcastStream {
     bcast_encoded_on_node(c_, plan_, root_, codec_, options_.root_takes_decoded, report_);
   }
   void with_signatures() {
-    bcast_with_signatures(c_, memory_of(pieces_), root_);
+    bcast_with_signatures(c_, spans_of(pieces_), root_);
     report_.algorithm = kWithSignatures;
     report_.wire_bytes = plan_.bytes();
   }
@@ -128,11 +119,11 @@ class BcastStream {
     FramesBetweenNodes stream(c_, pieces_, plan_, root_, algorithm, plain_ ? nullptr : &codec_,
                               options_.root_takes_decoded, report_);
     if (t_.rank() == root_ && !by_message) c_.tell(stream.decide(ahead));
-    if (!plain_ && !by_message) c_.tell(std::exchange(c_.took_ns(root_), 0) << kTimeAt);
-    if (!t_.is_near(root_) && !(asked_.far && !shares_decoded_)) c_.tell(kDecodesInHost);
+    if (!plain_ && !by_message) c_.tell(std::exchange(c_.learned().took_ns[root_], 0) << kTimeAt);
+    if (!t_.is_near(root_) && !(asked_.on_device && !shares_decoded_)) c_.tell(kDecodesInHost);
     const auto meeting = Clock::now();
     c_.meet();
-    if (t_.is_leader()) c_.link().note_exchange(Seconds(Clock::now() - meeting).count() / meeting_rounds(c_.shape()));
+    if (t_.is_leader()) c_.learned().link.note_exchange(seconds_since(meeting) / meeting_rounds(c_.shape()));
     if (is_coded_here_) settle_codec();
     if (by_message)
       bcast_p2p_compressed(c_, pieces_, plan_, root_, options_, ahead, report_);
@@ -143,14 +134,14 @@ class BcastStream {
   Journey journey() const {
     return {static_cast<double>(plan_.bytes()), static_cast<double>(plan_.chunk_bytes()), t_.nodes() - 1,
             // Unknown, rather too slow: an encoded stream measures it and may change, a direct one cannot.
-            c_.link().is_known() ? c_.link().bytes_per_s() : c_.link().bytes_per_s() / 2, c_.link().latency_s(),
-            c_.message_cost().seconds_per_byte(), c_.cores_per_node()};
+            c_.learned().link.is_known() ? c_.learned().link.bytes_per_s() : c_.learned().link.bytes_per_s() / 2,
+            c_.learned().link.latency_s(), c_.learned().message_cost.seconds_per_byte(), c_.cores_per_node()};
   }
   /// After all have met: with the codec asked for where all that encode or decode have it.
   void settle_codec() {
     if (!codec_.needs_device()) return;
     if (c_.await_told() & kNeedsStandIn) codec_.stand_in();
-    codec_.decode_far(!shares_decoded_ || codec_.needs_device());
+    codec_.decode_on_device(!shares_decoded_ || codec_.needs_device());
   }
 
   const Clock::time_point began_ = Clock::now();

@@ -121,17 +121,7 @@ class Context final : public Lookout {
   std::uint64_t sent_bytes() const { return fabric_.wire() ? fabric_.wire()->collective_bytes() : 0; }
   bool wire_takes_device_memory() const { return fabric_.wire_takes_device_memory(); }
   double cores_per_node() const { return fabric_.cores_per_node(); }
-  LinkMeter& link() { return fabric_.link; }
-  MessageCost& message_cost() { return fabric_.message_cost; }
-  KindsOfSums& sums() { return fabric_.sums; }
-  Experiences& experiences() { return fabric_.experiences; }
-  std::uint64_t& took_ns(int root) { return fabric_.took_ns[root]; }
-  /// Whether all who decode a broadcast from this rank do it on devices, as the last one showed.
-  bool receivers_decode_far() const { return fabric_.receivers_decode_far; }
-  void note_receivers(bool decode_far) { fabric_.receivers_decode_far = decode_far; }
-  /// Whether the node's ranks add up on their devices what they have there, as the last compressed allreduce showed.
-  bool node_sums_far() const { return local_size() == 1 || fabric_.node_sums_far; }
-  void note_node(bool sums_far) { fabric_.node_sums_far = sums_far; }
+  Learned& learned() { return fabric_.learned; }
   const Signature& signature() const { return signature_; }
   bool test(Wire::Request& request) { return wire().test(request); }
   void wait(Wire::Request& request) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "coll/collectives.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 
 namespace accdp {
 
@@ -14,7 +14,7 @@ namespace accdp {
 struct DeviceBlock {
   Bytes data;
   bool is_read, is_written;
-  bool is_read_later = false;  ///< instead of is_read: only what FarMemory::fetch() asks for
+  bool is_read_later = false;  ///< instead of is_read: only what DeviceTensors::fetch() asks for
 };
 
 /// Host copies of blocks of device memory, for what only works there.
@@ -25,7 +25,7 @@ class HostCopies {
   /// Those that are written go back, in the order of the stream.
   virtual void deliver() = 0;
   /// For those that encode and decode on the device; what they decoded there is not delivered.
-  virtual FarMemory& far() = 0;
+  virtual DeviceTensors& on_device() = 0;
 };
 
 /// The way of one group's calls to the memory of a device, for those who know no CUDA (gpu/device_collectives.hpp).

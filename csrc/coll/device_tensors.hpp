@@ -16,13 +16,13 @@ class Context;
 /// Tensors on a device, seen by those who know no CUDA: each has host memory of its size that stands for it, and that
 /// is filled only where it is asked for. Spans are of that host memory, or of what scratch() gave. One thread at a
 /// time. What changes the device's memory is done in the order of the calls, and at the latest when finish() returns.
-class FarMemory {
+class DeviceTensors {
  public:
   static constexpr std::size_t kMostChunks = 32, kMostSources = 32;
   /// Of tensors that are encoded ahead at once: enough to keep a GPU busy, little enough to be under way soon.
   static constexpr std::size_t kRunBytes = 4 << 20;
 
-  virtual ~FarMemory() = default;
+  virtual ~DeviceTensors() = default;
   /// Whether all of a span stands for memory of the device.
   virtual bool holds(ConstBytes host) const = 0;
   /// Whether the device encodes and decodes so.
@@ -95,25 +95,25 @@ class FarMemory {
 };
 
 /// Where a chunk is whose memory is `spans`, if all of it is on the device.
-std::optional<FarMemory::Place> place_of(const FarMemory& far, const std::vector<Piece>& pieces,
-                                         const StreamPlan::Chunk& chunk, const std::vector<Bytes>& spans);
-void fetch_all(FarMemory& far, const std::vector<Piece>& pieces);
+std::optional<DeviceTensors::Place> place_of(const DeviceTensors& on_device, const std::vector<Piece>& pieces,
+                                             const StreamPlan::Chunk& chunk, const std::vector<Bytes>& spans);
+void fetch_all(DeviceTensors& on_device, const std::vector<Piece>& pieces);
 /// Not more than the tensors' standard deviations, and nearly as much, so that bounds which count those hold.
-/// far: null where all tensors are in the host; else not all of them need be far.
-std::vector<double> deviations_of(const std::vector<Piece>& pieces, FarMemory* far);
+/// on_device: null where all tensors are in the host; else not all of them need be there.
+std::vector<double> deviations_of(const std::vector<Piece>& pieces, DeviceTensors* on_device);
 /// CRC-32C over all references, with a bit above it so that it is never 0; 0 where there is none.
-std::uint64_t reference_check(const std::vector<Piece>& pieces, FarMemory* far);
+std::uint64_t reference_check(const std::vector<Piece>& pieces, DeviceTensors* on_device);
 /// Gives lossy tensors their bounds, which hold for the values that they have now.
-void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound, FarMemory* far);
+void set_bounds(std::vector<Piece>& pieces, const ErrorBound& bound, DeviceTensors* on_device);
 
 /// Frames encoded on a device ahead of their turn: while one run of them is copied to the host and sent, the next is
 /// encoded.
-class FarFrames {
+class DeviceFrames {
  public:
   using CodecFor = std::function<const CodecRow*(const Piece&)>;  ///< null: the piece goes as it is
   /// At first in the order of their numbers.
-  FarFrames(FarMemory& far, const std::vector<Piece>& pieces, const StreamPlan& plan, CodecFor codec_for);
-  FarFrames(const FarFrames&) = delete;
+  DeviceFrames(DeviceTensors& on_device, const std::vector<Piece>& pieces, const StreamPlan& plan, CodecFor codec_for);
+  DeviceFrames(const DeviceFrames&) = delete;
 
   /// The turns of frames from now on; of those that are not among them nothing is encoded ahead.
   void in_order(std::vector<std::size_t> frames);
@@ -138,9 +138,9 @@ class FarFrames {
     bool has(std::size_t frame) const;
   };
   void begin(Run& run, std::size_t frame);
-  void add(Run& run, std::size_t frame, std::vector<FarMemory::Chunk>& chunks) const;
+  void add(Run& run, std::size_t frame, std::vector<DeviceTensors::Chunk>& chunks) const;
 
-  FarMemory& far_;
+  DeviceTensors& on_device_;
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
   CodecFor codec_for_;

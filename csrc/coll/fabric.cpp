@@ -103,7 +103,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       sources_(topology_.local_size()),
       why_not_read_(topology_.local_size()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
-  receivers_decode_far = shape_.node_ranks() == 1;  // until they say
+  learned.receivers_decode_on_device = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)
     for (const auto& [codec, reason] : peer.lacks) lacking_codecs_ |= bit_of(codec_named(codec).id);
   try {

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "base/birthplace.hpp"
-#include "codec/experience.hpp"
 #include "coll/asked.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
-#include "coll/link_meter.hpp"
+#include "coll/learned.hpp"
 #include "coll/meeting.hpp"
 #include "coll/notices.hpp"
 #include "coll/roll_call.hpp"
@@ -72,14 +71,7 @@ class Fabric {
 
   Machine machine;  ///< by which algorithms are chosen: equal on all ranks
 
-  LinkMeter link;  ///< to other nodes; used by one collective at a time, as are the next
-  MessageCost message_cost;
-  Experiences experiences;  ///< of broadcasts from this rank
-  /// By root: of its last broadcast, of which this rank was the last to have all, and has not told yet; else 0.
-  std::map<int, std::uint64_t> took_ns;
-  bool receivers_decode_far;            ///< on devices, in the last of them
-  bool node_sums_far = true;            ///< whether its ranks did in the last compressed allreduce from devices
-  KindsOfSums sums;                     ///< rank 0: of compressed allreduces
+  Learned learned;
   Patience wire_patience;               ///< of collectives that wait for other nodes
   Way way;                              ///< of the last collective
   std::atomic<bool> has_told = false;   ///< this rank has been told that the group failed, by throw_if_failed()

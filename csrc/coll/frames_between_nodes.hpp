@@ -51,12 +51,12 @@ class FramesBetweenNodes {
   /// has come.
   std::uint64_t decide(const Journey& journey) {
     if (!codec_) return 0;
-    knew_link_ = c_.link().is_known();
+    knew_link_ = c_.learned().link.is_known();
     considered_ = journey.link_bytes_per_s;
-    codec_->choose(0, journey, &c_.experiences());
+    codec_->choose(0, journey, &c_.learned().bcasts);
     // Frames without heads cannot be encoded later: not while a long stream may still learn what the link is like.
     const bool direct = !codec_->encodes() && (knew_link_ || plan_.frames().size() < kFramesToLearn);
-    const bool wants_receipts = c_.link().wants_receipts(plan_.frames().size(), plan_.bytes());
+    const bool wants_receipts = c_.learned().link.wants_receipts(plan_.frames().size(), plan_.bytes());
     return (direct ? kDirect : kNothing) | (wants_receipts ? kReceipts : kNothing);
   }
 
@@ -68,7 +68,7 @@ class FramesBetweenNodes {
       direct_ = c_.told() & kDirect;
       wants_receipts_ = c_.told() & kReceipts;
       if (place_ == 0 && direct_) codec_->fetch();
-      if (place_ == 0) c_.link().begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
+      if (place_ == 0) c_.learned().link.begin(direct_ ? LinkMeter::Stream::kDirect : LinkMeter::Stream::kEncoded);
     }
     if (leads_) count_frames();
     const double began = processor_seconds();
@@ -89,11 +89,11 @@ class FramesBetweenNodes {
       for (Passage& passage : passages_) settle(passage);
       for (auto& [place, frames] : taken_) frames.await_all();
       for (auto& [place, frames] : given_) frames.await_all();
-      if (wants_receipts_ && place_ == 0) c_.link().end(Clock::now());
+      if (wants_receipts_ && place_ == 0) c_.learned().link.end(Clock::now());
       if (leads_ && codec_ && place_ == nodes_ - 1) note_time(Clock::now() - met);
       if (leads_ && direct_)
-        c_.message_cost().note(processor_seconds() - began - handing_over, Seconds(Clock::now() - under_way).count(),
-                               static_cast<double>(moved_bytes_), c_.cores_per_node());
+        c_.learned().message_cost.note(processor_seconds() - began - handing_over, seconds_since(under_way),
+                                       static_cast<double>(moved_bytes_), c_.cores_per_node());
     } catch (...) {
       for (Passage& passage : passages_) {
         c_.abandon(passage.receive);
@@ -109,9 +109,9 @@ class FramesBetweenNodes {
   void hear() {
     if (!codec_) return;
     const auto told = c_.told_by_all();
-    if (told) c_.note_receivers(!(*told & kDecodesInHost));
+    if (told) c_.learned().receivers_decode_on_device = !(*told & kDecodesInHost);
     // A time that was told and not heard is lost: the next one is of another stream.
-    c_.experiences().took(static_cast<double>(told.value_or(kNothing) >> kTimeAt) * 1e-9);
+    c_.learned().bcasts.took(static_cast<double>(told.value_or(kNothing) >> kTimeAt) * 1e-9);
     // A root that does not lead its node begins when the ranks there have come, and the clocks start when all nodes
     // have: that is little of a long stream, but nearly all of one frame. The model takes "none" to be direct.
     const bool knows_time = c_.topology().is_leader() || plan_.frames().size() > 1;
@@ -119,7 +119,6 @@ class FramesBetweenNodes {
   }
 
  private:
-  using Seconds = std::chrono::duration<double>;
   int leader_at(int place) const { return c_.topology().leader((place + root_node_) % nodes_, root_); }
   /// By whom this node gets frames, to whom it gives them, and how many.
   void count_frames() {
@@ -167,7 +166,7 @@ class FramesBetweenNodes {
     c_.wait(p.receive);
     for (Wire::Request& send : p.sends) c_.wait(send);
     p.sends.clear();
-    report_.wire_s += Seconds(Clock::now() - began).count();
+    report_.wire_s += seconds_since(began);
   }
 
   /// Where a frame that goes as it is lies: in a tensor, or copied together.
@@ -204,7 +203,7 @@ class FramesBetweenNodes {
       message = memory;
     } else {
       if (i > 0) feel_the_link();
-      const bool is_news = !std::exchange(knew_link_, c_.link().is_known()) && knew_link_;
+      const bool is_news = !std::exchange(knew_link_, c_.learned().link.is_known()) && knew_link_;
       if (i > 0 && (is_news || i % kReconsider == 0)) reconsider(frame, journey);
       message = codec_->encode(frame, room_of(p));
       if (codec_->is_lossy() && (takes_decoded_ || c_.local_size() > 1)) look_at_result(frame, message);
@@ -226,12 +225,12 @@ class FramesBetweenNodes {
 
   /// While nothing is known of the link few frames are on their way, so that a wrong first choice is soon seen.
   void feel_the_link() {
-    while (wants_receipts_ && !c_.link().is_known() && given_.at(1).awaited() >= kFirstFrames)
+    while (wants_receipts_ && !c_.learned().link.is_known() && given_.at(1).awaited() >= kFirstFrames)
       given_.at(1).await_receipt();
   }
   /// Once the link is known better than when the codecs were chosen, they are chosen again.
   void reconsider(std::size_t frame, Journey journey) {
-    const double speed = c_.link().bytes_per_s();
+    const double speed = c_.learned().link.bytes_per_s();
     if (speed > 0.8 * considered_ && speed < 1.25 * considered_) return;
     // What such streams took is known better than what the model makes of the link.
     if (codec_->chooser().has_seen(codec_->choices())) return;
@@ -248,7 +247,7 @@ class FramesBetweenNodes {
   /// knows how long that took. Root hears of it with the signatures of its next stream, and need not wait for a
   /// message.
   void note_time(Clock::duration since_met) {
-    c_.took_ns(root_) = static_cast<std::uint64_t>(std::chrono::nanoseconds(since_met).count());
+    c_.learned().took_ns[root_] = static_cast<std::uint64_t>(std::chrono::nanoseconds(since_met).count());
   }
 
   static void scatter(ConstBytes from, const std::vector<Bytes>& spans) {
@@ -282,7 +281,7 @@ class FramesBetweenNodes {
     Passage& p = passage(i);
     const auto began = Clock::now();
     c_.wait(p.receive);
-    report_.wire_s += Seconds(Clock::now() - began).count();
+    report_.wire_s += seconds_since(began);
     const Bytes memory = direct_ ? direct_memory(frame, p) : p.room.first(p.receive.bytes);
     report_.wire_bytes += memory.size();
     moved_bytes_ += memory.size() * (1 + hops_[i].to.size());
@@ -307,7 +306,7 @@ class FramesBetweenNodes {
     if (leads_ && place_ == 0 && codec_ && !from_result) codec_->fetch(frame);
     bcast_on_node(c_, from_result ? std::vector<Bytes>{result_} : spans_of_frame(frame),
                   c_.topology().local_of(leader_), plan_.bytes());
-    report_.node_s += Seconds(Clock::now() - began).count();
+    report_.node_s += seconds_since(began);
   }
 
   static constexpr std::size_t kAhead = ReceiptRule::kMostAhead;  // receives posted before their frame is needed

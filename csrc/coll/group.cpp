@@ -23,13 +23,6 @@ std::uint64_t sizes_of(const Blocks& blocks) {
   return sizes.value();
 }
 
-template <class Blocks>
-std::size_t total_bytes(const Blocks& blocks) {
-  std::size_t bytes = 0;
-  for (const auto& block : blocks) bytes += block.size();
-  return bytes;
-}
-
 /// Does `work` with what it may read whatever it writes (apart.hpp). Memory of devices is taken as it is.
 template <class Work>
 void apart(Context& c, const Collectives& via, const std::vector<ConstBytes>& ins, std::span<const Bytes> outs,
@@ -223,7 +216,7 @@ void Group::measure(double timeout_s) {
   collective(OpKind::kMeasure, {}, 0, timeout_s, [&](Context& c) {
     const Machine found = measure_machine(c);
     fabric_.machine = found;
-    fabric_.link.told(found.link.bytes_per_s, found.link.latency_s);
+    fabric_.learned.link.told(found.link.bytes_per_s, found.link.latency_s);
   });
 }
 
@@ -256,7 +249,7 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   check_open();
   Signature call{.layout = layout_of(pieces, options), .root = root};
   try {
-    call.check = reference_check(pieces, options.far);
+    call.check = reference_check(pieces, options.on_device);
   } catch (const std::exception& error) {  // of this rank's device, while others begin
     fail(error, name_of(OpKind::kBcastCompressed));
     throw;
@@ -264,7 +257,7 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   StreamReport report;
   saying_own_side(fabric_, pieces, options, false, [&] {
     collective(OpKind::kBcastCompressed, call, bytes, timeout_s, [&](Context& c) {
-      if (rank() == root) set_bounds(pieces, bound, options.far);
+      if (rank() == root) set_bounds(pieces, bound, options.on_device);
       report = accdp::bcast_stream(c, pieces, root, options);
     });
   });

@@ -46,7 +46,7 @@ class Group {
   };
   const Run& last_run() const { return last_run_; }
   /// Compressed broadcasts from this rank of which it heard how long they took: that is what auto learns from.
-  std::uint64_t streams_timed() const { return fabric_.experiences.heard(); }
+  std::uint64_t streams_timed() const { return fabric_.learned.bcasts.heard(); }
   /// What a collective of so many bytes would do: plan.hpp.
   Plan plan(OpKind op, const Operand& operand) const {
     Asked asked = fabric_.asked;

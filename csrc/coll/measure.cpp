@@ -30,7 +30,7 @@ double usual(int turns, int repeats, Body body) {
   for (int turn = 0; turn < turns; ++turn) {
     const auto began = Clock::now();
     for (int i = 0; i < repeats; ++i) body();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count() / repeats);
+    seconds.push_back(seconds_since(began) / repeats);
   }
   std::nth_element(seconds.begin(), seconds.begin() + turns / 2, seconds.end());
   return std::max(seconds[turns / 2], 1e-9);
@@ -109,11 +109,11 @@ Machine measure_machine(Context& c) {
 }
 
 void get_to_know_link(Context& c) {
-  if (c.link().was_told()) return;
+  if (c.learned().link.was_told()) return;
   std::array<double, 3> worst{};
   if (c.topology().is_leader()) worst = measure_wire(c);
   agree_on(c, worst, ReduceOp::kMax);
-  c.link().told(1 / worst[1], worst[0]);
+  c.learned().link.told(1 / worst[1], worst[0]);
 }
 
 }  // namespace accdp

@@ -3,7 +3,7 @@
 namespace accdp {
 
 void FramesUnderWay::sent(std::size_t bytes) {
-  if (rule_.measures_link) c_.link().sent(bytes, Clock::now());
+  if (rule_.measures_link) c_.learned().link.sent(bytes, Clock::now());
   ++sent_;
   sent_bytes_ += bytes;
   if (rule_.has(sent_)) awaited_.push_back({sent_, sent_bytes_});
@@ -29,7 +29,7 @@ void FramesUnderWay::ask() {
 }
 
 void FramesUnderWay::count() {
-  if (rule_.measures_link) c_.link().received(awaited_.front().bytes, Clock::now());
+  if (rule_.measures_link) c_.learned().link.received(awaited_.front().bytes, Clock::now());
   arrived_ = awaited_.front().frames;
   awaited_.pop_front();
 }

@@ -106,9 +106,7 @@ void bcast_with_signatures(Context& c, Bytes data, int root) {
 
 void bcast_with_signatures(Context& c, const std::vector<Bytes>& pieces, int root) {
   if (pieces.size() == 1) return bcast_with_signatures(c, pieces[0], root);
-  std::size_t bytes = 0;
-  for (const Bytes& piece : pieces) bytes += piece.size();
-  std::vector<std::byte> packed(bytes);
+  std::vector<std::byte> packed(total_bytes(pieces));
   const auto walk = [&](auto copy_piece) {
     std::size_t at = 0;
     for (const Bytes& piece : pieces) {
@@ -249,9 +247,7 @@ void reduce_scatter_with_signatures(Context& c, const std::vector<ConstBytes>& i
     }
   };
   if (c.local_size() > 1) {
-    std::size_t bytes = 0;
-    for (const ConstBytes& block : ins) bytes += block.size();
-    std::byte* slot = c.open(bytes);
+    std::byte* slot = c.open(total_bytes(ins));
     for (int node = 0; node < t.nodes(); slot += bytes_of(t.members(node++))) put_all(slot, t.members(node));
   } else {
     c.open_unwritten();

@@ -54,6 +54,14 @@ StreamPlan::StreamPlan(const std::vector<Piece>& pieces, std::size_t chunk_bytes
   for (const Frame& frame : frames_) room_ = std::max(room_, frame_room(frame.bytes, frame.chunks));
 }
 
+std::size_t total_bytes(const std::vector<Piece>& pieces) { return total_bytes(spans_of(pieces)); }
+
+std::vector<Bytes> spans_of(const std::vector<Piece>& pieces) {
+  std::vector<Bytes> spans;
+  for (const Piece& piece : pieces) spans.push_back(piece.data);
+  return spans;
+}
+
 std::vector<Bytes> spans_of(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk) {
   return walk<Bytes>(pieces, chunk, [](const Piece& piece) { return piece.data; });
 }

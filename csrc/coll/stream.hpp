@@ -53,6 +53,9 @@ class StreamPlan {
   std::vector<Frame> frames_;
 };
 
+std::size_t total_bytes(const std::vector<Piece>& pieces);
+std::vector<Bytes> spans_of(const std::vector<Piece>& pieces);
+
 /// The memory of a chunk: one span, or several where it runs over several pieces.
 std::vector<Bytes> spans_of(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk);
 std::vector<ConstBytes> references_of(const std::vector<Piece>& pieces, const StreamPlan::Chunk& chunk);

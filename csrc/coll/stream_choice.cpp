@@ -22,8 +22,6 @@ constexpr double kMostSaved = 16;
 // Tensors in whose class so much of a stream is speak for all of it.
 constexpr double kNearlyAll = 0.9;
 
-double seconds_since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
-
 double cost_of(std::span<const Experience::Option* const> options, std::size_t slices, std::size_t bytes) {
   double seconds = 0;
   for (const Experience::Option* option : options)
@@ -124,27 +122,28 @@ const CodecRow* StreamChooser::choose_for(const Data& data, Journey journey, Exp
 }
 
 unsigned StreamChooser::where(const Data& data) const {
-  if (!options_.far) return kInHost;
-  const auto is_far = [&](const Stretch& stretch) {
-    return options_.far->holds(stretch.piece->data) && options_.far->holds(stretch.piece->reference);
+  if (!options_.on_device) return kInHost;
+  const auto is_on_device = [&](const Stretch& stretch) {
+    return options_.on_device->holds(stretch.piece->data) && options_.on_device->holds(stretch.piece->reference);
   };
-  const bool encodes = options_.encodes_far && std::all_of(data.stretches.begin(), data.stretches.end(), is_far);
-  return (encodes ? kEncodedFar : kInHost) | (options_.decodes_far ? kDecodedFar : kInHost);
+  const bool encodes =
+      options_.encodes_on_device && std::all_of(data.stretches.begin(), data.stretches.end(), is_on_device);
+  return (encodes ? kEncodedOnDevice : kInHost) | (options_.decodes_on_device ? kDecodedOnDevice : kInHost);
 }
 
 /// Other ranks' devices are taken to be as fast as this one's, as their hosts are.
 Placement StreamChooser::placement(const Data& data) const {
   return [this, place = where(data), type = data.how().type](const CodecRow& codec, CodecCost cost) {
-    if (place == kInHost || !options_.far->has(codec, type)) return cost;
-    const CodecCost there = options_.far->speed(codec, type);
+    if (place == kInHost || !options_.on_device->has(codec, type)) return cost;
+    const CodecCost there = options_.on_device->speed(codec, type);
     const double run =
-        static_cast<double>(std::min(FarMemory::kRunBytes, FarMemory::kMostChunks * plan_.chunk_bytes()));
-    if (place & kEncodedFar) {
+        static_cast<double>(std::min(DeviceTensors::kRunBytes, DeviceTensors::kMostChunks * plan_.chunk_bytes()));
+    if (place & kEncodedOnDevice) {
       cost.encode_bytes_per_s = there.encode_bytes_per_s;
       cost.encode_call_s = there.encode_call_s;
       cost.encode_run_bytes = run;
     }
-    if (place & kDecodedFar) {
+    if (place & kDecodedOnDevice) {
       cost.decode_bytes_per_s = there.decode_bytes_per_s;
       cost.decode_call_s = there.decode_call_s;
       cost.decode_run_bytes = run;
@@ -182,13 +181,13 @@ std::vector<StreamChooser::Look> StreamChooser::look_at(const Data& data, std::s
     looks.push_back({piece, piece->data.subspan(offset, n), {}});
     if (!piece->reference.empty()) looks.back().reference = piece->reference.subspan(offset, n);
   }
-  if (!options_.far) return looks;
+  if (!options_.on_device) return looks;
   std::vector<ConstBytes> wanted;
   for (const Look& look : looks) {
     wanted.push_back(look.data);
     wanted.push_back(look.reference);
   }
-  options_.far->fetch(wanted);
+  options_.on_device->fetch(wanted);
   return looks;
 }
 

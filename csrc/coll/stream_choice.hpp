@@ -51,7 +51,7 @@ class StreamChooser {
     Encoding how() const;
   };
   /// Where codecs that a device has work for a class.
-  enum Where : unsigned { kInHost = 0, kEncodedFar = 1, kDecodedFar = 2 };
+  enum Where : unsigned { kInHost = 0, kEncodedOnDevice = 1, kDecodedOnDevice = 2 };
   /// Some bytes of a tensor, and of what it is a difference to, or none; in the host.
   struct Look {
     const Piece* piece;

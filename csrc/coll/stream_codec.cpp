@@ -15,7 +15,7 @@ namespace {
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}
-  ~Stopwatch() { sum_ += std::chrono::duration<double>(Clock::now() - began_).count(); }
+  ~Stopwatch() { sum_ += seconds_since(began_); }
   Stopwatch(const Stopwatch&) = delete;
 
  private:
@@ -64,42 +64,40 @@ std::string in_words(const std::vector<Piece>& pieces, const StreamOptions& opti
   return text;
 }
 
-StreamCodec::StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan,
-                         const StreamOptions& options, std::uint64_t sequence, std::uint64_t reference,
-                         StreamReport& report)
+StreamCodec::StreamCodec(const Signature& call, const std::vector<Piece>& pieces, const StreamPlan& plan,
+                         const StreamOptions& options, StreamReport& report)
     : pieces_(pieces),
       plan_(plan),
       options_(options),
-      collective_(collective),
-      sequence_(sequence),
-      reference_(reference),
+      call_(call),
       report_(report),
       chooser_(pieces, plan, options),
       named_(options.codec),
-      far_(options.far) {
-  if (far_) far_frames_.emplace(*far_, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
+      on_device_(options.on_device) {
+  if (on_device_)
+    device_frames_.emplace(*on_device_, pieces_, plan_, [this](const Piece& piece) { return codec_for(piece); });
 }
 
 void StreamCodec::encode_in_order(std::vector<std::size_t> frames) {
-  if (far_frames_) far_frames_->in_order(std::move(frames));
+  if (device_frames_) device_frames_->in_order(std::move(frames));
 }
 
-void StreamCodec::stay_near() {
-  far_frames_.reset();
-  far_ = nullptr;
+void StreamCodec::stay_on_host() {
+  device_frames_.reset();
+  on_device_ = nullptr;
 }
 
 void StreamCodec::fetch(const StreamPlan::Chunk& chunk) {
-  if (!far_) return;
+  if (!on_device_) return;
   const std::vector<Bytes> spans = spans_of(pieces_, chunk);
   std::vector<ConstBytes> wanted(spans.begin(), spans.end());
   if (!pieces_[chunk.piece].reference.empty())
     for (const ConstBytes& span : references_of(pieces_, chunk)) wanted.push_back(span);
-  far_->fetch(wanted);
+  on_device_->fetch(wanted);
 }
 
 void StreamCodec::fetch() {
-  if (far_) fetch_all(*far_, pieces_);
+  if (on_device_) fetch_all(*on_device_, pieces_);
 }
 
 void StreamCodec::fetch(std::size_t frame) {
@@ -108,19 +106,20 @@ void StreamCodec::fetch(std::size_t frame) {
 }
 
 void StreamCodec::fetch_decoded(std::size_t frame) {
-  far_->finish();
+  on_device_->finish();
   const StreamPlan::Frame& f = plan_.frames()[frame];
   std::vector<ConstBytes> wanted;
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i)
     for (const Bytes& span : spans_of(pieces_, plan_.chunks()[i])) wanted.push_back(span);
-  far_->fetch(wanted);
+  on_device_->fetch(wanted);
 }
 
 bool StreamCodec::is_for_device() const {
-  return far_ && std::all_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
+  return on_device_ && std::all_of(pieces_.begin(), pieces_.end(), [&](const Piece& piece) {
            const Datatype type = piece.reference.empty() ? piece.type : delta_type(piece.type);
            const CodecRow* codec = codec_for(piece);
-           return codec && far_->has(*codec, type) && far_->holds(piece.data) && far_->holds(piece.reference);
+           return codec && on_device_->has(*codec, type) && on_device_->holds(piece.data) &&
+                  on_device_->holds(piece.reference);
          });
 }
 
@@ -159,22 +158,22 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
   const StreamPlan::Frame& f = plan_.frames()[frame];
   FrameWriter writer(room, f.chunks);
   last_codecs_.clear();
-  last_far_.assign(f.chunks, std::nullopt);
-  if (far_frames_ && encodes()) last_far_ = far_frames_->take(frame);
+  last_on_device_.assign(f.chunks, std::nullopt);
+  if (device_frames_ && encodes()) last_on_device_ = device_frames_->take(frame);
   for (std::size_t i = f.first; i < f.first + f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[i];
     const Piece& piece = pieces_[chunk.piece];
     const std::uint8_t flags = piece.reference.empty() ? 0 : ChunkRecord::kDelta;
-    const auto& far = last_far_[i - f.first];
-    if (far && !far->stored.empty()) {
-      writer.add_encoded(*far->codec, chunk.bytes, far->stored, flags);
-      encoded_bytes_[far->codec->id] += chunk.bytes;
-      far_bytes_ += chunk.bytes;
-      last_codecs_.push_back(far->codec);
+    const auto& on_device = last_on_device_[i - f.first];
+    if (on_device && !on_device->stored.empty()) {
+      writer.add_encoded(*on_device->codec, chunk.bytes, on_device->stored, flags);
+      encoded_bytes_[on_device->codec->id] += chunk.bytes;
+      device_bytes_ += chunk.bytes;
+      last_codecs_.push_back(on_device->codec);
       continue;
     }
     const CodecRow* chosen = codec_for(piece);
-    const CodecRow* codec = far ? nullptr : chosen;  // did not become smaller there
+    const CodecRow* codec = on_device ? nullptr : chosen;  // did not become smaller there
     fetch(chunk);
     const std::vector<Bytes> spans = spans_of(pieces_, chunk);
     ConstBytes raw = joined({spans.begin(), spans.end()}, gathered_);
@@ -190,10 +189,10 @@ ConstBytes StreamCodec::encode(std::size_t frame, Bytes room) {
     last_codecs_.push_back(encoded ? codec : nullptr);
   }
   FrameHead head;
-  head.collective = static_cast<std::uint8_t>(collective_);
-  head.sequence = sequence_;
+  head.collective = call_.kind;
+  head.sequence = call_.sequence;
   head.stream_bytes = plan_.bytes();
-  head.reference = reference_;
+  head.reference = call_.check;
   head.first_chunk = f.first;
   head.chunk_bytes = static_cast<std::uint32_t>(plan_.chunk_bytes());
   return writer.finish(head);
@@ -207,9 +206,9 @@ FrameReader StreamCodec::read(std::size_t frame, ConstBytes message) const {
     const Piece& piece = pieces_[chunk.piece];
     chunks.push_back({static_cast<std::uint32_t>(chunk.bytes), piece.lossy, !piece.reference.empty()});
   }
-  FrameExpectation expected{
-      static_cast<std::uint8_t>(collective_),          sequence_, plan_.bytes(), reference_, f.first,
-      static_cast<std::uint32_t>(plan_.chunk_bytes()), chunks};
+  FrameExpectation expected{call_.kind,  call_.sequence, plan_.bytes(),
+                            call_.check, f.first,        static_cast<std::uint32_t>(plan_.chunk_bytes()),
+                            chunks};
   expected.codecs = options_.automatic ? codecs_of_auto() : named_ ? bit_of(named_->id) : 0;
   return FrameReader(message, expected);
 }
@@ -251,25 +250,25 @@ void StreamCodec::round(std::size_t frame, ConstBytes message, Bytes data) {
   }
 }
 
-void StreamCodec::round_far(std::size_t frame, Bytes residual, double factor, bool replaces) {
+void StreamCodec::round_on_device(std::size_t frame, Bytes residual, double factor, bool replaces) {
   Stopwatch watch(report_.decode_s);
   const StreamPlan::Frame& f = plan_.frames()[frame];
-  std::vector<FarMemory::Rounding> chunks;
+  std::vector<DeviceTensors::Rounding> chunks;
   std::size_t beginning = 0, at = 0;
   for (std::size_t i = 0; i < f.chunks; ++i) {
     const StreamPlan::Chunk& chunk = plan_.chunks()[f.first + i];
-    const auto& far = last_far_[i];
-    if (far && !far->stored.empty() && far->codec->lossy) {
-      beginning = far->beginning;
+    const auto& on_device = last_on_device_[i];
+    if (on_device && !on_device->stored.empty() && on_device->codec->lossy) {
+      beginning = on_device->beginning;
       const std::size_t width = element_bytes(pieces_[chunk.piece].type);
       const Bytes left = residual.empty()
                              ? residual
                              : residual.subspan(at / width * sizeof(float), chunk.bytes / width * sizeof(float));
-      chunks.push_back({far->chunk, spans_of(pieces_, chunk)[0], left});
+      chunks.push_back({on_device->chunk, spans_of(pieces_, chunk)[0], left});
     }
     at += chunk.bytes;
   }
-  if (!chunks.empty()) far_->round(beginning, chunks, factor, replaces);
+  if (!chunks.empty()) on_device_->round(beginning, chunks, factor, replaces);
 }
 
 bool StreamCodec::is_lossy() const {
@@ -282,20 +281,20 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
   const ChunkRecord& record = reader.record(index);
   const bool is_delta = record.flags & ChunkRecord::kDelta;
   if (record.codec != CodecId::kNone) encoded_bytes_[record.codec] += record.raw;
-  if (decodes_far_ && far_)
-    if (auto to = place_of(*far_, pieces_, chunk, spans)) {
+  if (decodes_on_device_ && on_device_)
+    if (auto to = place_of(*on_device_, pieces_, chunk, spans)) {
       const CodecRow* codec = record.codec == CodecId::kNone ? nullptr : find_codec(record.codec);
       if (!is_delta) to->references.clear();
       const Datatype type = is_delta ? delta_type(piece.type) : piece.type;
-      if (!codec || far_->has(*codec, type)) {
-        if (codec) far_bytes_ += record.raw;
-        return far_->decode(codec, type, reader.stored(index), *to);
+      if (!codec || on_device_->has(*codec, type)) {
+        if (codec) device_bytes_ += record.raw;
+        return on_device_->decode(codec, type, reader.stored(index), *to);
       }
       gathered_.resize(chunk.bytes);
       reader.decode(index, type, gathered_);
-      return far_->decode(nullptr, type, gathered_, *to);
+      return on_device_->decode(nullptr, type, gathered_, *to);
     }
-  if (is_delta && far_) far_->fetch(references_of(pieces_, chunk));
+  if (is_delta && on_device_) on_device_->fetch(references_of(pieces_, chunk));
   if (!is_delta && spans.size() == 1) return reader.decode(index, piece.type, spans[0]);
   gathered_.resize(chunk.bytes);
   reader.decode(index, is_delta ? delta_type(piece.type) : piece.type, gathered_);
@@ -312,7 +311,7 @@ void StreamCodec::write_chunk(const FrameReader& reader, std::size_t index, cons
 void StreamCodec::finish_report() {
   std::uint64_t all = 0;
   for (const auto& [id, bytes] : encoded_bytes_) all += bytes;
-  if (2 * far_bytes_ > all) report_.codec_place = "device";
+  if (2 * device_bytes_ > all) report_.codec_place = "device";
   std::uint64_t most = 0;  // nothing encoded: what another codec of this operation said stays
   for (const auto& [id, bytes] : encoded_bytes_) {
     if (bytes <= most) continue;

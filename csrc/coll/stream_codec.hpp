@@ -6,10 +6,11 @@
 
 #include "codec/frame.hpp"
 #include "coll/call.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "coll/schedule.hpp"
 #include "coll/stream.hpp"
 #include "coll/stream_choice.hpp"
+#include "node/board.hpp"
 
 namespace accdp {
 
@@ -23,9 +24,10 @@ struct StreamOptions {
   std::uint64_t label = 0;          ///< hash of the tensors' names and memory formats; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
-  FarMemory* far = nullptr;         ///< tensors that are on a device; the caller's own matter, ranks may differ in it
+  DeviceTensors* on_device =
+      nullptr;  ///< tensors that are on a device; the caller's own matter, ranks may differ in it
   /// For the model of auto: whether codecs work on the device of this rank, and on those of all that decode.
-  bool encodes_far = false, decodes_far = false;
+  bool encodes_on_device = false, decodes_on_device = false;
 };
 
 /// What a caller asks for; chunk_bytes 0 and algorithm "" mean the group's. Throws UsageError.
@@ -49,8 +51,8 @@ class StreamCodec {
   static constexpr std::size_t kTooSmall = 64 << 10;  ///< bytes to send for which no codec is chosen
   using Choices = CodecChoices;
 
-  StreamCodec(OpKind collective, const std::vector<Piece>& pieces, const StreamPlan& plan, const StreamOptions& options,
-              std::uint64_t sequence, std::uint64_t reference, StreamReport& report);
+  StreamCodec(const Signature& call, const std::vector<Piece>& pieces, const StreamPlan& plan,
+              const StreamOptions& options, StreamReport& report);
 
   /// Root: chooses codecs for what is still to come from frame `first` on. Without effect unless automatic.
   /// `known`: from streams before, for those to come; may be null.
@@ -74,7 +76,7 @@ class StreamCodec {
   /// The same on the device, of the frame that encode() was called for last: its tensors become what receivers get, if
   /// that `replaces` them; `residual`, float32 for all tensors one after the other, or empty, becomes the difference
   /// times `factor`, where something was left out.
-  void round_far(std::size_t frame, Bytes residual, double factor, bool replaces);
+  void round_on_device(std::size_t frame, Bytes residual, double factor, bool replaces);
   /// Whether the device has all codecs that were chosen, and all tensors.
   bool is_for_device() const;
   /// Whether the codec that was asked for is only on devices: nothing else will do then, on any rank that encodes or
@@ -82,11 +84,11 @@ class StreamCodec {
   bool needs_device() const { return named_ && named_->stand_in; }
   void stand_in() { named_ = named_->stand_in; }
   /// Whether frames are decoded on the device where their tensors are, so that the host does not get them.
-  void decode_far(bool on) { decodes_far_ = on; }
+  void decode_on_device(bool on) { decodes_on_device_ = on; }
   /// The order in which frames will be encoded; else that of their numbers. Of others nothing is encoded ahead.
   void encode_in_order(std::vector<std::size_t> frames);
   /// All is encoded and decoded in the host from now on, which has the tensors.
-  void stay_near();
+  void stay_on_host();
   /// What is on a device comes to the host: all of the tensors, or those of a frame.
   void fetch();
   void fetch(std::size_t frame);
@@ -106,20 +108,19 @@ class StreamCodec {
   const std::vector<Piece>& pieces_;
   const StreamPlan& plan_;
   const StreamOptions& options_;
-  const OpKind collective_;
-  std::uint64_t sequence_, reference_;
+  const Signature call_;  // every frame says which one it belongs to
   StreamReport& report_;
   StreamChooser chooser_;
   Choices chosen_;
   const CodecRow* named_;  // asked for, or what stands in for it; null: none, or automatic
   std::map<CodecId, std::uint64_t> encoded_bytes_;
-  FarMemory* far_;
-  std::optional<FarFrames> far_frames_;
-  bool decodes_far_ = false;
-  std::uint64_t far_bytes_ = 0;  // encoded and decoded on the device
+  DeviceTensors* on_device_;
+  std::optional<DeviceFrames> device_frames_;
+  bool decodes_on_device_ = false;
+  std::uint64_t device_bytes_ = 0;  // encoded and decoded on the device
   // Of the chunks of the frame that was encoded last.
   std::vector<const CodecRow*> last_codecs_;
-  std::vector<std::optional<FarFrames::Encoded>> last_far_;
+  std::vector<std::optional<DeviceFrames::Encoded>> last_on_device_;
   std::vector<std::byte> gathered_, old_, delta_;
 };
 

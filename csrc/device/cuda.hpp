@@ -53,6 +53,10 @@ struct IpcMappingTraits {
   static void close(Raw mapping) noexcept;
 };
 
+/// From now on no owner of this process gives memory back to the driver, which would first wait for all work of the
+/// device: there is some that has no end.
+void keep_all_memory() noexcept;
+
 using Stream = Handle<StreamTraits>;
 using Event = Handle<EventTraits>;
 /// Another process's device memory. To be closed before its owner frees it.

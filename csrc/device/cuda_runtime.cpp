@@ -1,3 +1,4 @@
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +19,8 @@ void report(cudaError_t code, const char* what) noexcept {
     std::fprintf(stderr, "accdp: %s: %s (%s)\n", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+std::atomic<bool> g_keeps_all_memory = false;
+
 }  // namespace
 
 void throw_cuda(const char* call, cudaError_t code, const char* file, int line) {
@@ -28,9 +31,17 @@ void throw_cuda(const char* call, cudaError_t code, const char* file, int line) 
 
 void StreamTraits::close(Raw stream) noexcept { report(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
 void EventTraits::close(Raw event) noexcept { report(cudaEventDestroy(event), "cudaEventDestroy"); }
-void DeviceMemoryTraits::close(Raw memory) noexcept { report(cudaFree(memory), "cudaFree"); }
-void PinnedMemoryTraits::close(Raw memory) noexcept { report(cudaFreeHost(memory), "cudaFreeHost"); }
-void IpcMappingTraits::close(Raw mapping) noexcept { report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle"); }
+void DeviceMemoryTraits::close(Raw memory) noexcept {
+  if (!g_keeps_all_memory) report(cudaFree(memory), "cudaFree");
+}
+void PinnedMemoryTraits::close(Raw memory) noexcept {
+  if (!g_keeps_all_memory) report(cudaFreeHost(memory), "cudaFreeHost");
+}
+void IpcMappingTraits::close(Raw mapping) noexcept {
+  if (!g_keeps_all_memory) report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle");
+}
+
+void keep_all_memory() noexcept { g_keeps_all_memory = true; }
 
 Stream make_stream(bool is_urgent) {
   cudaStream_t stream;

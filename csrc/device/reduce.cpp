@@ -35,8 +35,10 @@ const char* reduce_isa() { return "portable"; }
 #endif
 #endif
 
+bool is_reducible(Datatype type, ReduceOp op) noexcept { return portable::kernel(type, op) != nullptr; }
+
 void check_reducible(Datatype type, ReduceOp op) {
-  if (!portable::kernel(type, op))
+  if (!is_reducible(type, op))
     throw UsageError(std::string("op=") + name_of(op) + " is not defined for " + name_of(type) + "; expected " +
                      (type == Datatype::kBytes  ? "a numeric datatype"
                       : type == Datatype::kBool ? "any operation but avg"

@@ -16,8 +16,10 @@ struct Reduction {
   Reduction partial() const { return {type, op, 0}; }
 };
 
-/// Throws UsageError when `op` means nothing for `type` (bit operations on floats, order of complex
-/// numbers, average of bools).
+/// Whether `op` means something for `type`: no bit operations on floats, no order of complex numbers, no average of
+/// bools.
+bool is_reducible(Datatype type, ReduceOp op) noexcept;
+/// Throws UsageError where it does not.
 void check_reducible(Datatype type, ReduceOp op);
 
 /// dst[i] = srcs[0][i] op srcs[1][i] op ..., in that order. `dst` may be one of `srcs`.

@@ -5,7 +5,7 @@
 
 #include "base/ranges.hpp"
 #include "coll/device_route.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "gpu/codec_workshop.hpp"
 #include "gpu/host_room.hpp"
 #include "gpu/pool.hpp"
@@ -14,22 +14,22 @@ namespace accdp {
 
 class Group;
 
-/// Blocks of device memory and their host copies, as memory that is far.
-class FarCopies final : public FarMemory {
+/// Blocks of device memory and their host copies, as codecs and reductions need them.
+class CodecCopies final : public DeviceTensors {
  public:
   /// Collective over the ranks of a node: the pool that all of them share, or null on all.
   using NodePool = std::function<Pool*(Context&)>;
 
   /// blocks, copies: refer to the same memory, one by one, and copies lie apart in the room, in the order of addresses;
   /// all outlive this, as the group does.
-  FarCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
-            const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room);
-  FarCopies(const FarCopies&) = delete;
+  CodecCopies(Group& group, std::shared_ptr<SpareWorkshop> spare, NodePool node_pool, int device, cudaStream_t stream,
+              const std::vector<DeviceBlock>& blocks, const std::vector<Bytes>& copies, HostRoom& room);
+  CodecCopies(const CodecCopies&) = delete;
   /// Once it is idle, or will never be.
-  ~FarCopies() override;
+  ~CodecCopies() override;
   bool is_idle() const noexcept;  ///< but for what is in the order of the stream, or of the pool's
 
-  bool holds(ConstBytes host) const override { return host.empty() || far(host); }
+  bool holds(ConstBytes host) const override { return host.empty() || on_device(host); }
   bool has(const CodecRow& codec, Datatype type) const override;
   CodecCost speed(const CodecRow& codec, Datatype type) const override;
   void fetch(const std::vector<ConstBytes>& host) override;
@@ -51,8 +51,8 @@ class FarCopies final : public FarMemory {
   void deliver();
 
  private:
-  std::byte* far(ConstBytes host) const;  // null where it is no copy
-  CodecWorkshop::Place far(const Place& place) const;
+  std::byte* on_device(ConstBytes host) const;  // null where it is no copy
+  CodecWorkshop::Place on_device(const Place& place) const;
   void is_written(ConstBytes host);  // on the device
   CodecWorkshop& workshop();
   void lend_to_pool();

@@ -38,8 +38,8 @@ CodecWorkshop::CodecWorkshop()
     : kernels_(make_stream()),
       copies_(make_stream()),
       order_(make_event()),
-      far_damaged_(sizeof(std::uint32_t)),
-      near_damaged_(sizeof(std::uint32_t)) {
+      device_damaged_(sizeof(std::uint32_t)),
+      host_damaged_(sizeof(std::uint32_t)) {
   for (Batch& batch : batches_) batch.ready = make_event();
 }
 
@@ -58,8 +58,8 @@ void CodecWorkshop::begin_after(cudaStream_t stream) {
   }
   scratch_used_ = 0;
   follow(stream);
-  *words(near_damaged_) = 0;
-  copy_async(damaged(), near_damaged_.data(), sizeof(std::uint32_t), kernels_.get());
+  *words(host_damaged_) = 0;
+  copy_async(damaged(), host_damaged_.data(), sizeof(std::uint32_t), kernels_.get());
 }
 
 void CodecWorkshop::follow(cudaStream_t stream) {
@@ -94,8 +94,8 @@ std::size_t CodecWorkshop::free_beginning() {
   for (std::size_t i = 0; i < beginnings_.size(); ++i)
     if (!beginnings_[i]->is_taken) return i;
   auto made = std::make_unique<Beginning>();
-  made->far_sizes = DeviceBuffer(kMostDeviceChunks * sizeof(std::uint32_t));
-  made->near_sizes = PinnedBuffer(kMostDeviceChunks * sizeof(std::uint32_t));
+  made->device_sizes = DeviceBuffer(kMostDeviceChunks * sizeof(std::uint32_t));
+  made->host_sizes = PinnedBuffer(kMostDeviceChunks * sizeof(std::uint32_t));
   made->ready = make_event();
   beginnings_.push_back(std::move(made));
   return beginnings_.size() - 1;
@@ -118,8 +118,8 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
     if (!job.place.is_direct()) plain += device_aligned(bytes);
     longest = std::max(longest, bytes);
   }
-  make_room(b.far, room);
-  make_room(b.near, room);
+  make_room(b.on_device, room);
+  make_room(b.on_host, room);
   make_room(b.plain, plain);
   make_codec(jobs.size(), longest);
   // A call of kernels for every run of chunks that are encoded alike; of nvCOMP's that are as long, too, because it may
@@ -142,17 +142,17 @@ std::size_t CodecWorkshop::begin_encode(const std::vector<Job>& jobs) {
       }
       at += device_aligned(bytes);
     }
-    chunks.push_back({in, b.far.data() + b.places[i], static_cast<std::uint32_t>(bytes),
+    chunks.push_back({in, b.on_device.data() + b.places[i], static_cast<std::uint32_t>(bytes),
                       static_cast<std::uint32_t>(encoded_room(job.codec->id, job.how.type, bytes))});
     const bool goes_on = i + 1 < jobs.size() && jobs[i + 1].codec == job.codec &&
                          jobs[i + 1].how.type == job.how.type && jobs[i + 1].how.bound == job.how.bound &&
                          (!is_of_nvcomp(job.codec->id) || jobs[i + 1].place.bytes() == bytes);
     if (goes_on) continue;
-    codec_->encode_async(job.codec->id, job.how, chunks, words(b.far_sizes) + first, kernels_.get());
+    codec_->encode_async(job.codec->id, job.how, chunks, words(b.device_sizes) + first, kernels_.get());
     chunks.clear();
     first = i + 1;
   }
-  copy_async(b.near_sizes.data(), b.far_sizes.data(), jobs.size() * sizeof(std::uint32_t), kernels_.get());
+  copy_async(b.host_sizes.data(), b.device_sizes.data(), jobs.size() * sizeof(std::uint32_t), kernels_.get());
   record(b.ready, kernels_.get());
   return number;
 }
@@ -162,9 +162,9 @@ const std::vector<ConstBytes>& CodecWorkshop::encoded(std::size_t beginning) {
   if (!std::exchange(b.is_under_way, false) || b.places.empty()) return b.encoded;
   synchronize(b.ready);
   for (std::size_t i = 0; i < b.places.size(); ++i) {
-    const std::size_t bytes = words(b.near_sizes)[i];
-    copy_async(b.near.data() + b.places[i], b.far.data() + b.places[i], bytes, copies_.get());
-    b.encoded.emplace_back(b.near.data() + b.places[i], bytes);
+    const std::size_t bytes = words(b.host_sizes)[i];
+    copy_async(b.on_host.data() + b.places[i], b.on_device.data() + b.places[i], bytes, copies_.get());
+    b.encoded.emplace_back(b.on_host.data() + b.places[i], bytes);
   }
   synchronize(copies_.get());
   return b.encoded;
@@ -182,7 +182,7 @@ void CodecWorkshop::round(std::size_t beginning, const std::vector<Rounding>& ro
     const Job& job = b.jobs[chunk];
     const std::size_t bytes = job.place.bytes();
     const ConstBytes stored = b.encoded[chunk];
-    chunks.push_back({b.far.data() + b.places[chunk], at, static_cast<std::uint32_t>(stored.size()),
+    chunks.push_back({b.on_device.data() + b.places[chunk], at, static_cast<std::uint32_t>(stored.size()),
                       static_cast<std::uint32_t>(bytes), check_head(job.codec->id, job.how.type, stored, bytes)});
     at += device_aligned(bytes);
     const Job* next = i + 1 < roundings.size() ? &b.jobs[roundings[i + 1].chunk] : nullptr;
@@ -210,8 +210,8 @@ std::size_t CodecWorkshop::take_room(std::size_t bytes) {
   Batch& b = batch();
   if (b.used == 0) {
     if (std::exchange(b.is_under_way, false)) synchronize(b.ready);
-    make_room(b.near, std::max(kBatchBytes, bytes));
-    make_room(b.far, std::max(kBatchBytes, bytes));
+    make_room(b.on_host, std::max(kBatchBytes, bytes));
+    make_room(b.on_device, std::max(kBatchBytes, bytes));
   }
   return std::exchange(b.used, b.used + device_aligned(bytes));
 }
@@ -224,14 +224,14 @@ void CodecWorkshop::decode(const CodecRow* codec, Datatype type, ConstBytes stor
   if (is_other || batch().chunks.size() == kMostDeviceChunks) decode_batch();
   const std::size_t at = take_room(stored.size());
   Batch& b = batch();
-  std::byte *near = b.near.data() + at, *far = b.far.data() + at;
-  std::memcpy(near, stored.data(), stored.size());
-  if (!codec && to.is_direct()) return copy_async(to.spans[0].data, near, stored.size(), kernels_.get());
-  copy_async(far, near, stored.size(), kernels_.get());
-  if (!codec) return b.parcels.push_back({to, far, 0});
+  std::byte *on_host = b.on_host.data() + at, *on_device = b.on_device.data() + at;
+  std::memcpy(on_host, stored.data(), stored.size());
+  if (!codec && to.is_direct()) return copy_async(to.spans[0].data, on_host, stored.size(), kernels_.get());
+  copy_async(on_device, on_host, stored.size(), kernels_.get());
+  if (!codec) return b.parcels.push_back({to, on_device, 0});
   batch_codec_ = codec;
   batch_type_ = type;
-  b.chunks.push_back({far, to.is_direct() ? to.spans[0].data : nullptr, static_cast<std::uint32_t>(stored.size()),
+  b.chunks.push_back({on_device, to.is_direct() ? to.spans[0].data : nullptr, static_cast<std::uint32_t>(stored.size()),
                       static_cast<std::uint32_t>(bytes), step});
   b.places.emplace_back();
   if (to.is_direct()) return;
@@ -272,9 +272,9 @@ void CodecWorkshop::decode_batch() {
 
 void CodecWorkshop::finish() {
   decode_batch();
-  copy_async(near_damaged_.data(), damaged(), sizeof(std::uint32_t), kernels_.get());
+  copy_async(host_damaged_.data(), damaged(), sizeof(std::uint32_t), kernels_.get());
   synchronize(kernels_.get());
-  if (*words(near_damaged_)) throw CodecError("a chunk that was decoded on the device is damaged");
+  if (*words(host_damaged_)) throw CodecError("a chunk that was decoded on the device is damaged");
 }
 
 // ---- reducing --------------------------------------------------------------------------------------------------
@@ -296,28 +296,29 @@ std::vector<double> CodecWorkshop::deviations(const std::vector<Tensor>& tensors
   std::size_t parts = 0;
   for (const Tensor& tensor : tensors) parts = std::max(parts, sum_parts(tensor.bytes));
   const std::size_t bytes = tensors.size() * sizeof(Spread);
-  make_room(far_results_, bytes + parts * sizeof(Spread));
-  make_room(near_results_, bytes);
-  auto* const far = reinterpret_cast<Spread*>(far_results_.data());
+  make_room(device_results_, bytes + parts * sizeof(Spread));
+  make_room(host_results_, bytes);
+  auto* const on_device = reinterpret_cast<Spread*>(device_results_.data());
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    spread_async(tensors[i].type, tensors[i].data, tensors[i].bytes, far + tensors.size(), far + i, kernels_.get());
-  copy_async(near_results_.data(), far, bytes, kernels_.get());
+    spread_async(tensors[i].type, tensors[i].data, tensors[i].bytes, on_device + tensors.size(), on_device + i,
+                 kernels_.get());
+  copy_async(host_results_.data(), on_device, bytes, kernels_.get());
   synchronize(kernels_.get());
   std::vector<double> found;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    found.push_back(deviation_of(reinterpret_cast<const Spread*>(near_results_.data())[i]));
+    found.push_back(deviation_of(reinterpret_cast<const Spread*>(host_results_.data())[i]));
   return found;
 }
 
 std::uint32_t CodecWorkshop::crc32c(ConstBytes data, std::uint32_t seed) {
   constexpr std::size_t kWord = sizeof(std::uint32_t);
-  make_room(far_results_, kWord + sum_parts(data.size()) * kWord);
-  make_room(near_results_, kWord);
-  std::uint32_t* const far = words(far_results_);
-  crc32c_async(data.data(), data.size(), far + 1, far, kernels_.get());
-  copy_async(near_results_.data(), far, kWord, kernels_.get());
+  make_room(device_results_, kWord + sum_parts(data.size()) * kWord);
+  make_room(host_results_, kWord);
+  std::uint32_t* const on_device = words(device_results_);
+  crc32c_async(data.data(), data.size(), on_device + 1, on_device, kernels_.get());
+  copy_async(host_results_.data(), on_device, kWord, kernels_.get());
   synchronize(kernels_.get());
-  return crc32c_joined(seed, *words(near_results_), data.size());
+  return crc32c_joined(seed, *words(host_results_), data.size());
 }
 
 void CodecWorkshop::fetch(std::span<const Transfer> transfers, HostRoom& room) {

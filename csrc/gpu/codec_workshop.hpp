@@ -46,7 +46,7 @@ class CodecWorkshop {
     const CodecRow* codec;
     Encoding how;
   };
-  /// As FarMemory's.
+  /// As DeviceTensors's.
   std::size_t begin_encode(const std::vector<Job>& jobs);
   const std::vector<ConstBytes>& encoded(std::size_t beginning);
   void end_encode(std::size_t beginning) { beginnings_[beginning]->is_taken = false; }
@@ -78,8 +78,8 @@ class CodecWorkshop {
   struct Beginning {
     bool is_taken = false, is_under_way = false;
     std::vector<Job> jobs;
-    DeviceBuffer plain, far, far_sizes;  // put together, encoded
-    PinnedBuffer near, near_sizes;
+    DeviceBuffer plain, on_device, device_sizes;  // put together, encoded
+    PinnedBuffer on_host, host_sizes;
     Event ready;
     std::vector<std::size_t> places;  // of the encoded chunks in both buffers
     std::vector<ConstBytes> encoded;
@@ -92,8 +92,8 @@ class CodecWorkshop {
   };
   /// One of two batches of chunks that are decoded together.
   struct Batch {
-    DeviceBuffer far, plain;
-    PinnedBuffer near;
+    DeviceBuffer on_device, plain;
+    PinnedBuffer on_host;
     Event ready;
     bool is_under_way = false;
     std::vector<DeviceChunk> chunks;                 // alike, and not decoded yet
@@ -110,19 +110,19 @@ class CodecWorkshop {
   template <class Buffer>
   void make_room(Buffer& buffer, std::size_t bytes);
   void make_codec(std::size_t chunks, std::size_t chunk_bytes);
-  std::uint32_t* damaged() const { return reinterpret_cast<std::uint32_t*>(far_damaged_.data()); }
+  std::uint32_t* damaged() const { return reinterpret_cast<std::uint32_t*>(device_damaged_.data()); }
 
   Stream kernels_, copies_;
   Event order_;
-  DeviceBuffer far_damaged_;  // whether a decoded chunk was
-  PinnedBuffer near_damaged_;
+  DeviceBuffer device_damaged_;  // whether a decoded chunk was
+  PinnedBuffer host_damaged_;
   std::vector<std::unique_ptr<Beginning>> beginnings_;
   Batch batches_[2];
   std::size_t decoded_ = 0;
   const CodecRow* batch_codec_ = nullptr;
   Datatype batch_type_ = Datatype::kBytes;
-  DeviceBuffer rounded_, far_results_;
-  PinnedBuffer near_results_;
+  DeviceBuffer rounded_, device_results_;
+  PinnedBuffer host_results_;
   std::vector<DeviceBuffer> scratch_;
   std::size_t scratch_used_ = 0;
   std::unique_ptr<DeviceCodec> codec_;

@@ -51,13 +51,6 @@ namespace {
 
 constexpr std::size_t kLongestSegment = 4 << 20;  // long enough for PCIe, and several are on the wire
 
-template <class Block>
-std::size_t total_bytes(const std::vector<Block>& blocks) {
-  std::size_t bytes = 0;
-  for (const Block& block : blocks) bytes += block.size();
-  return bytes;
-}
-
 /// Of what is staged. Other ranks may hand in host memory where this rank's looks like it, and then know nothing of
 /// chunks.
 std::size_t chunk_bytes(const Asked& asked) {
@@ -167,7 +160,7 @@ bool DevicePath::settle(bool has_failed) noexcept {
   // A call may also have been refused, or have failed on this rank alone: others still read what is in the pool.
   if (has_failed && group_->may_miss_ranks()) state_->has_failed = true;
   const auto is_done = [&] { return accdp::is_done(state_->own_stream.get()); };
-  if (state_->own_stream && !outlast(wait_for_ranks(*group_), is_done)) return false;
+  if (state_->own_stream && !outlast_work(wait_for_ranks(*group_), is_done)) return false;
   return !state_->pool || state_->pool->settle(state_->has_failed);
 }
 
@@ -290,9 +283,10 @@ Collectives& DeviceCollectives::in_rank_order() {
   return *this;
 }
 
-/// Runs one of two ways between "after the caller's stream" and "before what follows on it".
-template <class Shared, class Staged>
-void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
+/// Runs one of two ways between "after the caller's stream" and "before what follows on it": through the pool, if all
+/// ranks share it, or between GPUs and hosts.
+template <class Shared, class Between>
+void DeviceCollectives::run(Context& c, Shared shared, Between between) {
   DevicePath::State& state = *path_->state_;
   const DeviceScope scope(*path_->group_, device_, [&c] { return c.what(); });
   const auto callers = reinterpret_cast<cudaStream_t>(stream_);
@@ -303,7 +297,7 @@ void DeviceCollectives::run(Context& c, Shared shared, Staged staged) {
     if (state.is_shared())
       shared(*state.pool);
     else
-      staged(state.staging, state.stream());
+      between(state);
     record(state.after, state.stream());
     wait_for(callers, state.after);
     if (state.pool) state.pool->hand_over_reads();  // behind what the caller waits for
@@ -326,37 +320,35 @@ void DeviceCollectives::bcast(Context& c, Bytes data, int root) {
   const bool is_root = c.topology().rank() == root;
   run(
       c, [&](Pool& pool) { bcast_shared_gpu(c, pool, data, root); },
-      [&](Staging& staging, cudaStream_t stream) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.goes_over_gpus(c, data.size())) return bcast_over_gpus(c, *state.pool, *state.hierarchy, data, root);
-        staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data, chunk_bytes(c.asked()),
-                          stream, [&](ConstBytes in, Bytes out) {
-                            // A root's chunk is only read.
-                            on_host().bcast(c, is_root ? Bytes(const_cast<std::byte*>(in.data()), in.size()) : out,
-                                            root);
-                          });
+        state.staging.in_chunks(is_root ? ConstBytes(data) : ConstBytes(), is_root ? Bytes() : data,
+                                chunk_bytes(c.asked()), state.stream(), [&](ConstBytes in, Bytes out) {
+                                  // A root's chunk is only read.
+                                  if (is_root) out = {const_cast<std::byte*>(in.data()), in.size()};
+                                  on_host().bcast(c, out, root);
+                                });
       });
 }
 
 void DeviceCollectives::reduce_to(Context& c, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
   run(
       c, [&](Pool& pool) { reduce_shared_gpu(c, pool, in, out, how, receiver, in_rank_order_); },
-      [&](Staging& staging, cudaStream_t stream) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.goes_over_gpus(c, in.size(), in_rank_order_))
           return (in_rank_order_ ? reduce_in_rank_order_over_gpus : reduce_over_gpus)(c, *state.pool, *state.hierarchy,
                                                                                       in, out, how, receiver);
         const bool wanted = receiver < 0 || receiver == c.topology().rank();
-        staging.in_chunks(in, wanted ? out : Bytes(), chunk_bytes(c.asked()), stream,
-                          [&](ConstBytes part, Bytes result) { on_host().reduce_to(c, part, result, how, receiver); });
+        state.staging.in_chunks(
+            in, wanted ? out : Bytes(), chunk_bytes(c.asked()), state.stream(),
+            [&](ConstBytes part, Bytes result) { on_host().reduce_to(c, part, result, how, receiver); });
       });
 }
 
 void DeviceCollectives::allgather(Context& c, ConstBytes in, const std::vector<Bytes>& outs) {
   run(
       c, [&](Pool& pool) { allgather_shared_gpu(c, pool, in, outs); },
-      [&](Staging&, cudaStream_t) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.goes_over_gpus(c, total_bytes(outs)))
           return allgather_over_gpus(c, *state.pool, *state.hierarchy, in, outs);
         whole({in}, outs, [&](const auto& from, const auto& to) { on_host().allgather(c, from[0], to); });
@@ -367,8 +359,7 @@ void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>
                                        const Reduction& how) {
   run(
       c, [&](Pool& pool) { reduce_scatter_shared_gpu(c, pool, ins, out, how, in_rank_order_); },
-      [&](Staging&, cudaStream_t) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.goes_over_gpus(c, total_bytes(ins), in_rank_order_))
           return (in_rank_order_ ? reduce_scatter_in_rank_order_over_gpus : reduce_scatter_over_gpus)(
               c, *state.pool, *state.hierarchy, ins, out, how);
@@ -379,8 +370,7 @@ void DeviceCollectives::reduce_scatter(Context& c, const std::vector<ConstBytes>
 void DeviceCollectives::gather(Context& c, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   run(
       c, [&](Pool& pool) { gather_shared_gpu(c, pool, in, outs, root); },
-      [&](Staging&, cudaStream_t) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.moves_over_gpus(c)) return gather_over_gpus(c, *state.pool, *state.hierarchy, in, outs, root);
         whole({in}, outs, [&](const auto& from, const auto& to) { on_host().gather(c, from[0], to, root); });
       });
@@ -389,8 +379,7 @@ void DeviceCollectives::gather(Context& c, ConstBytes in, const std::vector<Byte
 void DeviceCollectives::scatter(Context& c, const std::vector<ConstBytes>& ins, Bytes out, int root) {
   run(
       c, [&](Pool& pool) { scatter_shared_gpu(c, pool, ins, out, root); },
-      [&](Staging&, cudaStream_t) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.moves_over_gpus(c)) return scatter_over_gpus(c, *state.pool, *state.hierarchy, ins, out, root);
         whole(ins, {out}, [&](const auto& from, const auto& to) { on_host().scatter(c, from, to[0], root); });
       });
@@ -399,8 +388,7 @@ void DeviceCollectives::scatter(Context& c, const std::vector<ConstBytes>& ins, 
 void DeviceCollectives::alltoall(Context& c, const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs) {
   run(
       c, [&](Pool& pool) { alltoall_shared_gpu(c, pool, ins, outs); },
-      [&](Staging&, cudaStream_t) {
-        DevicePath::State& state = *path_->state_;
+      [&](DevicePath::State& state) {
         if (state.moves_over_gpus(c)) return alltoall_over_gpus(c, *state.pool, *state.hierarchy, ins, outs);
         whole(ins, outs, [&](const auto& from, const auto& to) { on_host().alltoall(c, from, to); });
       });

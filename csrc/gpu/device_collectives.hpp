@@ -85,8 +85,8 @@ class DeviceCollectives : public Collectives {
   Collectives& in_rank_order() override;
 
  private:
-  template <class Shared, class Staged>
-  void run(Context& context, Shared shared, Staged staged);
+  template <class Shared, class Between>
+  void run(Context& context, Shared shared, Between between);
   template <class Algorithm>
   void whole(const std::vector<ConstBytes>& ins, const std::vector<Bytes>& outs, Algorithm algorithm);
   /// For what is staged.

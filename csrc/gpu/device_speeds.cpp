@@ -11,13 +11,13 @@
 
 #include "base/deadline.hpp"
 #include "codec/speed_table.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "gpu/codec_workshop.hpp"
 
 namespace accdp {
 namespace {
 
-constexpr std::size_t kRunChunks = FarMemory::kRunBytes / CodecTimes::kMost;
+constexpr std::size_t kRunChunks = DeviceTensors::kRunBytes / CodecTimes::kMost;
 constexpr int kLeastTimes = 3, kMostTimes = 9;
 constexpr double kEnoughSeconds = 5e-3;  // for one of a table's numbers
 constexpr double kNeverChosen = 1;       // byte per second: nobody chooses that
@@ -29,7 +29,7 @@ double best_seconds(Call call) {
   for (int i = 0; i < kLeastTimes || (i < kMostTimes && spent < kEnoughSeconds); ++i) {
     const auto began = Clock::now();
     call();
-    const double took = std::chrono::duration<double>(Clock::now() - began).count();
+    const double took = seconds_since(began);
     best = std::min(best, took);
     spent += took;
   }

@@ -1,6 +1,9 @@
 #include "gpu/endless_wait.hpp"
 
 #include <thread>
+#include <utility>
+
+#include "device/cuda.hpp"
 
 namespace accdp {
 namespace {
@@ -27,6 +30,12 @@ bool outlast(EndlessWait wait, const std::function<bool()>& is_done) {
     Clock::now() < begun + kSpin ? std::this_thread::yield() : std::this_thread::sleep_for(kLook);
   }
   return true;
+}
+
+bool outlast_work(EndlessWait wait, const std::function<bool()>& is_done) {
+  const bool has_end = outlast(std::move(wait), is_done);
+  if (!has_end) keep_all_memory();
+  return has_end;
 }
 
 }  // namespace accdp

@@ -37,29 +37,30 @@ RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorksh
     if (block.is_read) transfers.push_back({copies_.back().data(), block.data.data(), block.data.size()});
   }
   room_.fetch(transfers, stream_);
-  far_ = std::make_unique<FarCopies>(*group_, workshop_, path_.node_pool, device_, stream_, blocks_, copies_, room_);
+  on_device_ =
+      std::make_unique<CodecCopies>(*group_, workshop_, path_.node_pool, device_, stream_, blocks_, copies_, room_);
 }
 
 RoomCopies::~RoomCopies() {
   const std::optional<DeviceGuard> guard = guard_if_possible(device_);  // the thread may be one that has used none
-  const auto is_idle = [&] { return (!own_ || is_done(own_.get())) && far_->is_idle(); };
-  const bool is_settled = outlast(wait_for_ranks(*group_), is_idle);
+  const auto is_idle = [&] { return (!own_ || is_done(own_.get())) && on_device_->is_idle(); };
+  const bool is_settled = outlast_work(wait_for_ranks(*group_), is_idle);
   if (!is_delivered_ && owners_ && !(path_.settle() && is_settled)) keep_for_ever(std::move(owners_));
-  far_.reset();
+  on_device_.reset();
   if (group_->has_wire() && group_->may_miss_ranks()) std::move(room_).leave_to_wire();
   room_ = {};
   workshop_.reset();  // may be the last owner of what CUDA made
   own_ = {};
 }
 
-FarMemory& RoomCopies::far() {
+DeviceTensors& RoomCopies::on_device() {
   const DeviceGuard guard(device_);
   workshop_->load_kernels();
-  return *far_;
+  return *on_device_;
 }
 
 void RoomCopies::deliver() {
-  far_->deliver();
+  on_device_->deliver();
   if (own_) {
     const DeviceScope scope(*group_, device_);
     synchronize(stream_);

@@ -15,7 +15,7 @@ class RoomCopies final : public HostCopies {
  public:
   /// What is asked of the group's path.
   struct Path {
-    FarCopies::NodePool node_pool;
+    CodecCopies::NodePool node_pool;
     std::function<bool()> settle;  ///< DeviceRoute::settle(), after a failure
   };
   RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorkshop> workshop, Path path, int device,
@@ -25,7 +25,7 @@ class RoomCopies final : public HostCopies {
 
   const std::vector<Bytes>& blocks() const override { return copies_; }
   void deliver() override;
-  FarMemory& far() override;
+  DeviceTensors& on_device() override;
 
  private:
   std::shared_ptr<Group> group_;
@@ -39,7 +39,7 @@ class RoomCopies final : public HostCopies {
   std::vector<DeviceBlock> blocks_;
   std::vector<Bytes> copies_;
   HostRoom room_;
-  std::unique_ptr<FarCopies> far_;  // last: it works on the memory above
+  std::unique_ptr<CodecCopies> on_device_;  // last: it works on the memory above
 };
 
 }  // namespace accdp

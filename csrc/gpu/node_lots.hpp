@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "gpu/pool.hpp"
 
 namespace accdp {
@@ -11,9 +11,9 @@ namespace accdp {
 // sources, or S/k and then S*(k-1)/k copied.
 
 /// Every rank's own lots become the sums over the node, in order of ranks.
-void reduce_lots(Context& context, Pool& pool, Bytes data, const std::vector<FarMemory::Lot>& lots,
+void reduce_lots(Context& context, Pool& pool, Bytes data, const std::vector<DeviceTensors::Lot>& lots,
                  const Reduction& how);
 /// Every rank gets the lots of the others.
-void share_lots(Context& context, Pool& pool, Bytes data, const std::vector<FarMemory::Lot>& lots);
+void share_lots(Context& context, Pool& pool, Bytes data, const std::vector<DeviceTensors::Lot>& lots);
 
 }  // namespace accdp

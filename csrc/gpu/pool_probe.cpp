@@ -211,8 +211,12 @@ void Pool::EventProbe::write(int round, bool is_held) {
   std::memset(reading_->sent.data(), std::to_integer<int>(number_of(me_, round)), bytes_);
   std::memset(reading_->seen.data(), 0, bytes_ * context_.local_size());
   if (is_held) gate_.close();
+  const auto began = Clock::now();
   copy_async(pool_.base(me_) + half(pool_.step_) * pool_.slot_bytes_, reading_->sent.data(), bytes_, pool_.stream());
   record(event(), pool_.stream());
+  // Else others would say that the event did not hold them back.
+  if (is_held && Clock::now() - began > Gate::kMostClosed / 2)
+    trouble_ = "the driver keeps who hands over work behind cuStreamWaitValue32";
 }
 
 void Pool::EventProbe::read(int held) {
@@ -268,6 +272,7 @@ void Pool::EventProbe::settle(bool has_failed) {
                  : has_read_within(kNever))
     return;
   pool_.is_stuck_ = true;
+  keep_all_memory();
   keep_for_ever(std::move(reading_));
 }
 

@@ -17,7 +17,7 @@ struct Way {
 };
 
 /// Operands for what works in the host only: host memory as it is, memory of a device as copies. What is read is
-/// fetched when far() is asked for it.
+/// fetched when on_device() is asked for it.
 class HostView {
  public:
   HostView(const Way& way, std::span<const Operand> operands, Operand::Use use)
@@ -28,7 +28,7 @@ class HostView {
   /// What was written goes to the device, in the order of the stream.
   void deliver();
   /// For streams that are encoded on the device; null where all of it is host memory.
-  FarMemory* far() { return copies_ ? &copies_->far() : nullptr; }
+  DeviceTensors* on_device() { return copies_ ? &copies_->on_device() : nullptr; }
 
  private:
   std::vector<Bytes> memory_;

@@ -73,7 +73,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
           how.root_takes_decoded = true;
           const Operand::Use use = !is_root ? Operand::kWrite : is_rounded ? Operand::kReadWrite : Operand::kRead;
           HostView view(way, {&memory[first], 1}, use);
-          how.far = view.far();
+          how.on_device = view.on_device();
           group.bcast_stream({{view[0], memory[first].type()}}, root, how, timeout_s);
           view.deliver();
         }
@@ -116,7 +116,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
         uses.resize(all.size(), Operand::kRead);
         HostView view(way, all, uses);
         StreamOptions how = options;
-        how.far = view.far();
+        how.on_device = view.on_device();
         std::vector<Piece> pieces;
         std::size_t next = memory.size();
         for (std::size_t i = 0; i < memory.size(); ++i) {

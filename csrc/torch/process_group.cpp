@@ -340,7 +340,7 @@ void ProcessGroupAccdp::monitoredBarrier(const c10d::BarrierOptions& options, bo
     group_->throw_if_failed();
     TORCH_CHECK(false, "monitoredBarrier: earlier operations did not finish before the timeout");
   });
-  const double left = seconds(timeout) - std::chrono::duration<double>(Clock::now() - started).count();
+  const double left = seconds(timeout) - seconds_since(started);
   try {
     group_->monitored_barrier(wait_all_ranks, std::max(0.0, left));
   } catch (...) {

@@ -143,7 +143,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
         uses.resize(all.size(), Operand::kWrite);
         HostView view(way, all, uses);
         StreamOptions stream = options;
-        stream.far = view.far();
+        stream.on_device = view.on_device();
         std::vector<Piece> pieces;
         Bytes rest = view[0];
         for (std::int64_t count : counts) {

@@ -140,11 +140,12 @@ void check_that_it_must_be_named() {
   const StreamPlan plan(pieces, 1 << 20);
   StreamReport report;
   std::vector<std::byte> room(plan.room());
-  StreamCodec root(OpKind::kBcastCompressed, pieces, plan, named, 1, 0, report);
+  const Signature call{.sequence = 1};
+  StreamCodec root(call, pieces, plan, named, report);
   const ConstBytes frame = root.encode(0, room);
   CHECK(frame.size() < plan.bytes() / 2);
   root.decode(0, frame);
-  StreamCodec other(OpKind::kBcastCompressed, pieces, plan, automatic, 1, 0, report);
+  StreamCodec other(call, pieces, plan, automatic, report);
   CHECK_THROWS(other.decode(0, frame), CodecError, "a chunk of codec bitcomp, which the call did not ask for");
   const auto in_host = [](const CodecRow&, const CodecCost& cost) { return cost; };
   const std::vector<Candidate> tried = codecs_to_try({Datatype::kF64, 0.1}, 0, 0, in_host);

@@ -5,7 +5,7 @@
 
 #include "check.hpp"
 #include "codec/spread.hpp"
-#include "coll/far_memory.hpp"
+#include "coll/device_tensors.hpp"
 #include "coll/stream.hpp"
 
 using namespace accdp;

@@ -142,7 +142,8 @@ namespace cudasim {
 cudaError_t load(const void* kernel);
 void note_launch(const void* kernel);
 /// Puts work at the end of a stream; the code that an injected fault gives `call`, else success.
-cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work);
+/// keeps_others: who hands over work behind it is kept until it clears that.
+cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work, bool keeps_others = false);
 
 /// One thread of what nvcc made of a kernel; it finds the arguments where these point to.
 using Thread = void (*)(const void* const* arguments);

@@ -45,6 +45,9 @@ void lose_ipc_events(bool lost);
 /// Pending waits on events of other processes follow these when they are recorded anew.
 void renew_ipc_waits(bool renewed);
 
+/// Who hands over work behind cuStreamWaitValue32 is kept until that has its value, as some drivers do.
+void keep_callers_behind_values(bool kept);
+
 /// Streams of this process take up no more work, as when it is killed with work under way.
 void stop_streams();
 

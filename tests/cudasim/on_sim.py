@@ -17,7 +17,7 @@ SIDE = 1  # a stream besides the default one
 COUNT = 100_001  # several pieces of the shared pool
 JITTER = 20  # us
 
-far, near = sim_torch.to_device, sim_torch.to_host
+to_device, to_host = sim_torch.to_device, sim_torch.to_host
 ranks_backend = backend._torch.ProcessGroupAccdp
 
 
@@ -39,7 +39,7 @@ def total(size: int, count: int = COUNT) -> torch.Tensor:
 
 
 def is_same(device_tensor: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.equal(near(device_tensor), wanted)
+    return torch.equal(to_host(device_tensor), wanted)
 
 
 def await_all(what, rank, size):

@@ -21,7 +21,7 @@ struct SimQueue {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   std::uint64_t put = 0, done = 0;  // pieces of work, ever
-  bool ending = false, is_in_host_function = false;
+  bool ending = false, is_in_host_function = false, awaits_value = false;
 };
 
 struct SimStream {
@@ -45,7 +45,8 @@ namespace {
 
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<int> g_jitter_us{0}, g_jitter_one_in{1};
-std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false};
+std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false},
+    g_callers_are_kept{false};
 std::atomic<bool> g_streams_are_stopped{false}, g_ipc_events_are_lost{false};
 std::atomic<int> g_ignored_gpu{-1};
 
@@ -132,6 +133,7 @@ void ignore_ipc_events_of(int gpu) { g_ignored_gpu = gpu; }
 void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
 void lose_ipc_events(bool lost) { g_ipc_events_are_lost = lost; }
 void renew_ipc_waits(bool renewed) { g_ipc_waits_are_renewed = renewed; }
+void keep_callers_behind_values(bool kept) { g_callers_are_kept = kept; }
 void stop_streams() { g_streams_are_stopped = true; }
 
 void drain_all() {
@@ -143,11 +145,13 @@ void drain_all() {
   for (const auto& queue : all) drain(*queue);
 }
 
-cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work) {
+cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work, bool keeps_others) {
   SIM_FAULT(call);
   SimQueue& it = queue_of(stream);
   {
-    std::lock_guard lock(it.mutex);
+    std::unique_lock lock(it.mutex);
+    it.changed.wait(lock, [&] { return !it.awaits_value; });
+    it.awaits_value = keeps_others;
     it.work.push_back(std::move(work));
     ++it.put;
   }
@@ -216,9 +220,13 @@ int cudasim::wait_for_value(cudaStream_t stream, std::uintptr_t address, std::ui
   const Range range = allocation_of(address);
   if (flags != kEqual || address % sizeof value || range.end - address < sizeof value) return cudaErrorInvalidValue;
   auto* const word = reinterpret_cast<std::uint32_t*>(address);
-  return enqueue("cuStreamWaitValue32", stream, [=] {
+  SimQueue& it = queue_of(stream);
+  const auto wait = [=, &it] {
     while (std::atomic_ref(*word).load() != value) usleep(20);
-  });
+    std::lock_guard lock(it.mutex);
+    it.awaits_value = false;  // who is kept hears of it with the end of this work
+  };
+  return enqueue("cuStreamWaitValue32", stream, wait, g_callers_are_kept);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   SIM_FAULT("cudaEventCreateWithFlags");

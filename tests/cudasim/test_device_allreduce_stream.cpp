@@ -22,7 +22,7 @@ struct Given {
 };
 
 /// An allreduce as the bindings make it, of memory on the device by host memory that stands for it.
-StreamReport allreduce_far(const Gpu& gpu, Given& given, ReduceOp op, StreamOptions options) {
+StreamReport allreduce_on_device(const Gpu& gpu, Given& given, ReduceOp op, StreamOptions options) {
   const std::size_t count = given.values.size() / element_bytes(given.type);
   given.residual.assign(given.has_residual ? count * sizeof(float) : 0, std::byte{7});
   const DeviceBuffer memory(given.values.size() + 1), left(given.residual.size() + 1);
@@ -33,7 +33,7 @@ StreamReport allreduce_far(const Gpu& gpu, Given& given, ReduceOp op, StreamOpti
   const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
   gpu.path->admit(kDevice, stream);
   const std::unique_ptr<HostCopies> copies = gpu.path->fetch(kDevice, stream, blocks);
-  options.far = &copies->far();
+  options.on_device = &copies->on_device();
   std::vector<Piece> pieces;
   Bytes all = copies->blocks()[0];
   for (std::size_t part : given.parts) {
@@ -50,7 +50,7 @@ StreamReport allreduce_far(const Gpu& gpu, Given& given, ReduceOp op, StreamOpti
   return report;
 }
 
-StreamReport allreduce_near(Group& group, Given& given, ReduceOp op, const StreamOptions& options) {
+StreamReport allreduce_on_host(Group& group, Given& given, ReduceOp op, const StreamOptions& options) {
   const std::size_t count = given.values.size() / element_bytes(given.type);
   given.residual.assign(given.has_residual ? count * sizeof(float) : 0, std::byte{7});
   std::vector<Piece> pieces;
@@ -63,7 +63,7 @@ StreamReport allreduce_near(Group& group, Given& given, ReduceOp op, const Strea
   return group.allreduce_stream(std::move(pieces), op, options, residual);
 }
 
-bool is_far(int rank, int which) {
+bool is_on_device(int rank, int which) {
   switch (which) {
     case 0: return true;
     case 1: return rank % 2 == 0;
@@ -79,8 +79,8 @@ bool g_has_nvcomp = false;
 bool works_on_device(const Topology& t, int which) {
   if (t.nodes() == 1) return false;
   bool all = g_shares || t.local_size() == 1;
-  for (int rank : t.neighbours()) all &= is_far(rank, which);
-  return all && is_far(t.rank(), which);
+  for (int rank : t.neighbours()) all &= is_on_device(rank, which);
+  return all && is_on_device(t.rank(), which);
 }
 
 Given given_by(int rank, Datatype type, Kind kind, std::size_t count, std::vector<std::size_t> parts) {
@@ -94,13 +94,14 @@ void compare(const Gpu& gpu, int which, const Given& what, const char* codec, Re
   StreamOptions options = stream_options(codec, chunk, "");
   options.bound = bound;
   Given wanted = what, mine = what;
-  const StreamReport near = allreduce_near(group, wanted, op, options);
-  const bool far = is_far(group.rank(), which);
-  const StreamReport report = far ? allreduce_far(gpu, mine, op, options) : allreduce_near(group, mine, op, options);
+  const StreamReport on_host = allreduce_on_host(group, wanted, op, options);
+  const bool on_device = is_on_device(group.rank(), which);
+  const StreamReport report =
+      on_device ? allreduce_on_device(gpu, mine, op, options) : allreduce_on_host(group, mine, op, options);
   CHECK(mine.values == wanted.values);
   CHECK(mine.residual == wanted.residual);
-  CHECK(report.wire_bytes == near.wire_bytes && report.logical_bytes == near.logical_bytes);
-  CHECK(report.codec == near.codec);
+  CHECK(report.wire_bytes == on_host.wire_bytes && report.logical_bytes == on_host.logical_bytes);
+  CHECK(report.codec == on_host.codec);
   if (report.codec == "fpk" || report.codec == "qpk")
     CHECK(report.codec_place == (works_on_device(group.topology(), which) ? "device" : "host"));
 }
@@ -166,10 +167,10 @@ void relative(const Gpu& gpu, int which) {
     const Given one = given_by(rank, Datatype::kF32, Kind::kBell, count, {count});
     for (std::size_t i = 0; i < count; ++i) wanted[i] += reinterpret_cast<const float*>(one.values.data())[i];
   }
-  if (is_far(group.rank(), which))
-    allreduce_far(gpu, mine, ReduceOp::kSum, options);
+  if (is_on_device(group.rank(), which))
+    allreduce_on_device(gpu, mine, ReduceOp::kSum, options);
   else
-    allreduce_near(group, mine, ReduceOp::kSum, options);
+    allreduce_on_host(group, mine, ReduceOp::kSum, options);
   Buffer theirs = mine.values;
   group.bcast(theirs, Datatype::kF32, group.size() - 1);
   CHECK(theirs == mine.values);
@@ -193,10 +194,10 @@ void automatic(const Gpu& gpu, int which) {
     Buffer wanted = mine.values;
     group.allreduce(wanted, wanted, Datatype::kF32, ReduceOp::kSum);
     const StreamOptions options = stream_options("auto", 0, "");
-    if (is_far(group.rank(), which))
-      allreduce_far(gpu, mine, ReduceOp::kSum, options);
+    if (is_on_device(group.rank(), which))
+      allreduce_on_device(gpu, mine, ReduceOp::kSum, options);
     else
-      allreduce_near(group, mine, ReduceOp::kSum, options);
+      allreduce_on_host(group, mine, ReduceOp::kSum, options);
     CHECK(mine.values == wanted);
   }
 }
@@ -206,21 +207,21 @@ void on_devices_only(const Gpu& gpu, int which) {
   Group& group = gpu.group;
   const Topology& t = group.topology();
   if (t.nodes() == 1) return;
-  bool all_far = true;
+  bool all_on_device = true;
   for (int rank = 0; rank < t.size(); ++rank)
-    all_far &= is_far(rank, which) && (g_shares || t.leader(t.node_of(rank)) == rank);
+    all_on_device &= is_on_device(rank, which) && (g_shares || t.leader(t.node_of(rank)) == rank);
   for (const std::size_t count : {std::size_t{60'000}, std::size_t{200'000}}) {
     const Given given = given_by(group.rank(), Datatype::kF32, Kind::kSparse, count, {count - 7, 7});
     Given wanted = given, mine = given;
     const StreamOptions options = stream_options("ans", 8192, "");
-    const StreamReport near = allreduce_near(group, wanted, ReduceOp::kSum, options);
-    const bool far = is_far(group.rank(), which);
-    const StreamReport report =
-        far ? allreduce_far(gpu, mine, ReduceOp::kSum, options) : allreduce_near(group, mine, ReduceOp::kSum, options);
+    const StreamReport on_host = allreduce_on_host(group, wanted, ReduceOp::kSum, options);
+    const bool on_device = is_on_device(group.rank(), which);
+    const StreamReport report = on_device ? allreduce_on_device(gpu, mine, ReduceOp::kSum, options)
+                                          : allreduce_on_host(group, mine, ReduceOp::kSum, options);
     CHECK(mine.values == wanted.values);
     if (!t.is_leader()) continue;  // others may have no part of the wire
-    CHECK(near.codec == "fpk");
-    CHECK(report.codec == (all_far ? "ans" : "fpk"));
+    CHECK(on_host.codec == "fpk");
+    CHECK(report.codec == (all_on_device ? "ans" : "fpk"));
     CHECK(report.codec_place == (works_on_device(t, which) ? "device" : "host"));
   }
 }
@@ -249,7 +250,7 @@ void failure(int failing, const std::function<void()>& inject, const char* text,
     auto call = [&] {
       Given mine = given_by(group.rank(), Datatype::kF32, Kind::kBell, 50'000, {50'000});
       mine.has_residual = true;
-      allreduce_far(gpu, mine, ReduceOp::kSum, options);
+      allreduce_on_device(gpu, mine, ReduceOp::kSum, options);
     };
     fails_on_all(gpu, failing, inject, text, call);
   }));

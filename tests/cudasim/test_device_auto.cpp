@@ -26,9 +26,9 @@ struct Speed {
 };
 
 /// A tensor that is on a device, and the memory of the host that stands for it.
-class FarTensor {
+class DeviceTensor {
  public:
-  explicit FarTensor(Buffer values)
+  explicit DeviceTensor(Buffer values)
       : stream_(make_stream()),
         values_(std::move(values)),
         memory_(values_.size()),
@@ -40,7 +40,7 @@ class FarTensor {
     copies_ = path_->fetch(kDevice, stream, {{{memory_.data(), memory_.bytes()}, false, false, true}});
   }
   Bytes bytes() const { return copies_->blocks()[0]; }
-  FarMemory& far() const { return copies_->far(); }
+  DeviceTensors& on_device() const { return copies_->on_device(); }
 
  private:
   Stream stream_;
@@ -74,20 +74,21 @@ void make_up(const std::string& name, Speed speed, int chunks) {
 }
 void make_up(Speed host, Speed device) {
   make_up(kHost, host, 1);
-  make_up(kGpu, device, FarMemory::kRunBytes / CodecTimes::kMost);
+  make_up(kGpu, device, DeviceTensors::kRunBytes / CodecTimes::kMost);
 }
 
 /// Where a stream is encoded and decoded.
 struct Places {
-  bool encodes_far, decodes_far;
+  bool encodes_on_device, decodes_on_device;
 };
 
-/// What is chosen for a tensor; far: null where it is in the host.
-const CodecRow* choice(Bytes data, FarMemory* far, Places places, double link_bytes_per_s, Experiences& known) {
+/// What is chosen for a tensor; on_device: null where it is in the host.
+const CodecRow* choice(Bytes data, DeviceTensors* on_device, Places places, double link_bytes_per_s,
+                       Experiences& known) {
   StreamOptions options = stream_options("auto", Settings().codec_chunk_bytes, "");
-  options.far = far;
-  options.encodes_far = places.encodes_far;
-  options.decodes_far = places.decodes_far;
+  options.on_device = on_device;
+  options.encodes_on_device = places.encodes_on_device;
+  options.decodes_on_device = places.decodes_on_device;
   const std::vector<Piece> pieces{{data, kFloat}};
   const StreamPlan plan(pieces, options.chunk_bytes);
   StreamChooser chooser(pieces, plan, options);
@@ -97,18 +98,18 @@ const CodecRow* choice(Bytes data, FarMemory* far, Places places, double link_by
 }
 
 /// Chooses for a tensor on the device, or for one in the host.
-using Choose = std::function<const CodecRow*(bool is_far, Places)>;
+using Choose = std::function<const CodecRow*(bool is_on_device, Places)>;
 
 void with_speeds(Speed host, Speed device, double link_bytes_per_s, const std::function<void(const Choose&)>& test) {
   constexpr std::size_t kBytes = 32 << 20;
   make_up(host, device);
   in_process([&] {
-    const FarTensor tensor(weights(kBytes));
-    Buffer near = weights(kBytes);
+    const DeviceTensor tensor(weights(kBytes));
+    Buffer on_host = weights(kBytes);
     Experiences known;
-    const Choose choose = [&](bool is_far, Places places) {
-      return choice(is_far ? tensor.bytes() : Bytes(near), is_far ? &tensor.far() : nullptr, places, link_bytes_per_s,
-                    known);
+    const Choose choose = [&](bool is_on_device, Places places) {
+      return choice(is_on_device ? tensor.bytes() : Bytes(on_host), is_on_device ? &tensor.on_device() : nullptr,
+                    places, link_bytes_per_s, known);
     };
     // Twice: what is known from the first time must not change it, nor what was chosen for others meanwhile.
     for (int turn = 0; turn < 2; ++turn) test(choose);
@@ -138,30 +139,30 @@ void choices() {
 void measured() {
   set_setting("ACCDP_CACHE_DIR", "-");
   in_process([] {
-    const FarTensor tensor(weights(1 << 20));
+    const DeviceTensor tensor(weights(1 << 20));
     cudasim::set_jitter(20'000);
-    const CodecCost device = tensor.far().speed(kCodec, kFloat), host = codec_speed(kCodec, kFloat);
+    const CodecCost device = tensor.on_device().speed(kCodec, kFloat), host = codec_speed(kCodec, kFloat);
     CHECK(device.encode_bytes_per_s < 0.5e9 && device.decode_bytes_per_s < 0.5e9);
     CHECK(device.encode_call_s > 1e-3 && host.encode_call_s < device.encode_call_s / 3);
     cudasim::set_jitter(0);
     const int launched = cudasim::calls("cudaLaunchKernelExC");
     CHECK(launched > 0);
-    CHECK(tensor.far().speed(kCodec, kFloat).encode_bytes_per_s == device.encode_bytes_per_s);
+    CHECK(tensor.on_device().speed(kCodec, kFloat).encode_bytes_per_s == device.encode_bytes_per_s);
     CHECK(cudasim::calls("cudaLaunchKernelExC") == launched);  // not measured again
   });
 }
 
 /// One stream from root 0 over two nodes, whose tensor is on a device there; what was chosen for it.
-std::string sent(Group& group, bool receives_far) {
+std::string sent(Group& group, bool receives_on_device) {
   const bool is_root = group.rank() == 0;
-  std::optional<FarTensor> tensor;
-  Buffer near(128 << 10);
+  std::optional<DeviceTensor> tensor;
+  Buffer on_host(128 << 10);
   StreamOptions options = stream_options("auto", 16384, "chain");
-  if (is_root || receives_far) {
-    tensor.emplace(is_root ? weights(near.size()) : near);
-    options.far = &tensor->far();
+  if (is_root || receives_on_device) {
+    tensor.emplace(is_root ? weights(on_host.size()) : on_host);
+    options.on_device = &tensor->on_device();
   }
-  return group.bcast_stream({{tensor ? tensor->bytes() : Bytes(near), kFloat}}, 0, options).codec;
+  return group.bcast_stream({{tensor ? tensor->bytes() : Bytes(on_host), kFloat}}, 0, options).codec;
 }
 
 }  // namespace
@@ -171,18 +172,18 @@ int main() {
   set_setting("ACCDP_CACHE_DIR", folder);
   set_setting("ACCDP_CODECS_OFF", "bitcomp,lz4,zhuff,zstd");
   in_process([] {  // makes the files
-    const FarTensor tensor(weights(1 << 20));
-    tensor.far().speed(kCodec, kFloat);
+    const DeviceTensor tensor(weights(1 << 20));
+    tensor.on_device().speed(kCodec, kFloat);
     codec_speed(kCodec, kFloat);
   });
   choices();
   // A device that encodes fast and decodes slowly: a root learns from the first stream that others decode in the host.
   make_up({50e9, 50e9}, {50e9, 20e6});
   in_process([] {
-    for (const bool receives_far : {true, false})
+    for (const bool receives_on_device : {true, false})
       run_nodes({0, 1}, [&](Group& group) {
         for (const bool is_first : {true, false})
-          CHECK(sent(group, receives_far) == (is_first || receives_far ? "none" : "fpk"));
+          CHECK(sent(group, receives_on_device) == (is_first || receives_on_device ? "none" : "fpk"));
       });
   });
   fs::remove_all(folder);

@@ -64,6 +64,8 @@ int main() {
   run(2, "shared GPU, ordered by the host (rank 0: cuStreamWaitValue32 failed", [](int rank) {
     if (rank == 0) cudasim::fail_always("cuStreamWaitValue32", cudaErrorNotSupported);
   });
+  run(2, "shared GPU, ordered by the host (rank 0: the driver keeps who hands over work behind cuStreamWaitValue32)",
+      [](int rank) { cudasim::keep_callers_behind_values(rank == 0); });
   run(2, "shared GPU, ordered by the host (rank ", [](int) { cudasim::ignore_ipc_events(true); });
   const auto is_stale_on = [](int rank) { return [rank](int me) { cudasim::keep_ipc_events_stale(me == rank); }; };
   run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0 did not hold a stream back)", is_stale_on(1));

@@ -1,6 +1,7 @@
 // A rank dies behind the work of its device: what the others' devices wait for never comes. Their calls end with its
 // name, whatever they were about.
 #include <csignal>
+#include <optional>
 
 #include "codec_data.hpp"
 #include "device_checks.hpp"
@@ -92,6 +93,27 @@ void owners_are_kept() {
   });
 }
 
+/// What else this process has shared and allocated is let go of without a wait for all streams, which has no end.
+void others_end() {
+  with_a_death(kOneNode, [](Group& group, const auto& leave) {
+    auto gpu = std::make_unique<Gpu>(group), other = std::make_unique<Gpu>(group);
+    std::optional<Array> data(std::in_place, *gpu, Ints(kCount)), others(std::in_place, *other, Ints(kCount));
+    for (int root : {0, kDead}) bcast(*other, *others, root);
+    bcast(*gpu, *data, 0);
+    other->synchronize();
+    gpu->synchronize();
+    stall(*gpu);
+    bcast(*gpu, *data, kDead);
+    die(*gpu);
+    CHECK_THROWS(bcast(*gpu, *data, 0), PeerDied, "rank 1 (pid");
+    data.reset();
+    gpu.reset();
+    others.reset();
+    other.reset();
+    leave();
+  });
+}
+
 /// Where waits for other processes' events have no end, all ranks are told so.
 void endless_events() {
   Shared<std::atomic<int>> told;
@@ -155,7 +177,7 @@ void in_a_compressed_sum() {
       gpu.path->admit(kDevice, stream);
       const std::unique_ptr<HostCopies> copies = gpu.path->fetch(kDevice, stream, blocks);
       StreamOptions options = stream_options("fpk", 8192, "");
-      options.far = &copies->far();
+      options.on_device = &copies->on_device();
       const StreamReport report = group.allreduce_stream({{copies->blocks()[0], kFloat}}, ReduceOp::kSum, options);
       CHECK(report.codec_place == "device");
       copies->deliver();
@@ -184,6 +206,7 @@ int main() {
       }),
       after([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); }),
       owners_are_kept,
+      others_end,
       endless_events,
       in_the_probe,
       [] { in_segments(false); },

@@ -75,17 +75,17 @@ void mixed_messages(const Gpu& gpu) {
   const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
   for (std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{300'001}})
     for (bool device_sends : {true, false}) {
-      const Array far(gpu, rank == 0 ? input(0, count) : Ints(count));
-      Ints near = rank == 0 ? input(0, count) : Ints(count);
+      const Array on_device(gpu, rank == 0 ? input(0, count) : Ints(count));
+      Ints on_host = rank == 0 ? input(0, count) : Ints(count);
       if (rank == 0 && device_sends)
-        send_from_device(group, kDevice, stream, far.bytes(), other, 6, -1);
+        send_from_device(group, kDevice, stream, on_device.bytes(), other, 6, -1);
       else if (rank == 0)
-        group.send_now(bytes(near), other, 6);
+        group.send_now(bytes(on_host), other, 6);
       else if (device_sends)
-        CHECK(group.receive_now(bytes(near), other, 6) == other);
+        CHECK(group.receive_now(bytes(on_host), other, 6) == other);
       else
-        CHECK(receive_to_device(group, kDevice, stream, far.bytes(), other, 6, -1) == other);
-      if (rank == 1) CHECK((device_sends ? near : far.values()) == input(0, count));
+        CHECK(receive_to_device(group, kDevice, stream, on_device.bytes(), other, 6, -1) == other);
+      if (rank == 1) CHECK((device_sends ? on_host : on_device.values()) == input(0, count));
     }
   one_block_on_device(gpu, 10);
 }

@@ -133,11 +133,11 @@ void sets_of_blocks(const char* limit) {
         // Many short parts, as samples are, and all of it but a part in the middle.
         std::vector<ConstBytes> parts;
         for (std::size_t at = 0; at + 8 <= copy.size(); at += 50'021) parts.emplace_back(copy.subspan(at, 8));
-        copies->far().fetch(parts);
+        copies->on_device().fetch(parts);
         for (const ConstBytes& part : parts)
           CHECK(std::memcmp(part.data(), wanted.data() + (part.data() - copy.data()), part.size()) == 0);
         const std::size_t third = copy.size() / 3;
-        copies->far().fetch({copy.first(third), copy.last(third)});
+        copies->on_device().fetch({copy.first(third), copy.last(third)});
         CHECK(std::equal(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(third), copy.begin()));
         CHECK(std::equal(wanted.end() - static_cast<std::ptrdiff_t>(third), wanted.end(), copy.end() - third));
         std::memset(copy.data(), 7, third);

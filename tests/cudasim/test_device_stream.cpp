@@ -16,7 +16,7 @@
 struct Tensor {
   Datatype type;
   Buffer values;
-  bool is_far;
+  bool is_on_device;
   Buffer reference = {};
   bool is_own_reference = false;  // receivers: the tensor itself is what they hold
 };
@@ -28,7 +28,7 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
   std::vector<DeviceBuffer> memory;
   std::vector<DeviceBlock> blocks, blocks_of_references;
   for (Tensor& tensor : tensors) {
-    if (!tensor.is_far) continue;
+    if (!tensor.is_on_device) continue;
     memory.emplace_back(tensor.values.size() + 1);
     const Bytes data(memory.back().data(), tensor.values.size());
     copy_async(data.data(), tensor.values.data(), data.size(), gpu.stream());
@@ -36,7 +36,7 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
     blocks.push_back({data, false, is_written, is_read});
   }
   for (const Tensor& tensor : tensors) {
-    if (!tensor.is_far || tensor.reference.empty()) continue;
+    if (!tensor.is_on_device || tensor.reference.empty()) continue;
     Bytes data = blocks[blocks_of_references.size()].data;
     if (!tensor.is_own_reference) {
       memory.emplace_back(tensor.reference.size());
@@ -52,19 +52,20 @@ StreamReport bcast(const Gpu& gpu, std::vector<Tensor>& tensors, int root, Strea
     const auto stream = reinterpret_cast<std::uintptr_t>(gpu.stream());
     gpu.path->admit(kDevice, stream);
     copies = gpu.path->fetch(kDevice, stream, blocks);
-    options.far = &copies->far();
+    options.on_device = &copies->on_device();
   }
   std::vector<Piece> pieces;
-  std::size_t far = 0, reference = own_blocks;
+  std::size_t on_device = 0, reference = own_blocks;
   for (Tensor& tensor : tensors) {
-    pieces.push_back({tensor.is_far ? copies->blocks()[far++] : Bytes(tensor.values), tensor.type});
+    pieces.push_back({tensor.is_on_device ? copies->blocks()[on_device++] : Bytes(tensor.values), tensor.type});
     if (!tensor.reference.empty())
-      pieces.back().reference = tensor.is_far ? ConstBytes(copies->blocks()[reference++]) : tensor.reference;
+      pieces.back().reference = tensor.is_on_device ? ConstBytes(copies->blocks()[reference++]) : tensor.reference;
   }
   const auto read_back = [&] {
-    far = 0;
+    on_device = 0;
     for (Tensor& tensor : tensors)
-      if (tensor.is_far) copy_async(tensor.values.data(), memory[far++].data(), tensor.values.size(), gpu.stream());
+      if (tensor.is_on_device)
+        copy_async(tensor.values.data(), memory[on_device++].data(), tensor.values.size(), gpu.stream());
     gpu.synchronize();
   };
   try {
@@ -83,18 +84,18 @@ std::set<std::string> g_nvcomp;  // codecs, where nvCOMP is installed
 constexpr Datatype kFloats[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16};
 
 /// Sizes around chunks and runs of them, tensors that share a chunk, and one that no codec takes.
-std::vector<Tensor> tensors_of(std::size_t count, bool is_far, bool is_filled) {
+std::vector<Tensor> tensors_of(std::size_t count, bool is_on_device, bool is_filled) {
   std::vector<Tensor> tensors;
-  for (Datatype type : kFloats) tensors.push_back({type, make(Kind::kWide, type, count, 9), is_far});
-  tensors.push_back({Datatype::kF32, make(Kind::kBits, Datatype::kF32, count / 3, 4), is_far});
-  tensors.push_back({Datatype::kF32, make(Kind::kSparse, Datatype::kF32, count, 5), is_far});
-  tensors.push_back({Datatype::kI64, make(Kind::kBits, Datatype::kF32, 2 * (count / 5), 6), is_far});
+  for (Datatype type : kFloats) tensors.push_back({type, make(Kind::kWide, type, count, 9), is_on_device});
+  tensors.push_back({Datatype::kF32, make(Kind::kBits, Datatype::kF32, count / 3, 4), is_on_device});
+  tensors.push_back({Datatype::kF32, make(Kind::kSparse, Datatype::kF32, count, 5), is_on_device});
+  tensors.push_back({Datatype::kI64, make(Kind::kBits, Datatype::kF32, 2 * (count / 5), 6), is_on_device});
   if (!is_filled)
     for (Tensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{7});
   return tensors;
 }
 
-bool is_far(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
+bool is_on_device(int rank, int which) { return which == 0 || (which == 1 ? rank % 2 == 0 : rank % 2 == 1); }
 
 /// Whether this rank encodes or decodes, and what with where the codec asked for is only on devices.
 bool is_coded_at(const Topology& t, int rank, int root) {
@@ -103,7 +104,7 @@ bool is_coded_at(const Topology& t, int rank, int root) {
 std::string codec_used(const Topology& t, const std::string& asked, int root, int which) {
   if (asked != "ans") return asked;
   for (int rank = 0; rank < t.size(); ++rank)
-    if (is_coded_at(t, rank, root) && !is_far(rank, which)) return "fpk";
+    if (is_coded_at(t, rank, root) && !is_on_device(rank, which)) return "fpk";
   return "ans";
 }
 
@@ -112,10 +113,10 @@ void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, 
   const Group& group = gpu.group;
   for (int root : {0, group.size() - 1})
     for (std::size_t count : {std::size_t{0}, std::size_t{700}, std::size_t{30'000}}) {
-      const bool far = is_far(group.rank(), which);
-      std::vector<Tensor> mine = tensors_of(count, far, group.rank() == root);
+      const bool on_device = is_on_device(group.rank(), which);
+      std::vector<Tensor> mine = tensors_of(count, on_device, group.rank() == root);
       const StreamReport report = bcast(gpu, mine, root, options);
-      const std::vector<Tensor> wanted = tensors_of(count, far, true);
+      const std::vector<Tensor> wanted = tensors_of(count, on_device, true);
       for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i].values);
       const Topology& t = group.topology();
       const bool by_message = std::string(algorithm) == "p2p_compressed";
@@ -124,7 +125,7 @@ void exact(const Gpu& gpu, const char* codec, const char* algorithm, int which, 
       const bool decodes = t.nodes() == 1 ? group.size() > 1 : t.nodes() == group.size();
       const bool is_for_devices = std::string(codec) == "fpk" || g_nvcomp.contains(codec);
       if (count == 30'000 && is_for_devices && !by_message && (decodes || (group.rank() == root && t.nodes() > 1)))
-        CHECK(report.codec_place == (far ? "device" : "host"));
+        CHECK(report.codec_place == (on_device ? "device" : "host"));
     }
 }
 
@@ -138,7 +139,7 @@ void bounded(const Gpu& gpu, int which, bool root_takes_decoded, bool relative) 
   for (Datatype type : kFloats) {
     const Buffer wanted = make(Kind::kBell, type, count, 3);
     const bool is_root = group.rank() == 0;
-    std::vector<Tensor> mine{{type, is_root ? wanted : Buffer(wanted.size()), is_far(group.rank(), which)}};
+    std::vector<Tensor> mine{{type, is_root ? wanted : Buffer(wanted.size()), is_on_device(group.rank(), which)}};
     const StreamReport report = bcast(gpu, mine, 0, options);
     if (group.topology().is_leader()) CHECK(report.codec == "qpk");  // others get what those decode
     const bool is_exact = is_root && !root_takes_decoded;
@@ -161,7 +162,7 @@ void bounded(const Gpu& gpu, int which, bool root_takes_decoded, bool relative) 
 void differences(const Gpu& gpu, const char* codec, int which, std::size_t chunk) {
   const Group& group = gpu.group;
   const StreamOptions options = stream_options(codec, chunk, "chain");
-  const bool far = is_far(group.rank(), which), is_root = group.rank() == 0;
+  const bool on_device = is_on_device(group.rank(), which), is_root = group.rank() == 0;
   const Datatype types[] = {Datatype::kF32, Datatype::kBF16, Datatype::kF16, Datatype::kF32, Datatype::kF32,
                             Datatype::kI64, Datatype::kU8,   Datatype::kC64, Datatype::kF64};
   const std::size_t counts[] = {30'000, 30'001, 20'000, 300, 77, 5000, 999, 4000, 3000};
@@ -175,23 +176,23 @@ void differences(const Gpu& gpu, const char* codec, int which, std::size_t chunk
     for (std::size_t at = 0; at < bytes; at += 1 + random.below(i == 4 ? 2 : 200))
       now[at] ^= static_cast<std::byte>(1 << random.below(i == 4 ? 8 : 3));
     wanted.push_back(now);
-    mine.push_back({types[i], is_root ? now : before, far, before, !is_root && i % 2 == 0});
+    mine.push_back({types[i], is_root ? now : before, on_device, before, !is_root && i % 2 == 0});
   }
   const StreamReport report = bcast(gpu, mine, 0, options);
   for (std::size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].values == wanted[i]);
   const bool decodes = group.topology().nodes() == 1 ? group.size() > 1 : group.topology().nodes() == group.size();
   if (std::string(codec) == "fpk" && (decodes || (is_root && group.topology().nodes() > 1)))
-    CHECK(report.codec_place == (far ? "device" : "host"));
+    CHECK(report.codec_place == (on_device ? "device" : "host"));
 }
 
 /// The same bytes on the wire whoever makes the differences.
 void same_wire(const Gpu& gpu) {
   std::uint64_t bytes[2];
-  for (const bool far : {false, true}) {
+  for (const bool on_device : {false, true}) {
     Buffer before = make(Kind::kBell, Datatype::kF32, 50'000, 3), now = before;
     for (std::size_t at = 0; at < now.size(); at += 97) now[at] ^= std::byte{3};
-    std::vector<Tensor> mine{{Datatype::kF32, gpu.group.rank() == 0 ? now : before, far, before}};
-    bytes[far] = bcast(gpu, mine, 0, stream_options("fpk", 16384, "chain")).wire_bytes;
+    std::vector<Tensor> mine{{Datatype::kF32, gpu.group.rank() == 0 ? now : before, on_device, before}};
+    bytes[on_device] = bcast(gpu, mine, 0, stream_options("fpk", 16384, "chain")).wire_bytes;
     CHECK(mine[0].values == now);
   }
   CHECK(bytes[0] == bytes[1]);
@@ -285,7 +286,7 @@ void behind(Group& group) {
       std::thread([&] {
         const std::unique_ptr<HostCopies> copies = gpu.path->fetch_behind(*mark, {{data, false, !is_root, is_root}});
         StreamOptions options = stream_options(codec, 0, "");
-        options.far = &copies->far();
+        options.on_device = &copies->on_device();
         group.bcast_stream({{copies->blocks()[0], Datatype::kF32}}, 0, options);
         copies->deliver();
       }).join();

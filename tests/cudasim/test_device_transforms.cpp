@@ -49,7 +49,7 @@ void differences(cudaStream_t stream) {
 }
 
 /// What float32 cannot hold is not left out: it is as much of it as there can be.
-void far_residuals() {
+void device_residuals() {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr float kMost = std::numeric_limits<float>::max();
   const std::vector<double> exact{1e60, -1e60, 1e308, kInfinity, 3, 3},
@@ -126,7 +126,7 @@ int main() {
   const Stream made = make_stream();
   differences(made.get());
   residuals(made.get());
-  far_residuals();
+  device_residuals();
   pieces(made.get());
   failed_launches(made.get());
 }

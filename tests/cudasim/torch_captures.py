@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
-from on_sim import await_all, far, is_same, numbers, refuses, sim_torch, summing, total
+from on_sim import await_all, is_same, numbers, refuses, sim_torch, summing, to_device, total
 from torch.distributed import distributed_c10d as c10d
 
 
 def captured_streams(group, rank, size):
-    x, options = far(numbers(rank)), c10d.AllreduceOptions()
-    group.allreduce([far(numbers(rank))], options).wait()
+    x, options = to_device(numbers(rank)), c10d.AllreduceOptions()
+    group.allreduce([to_device(numbers(rank))], options).wait()
     sim_torch.set_capturing(True)
     for is_async in (True, False):
         refuses(group, "captured into a CUDA graph", lambda is_async=is_async: summing(group, x, is_async))
@@ -25,8 +25,8 @@ def captured_streams(group, rank, size):
 
 def beside_a_capture(group, rank, size):
     """Another thread captures a graph: what looks at events here leaves that alone, and is not refused itself."""
-    tensors = [far(numbers(rank)) for _ in range(3)]
-    summing(group, far(numbers(rank))).wait()  # what the group sets up takes memory
+    tensors = [to_device(numbers(rank)) for _ in range(3)]
+    summing(group, to_device(numbers(rank))).wait()  # what the group sets up takes memory
     sim_torch.set_capturing_elsewhere(True)
     try:
         works = [summing(group, x) for x in tensors]  # the next ones look whether those before are done
@@ -45,8 +45,8 @@ def left_beside_a_capture(group, rank, size):
     """A group that ends waits for what nobody has waited for, and leaves another thread's capture alone."""
     named = dist.new_group()
     other = named._get_backend(torch.device("cpu"))
-    summing(other, far(numbers(rank))).wait()  # what the group sets up takes memory
-    works = [summing(other, far(numbers(rank))) for _ in range(3)]
+    summing(other, to_device(numbers(rank))).wait()  # what the group sets up takes memory
+    works = [summing(other, to_device(numbers(rank))) for _ in range(3)]
     await_all("begun", rank, size)
     sim_torch.set_capturing_elsewhere(True)
     try:

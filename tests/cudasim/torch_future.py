@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 import torch_rank
-from on_sim import far, numbers, refuses, sim_torch, summing
+from on_sim import numbers, refuses, sim_torch, summing, to_device
 from torch.distributed import distributed_c10d as c10d
 
 
@@ -31,7 +31,7 @@ def fails(group: c10d.Backend, x: torch.Tensor, nth: int, is_told_by_future: boo
 def main() -> None:
     dist.init_process_group("accdp")
     group = c10d._get_default_group()._get_backend(torch.device("cpu"))
-    x = far(numbers(0))
+    x = to_device(numbers(0))
     torch_rank.futures(group, 0, 1)
     before = sim_torch.calls("cudaEventRecord")
     summing(group, x).get_future().wait()

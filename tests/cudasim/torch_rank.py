@@ -18,48 +18,61 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import gpu_ops
 import torch_captures
 import torch_memory
-from on_sim import COUNT, JITTER, SIDE, await_all, far, is_same, near, numbers, refuses, sim_torch, summing, total
+from on_sim import (
+    COUNT,
+    JITTER,
+    SIDE,
+    await_all,
+    is_same,
+    numbers,
+    refuses,
+    sim_torch,
+    summing,
+    to_device,
+    to_host,
+    total,
+)
 
 
 def every_collective(group, rank, size):
     for is_async in (True, False):
         for count in (0, 1, 1000, COUNT):
-            x = far(numbers(rank, count))
+            x = to_device(numbers(rank, count))
             summing(group, x, is_async).wait()
             assert is_same(x, total(size, count))
 
             options = c10d.BroadcastOptions()
             options.rootRank, options.rootTensor, options.asyncOp = size - 1, 0, is_async
-            x = far(numbers(rank, count))
+            x = to_device(numbers(rank, count))
             group.broadcast([x], options).wait()
             assert is_same(x, numbers(size - 1, count))
 
             options = c10d.ReduceOptions()
             options.rootRank, options.asyncOp = 0, is_async
-            x = far(numbers(rank, count))
+            x = to_device(numbers(rank, count))
             group.reduce([x], options).wait()
             assert is_same(x, total(size, count) if rank == 0 else numbers(rank, count))
 
             options = c10d.AllgatherOptions()
             options.asyncOp = is_async
             every = torch.cat([numbers(r, count) for r in range(size)])
-            x, out = far(numbers(rank, count)), far(torch.zeros(size * count))
+            x, out = to_device(numbers(rank, count)), to_device(torch.zeros(size * count))
             group._allgather_base(out, x, options).wait()
             assert is_same(out, every)
-            outs = [far(torch.zeros(count)) for _ in range(size)]
+            outs = [to_device(torch.zeros(count)) for _ in range(size)]
             group.allgather([outs], [x], options).wait()
             assert all(is_same(one, numbers(r, count)) for r, one in enumerate(outs))
 
             options = c10d.ReduceScatterOptions()
             options.asyncOp = is_async
-            out = far(torch.zeros(count))
-            group._reduce_scatter_base(out, far(every), options).wait()
+            out = to_device(torch.zeros(count))
+            group._reduce_scatter_base(out, to_device(every), options).wait()
             assert is_same(out, size * numbers(rank, count))
 
             options = c10d.AllToAllOptions()
             options.asyncOp = is_async
-            x = far(torch.cat([numbers(rank + 3 * r, count) for r in range(size)]))
-            out = far(torch.zeros(size * count))
+            x = to_device(torch.cat([numbers(rank + 3 * r, count) for r in range(size)]))
+            out = to_device(torch.zeros(size * count))
             group.alltoall_base(out, x, [], [], options).wait()
             assert is_same(out, torch.cat([numbers(r + 3 * rank, count) for r in range(size)]))
 
@@ -82,7 +95,7 @@ def every_reduction(group, rank, size):
     def reduce_scatter(x, op):
         options = c10d.ReduceScatterOptions()
         options.reduceOp = gpu_ops.OPS[op][1]
-        out = far(torch.zeros_like(near(x)))
+        out = to_device(torch.zeros_like(to_host(x)))
         group.reduce_scatter([out], [[x] * size], options).wait()
         return out
 
@@ -90,14 +103,14 @@ def every_reduction(group, rank, size):
         assert holds, what
 
     calls = {"allreduce": allreduce, "reduce": reduce, "reduce_scatter": reduce_scatter}
-    made = sum(gpu_ops.check_type(calls, expect, (rank, size), dtype, far, near) for dtype in gpu_ops.TYPES)
+    made = sum(gpu_ops.check_type(calls, expect, (rank, size), dtype, to_device, to_host) for dtype in gpu_ops.TYPES)
     assert made == 5 * sum(gpu_ops.has(dtype, op) for dtype in gpu_ops.TYPES for op in gpu_ops.OPS)
 
 
 def tensors_that_are_not_contiguous(group, rank, size):
-    whole = far(torch.zeros(6, 8))
+    whole = to_device(torch.zeros(6, 8))
     part = whole.as_strided((8, 6), (1, 8))
-    part.copy_(far(numbers(rank, 48).reshape(8, 6)))
+    part.copy_(to_device(numbers(rank, 48).reshape(8, 6)))
     summing(group, part).wait()
     assert is_same(whole, total(size, 48).reshape(8, 6).t().contiguous())
 
@@ -105,7 +118,7 @@ def tensors_that_are_not_contiguous(group, rank, size):
 def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
     """The operation begins after what the current stream holds, and later work of that stream after the operation."""
     for wait in ("wait", "block_current_stream"):
-        x, source = far(torch.zeros(COUNT)), far(numbers(rank))
+        x, source = to_device(torch.zeros(COUNT)), to_device(numbers(rank))
         sim_torch.hold_stream()
         try:
             x.copy_(source)
@@ -120,7 +133,7 @@ def wait_holds_the_stream_back_and_not_the_host(group, rank, size):
 
 def side_streams(group, rank, size):
     """A result that is used on another stream than the call was made on."""
-    x = far(numbers(rank))
+    x = to_device(numbers(rank))
     work = summing(group, x)
     sim_torch.set_stream(SIDE)
     work.wait()
@@ -130,7 +143,7 @@ def side_streams(group, rank, size):
 
 
 def futures(group, rank, size):
-    x = far(numbers(rank))
+    x = to_device(numbers(rank))
     seen = []
     future = summing(group, x).get_future().then(lambda done: seen.append(is_same(done.value()[0], total(size))))
     future.wait()
@@ -142,7 +155,7 @@ def coalesced(group, rank, size):
     sim_torch.set_jitter(JITTER * 100)  # so that who looks too early sees it
     for is_future in (False, True):
         group._start_coalescing()
-        xs = [far(numbers(rank + turn)) for turn in range(5)]
+        xs = [to_device(numbers(rank + turn)) for turn in range(5)]
         for x in xs:
             summing(group, x)
         work = group._end_coalescing()
@@ -161,7 +174,7 @@ def messages(group, rank, size):
         return
     there, back = (rank + 1) % size, (rank - 1) % size
     for count in (0, 5, COUNT):
-        x, got = far(numbers(rank, count)), far(torch.zeros(count))
+        x, got = to_device(numbers(rank, count)), to_device(torch.zeros(count))
         works = [group.send([x], there, 7), group.recv([got], back, 7)]
         del x
         for work in works:
@@ -173,13 +186,13 @@ def messages_between_host_and_device(group, rank, size):
     if size == 1:
         return
     for count in (6, 2 * COUNT):
-        for is_far in (True, False):  # the sender's memory; the receiver's is the other kind
+        for is_on_device in (True, False):  # the sender's memory; the receiver's is the other kind
             x = numbers(3, count).reshape(2, count // 2)
             if rank == size - 1:
-                group.send([far(x) if is_far else x], 0, 8).wait()
+                group.send([to_device(x) if is_on_device else x], 0, 8).wait()
             elif rank == 0:
                 got = torch.zeros(count // 2, 2)
-                got = (got if is_far else far(got)).as_strided((2, count // 2), (1, 2))  # not contiguous
+                got = (got if is_on_device else to_device(got)).as_strided((2, count // 2), (1, 2))  # not contiguous
                 group.recv([got], size - 1, 8).wait()
                 assert is_same(got, x)
 
@@ -188,14 +201,20 @@ def host_and_device_in_one_group(group, rank, size):
     works = []
     for turn in range(4):
         x = numbers(rank + turn)
-        works.append((turn, x if turn % 2 else far(x)))
+        works.append((turn, x if turn % 2 else to_device(x)))
         works[-1] += (summing(group, works[-1][1]),)
     for turn, x, work in works:
         work.wait()
         wanted = sum(numbers(r + turn) for r in range(size))
         assert torch.equal(x, wanted) if turn % 2 else is_same(x, wanted)
-    refuses(group, "expected one device", lambda: group._allgather_base(torch.zeros(size * 3), far(torch.zeros(3))))
-    refuses(group, "a single tensor per rank", lambda: group.allreduce([far(torch.zeros(3)), far(torch.zeros(3))]))
+    refuses(
+        group, "expected one device", lambda: group._allgather_base(torch.zeros(size * 3), to_device(torch.zeros(3)))
+    )
+    refuses(
+        group,
+        "a single tensor per rank",
+        lambda: group.allreduce([to_device(torch.zeros(3)), to_device(torch.zeros(3))]),
+    )
     refuses(group, "on meta, expected cpu or privateuseone", lambda: summing(group, torch.zeros(3, device="meta")))
 
 
@@ -209,7 +228,7 @@ def compressed(group, rank, size):
         )
         return under_way.wait(None)
 
-    x, few = far(numbers(rank)), numbers(rank, 3, torch.int64)
+    x, few = to_device(numbers(rank)), numbers(rank, 3, torch.int64)
     report = bcast([x, few], [], "fpk")
     assert report["logical_bytes"] == 4 * COUNT + 24
     where = ("fpk", "device")
@@ -218,10 +237,10 @@ def compressed(group, rank, size):
         where = ("fpk", "host") if rank == 0 else ("none", "host")
     assert (report["codec"], report["codec_place"]) == where
     assert is_same(x, numbers(size - 1)) and torch.equal(few, numbers(size - 1, 3, torch.int64))
-    new = far(numbers(size - 1) + 1) if rank == size - 1 else x  # receivers write over their reference
+    new = to_device(numbers(size - 1) + 1) if rank == size - 1 else x  # receivers write over their reference
     bcast([new], [x], "auto")
     assert is_same(new, numbers(size - 1) + 1)
-    refuses(group, "a reference is on cpu", lambda: bcast([x], [near(x)], "auto"))
+    refuses(group, "a reference is on cpu", lambda: bcast([x], [to_host(x)], "auto"))
 
     def allreduce(x, codec, bound, residual=None):
         under_way = group.allreduce_stream(
@@ -232,15 +251,15 @@ def compressed(group, rank, size):
 
     # Ranks of a node that reach each other's devices encode and add up there.
     is_encoded = "ACCDP_TOPOLOGY" in os.environ
-    y = far(numbers(rank))
+    y = to_device(numbers(rank))
     report = allreduce(y, "fpk", 0.0)
     assert not is_encoded or report == ("fpk", "device")
     assert is_same(y, total(size))
-    z, left = far(numbers(rank) + 0.3), far(torch.full((COUNT,), 9.0))
+    z, left = to_device(numbers(rank) + 0.3), to_device(torch.full((COUNT,), 9.0))
     report = allreduce(z, "qpk", 0.1, left)
     assert not is_encoded or report == ("qpk", "device")
-    assert (near(z) - total(size) - 0.3 * size).abs().max() <= 0.1 + 1e-4
-    assert near(left).abs().max() <= 0.1
+    assert (to_host(z) - total(size) - 0.3 * size).abs().max() <= 0.1 + 1e-4
+    assert to_host(left).abs().max() <= 0.1
 
     group.set_bcast("fpk", 0, 0.0, False)  # what dist.broadcast does
     options = c10d.BroadcastOptions()
@@ -253,7 +272,7 @@ def deterministic(group, rank, size):
     """The order of ranks, whatever the placement: the bits that host memory gives."""
     group.set_deterministic(True)
     values = torch.randn(COUNT, generator=torch.Generator().manual_seed(rank)) * 10.0 ** (rank % 4)
-    x, on_host = far(values), values.clone()
+    x, on_host = to_device(values), values.clone()
     summing(group, x).wait()
     summing(group, on_host).wait()
     assert is_same(x, on_host)
@@ -263,9 +282,9 @@ def deterministic(group, rank, size):
 def float8(group, rank, size):
     """Summed in float32, as on the host; small integers, so that every sum fits."""
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        x = far((numbers(rank) % 3 - 1).to(dtype))
+        x = to_device((numbers(rank) % 3 - 1).to(dtype))
         summing(group, x).wait()
-        assert torch.equal(near(x).float(), sum(numbers(r) % 3 - 1 for r in range(size)))
+        assert torch.equal(to_host(x).float(), sum(numbers(r) % 3 - 1 for r in range(size)))
 
 
 def errors_surface(group, rank, size):
@@ -273,7 +292,7 @@ def errors_surface(group, rank, size):
     if size == 1:
         return
     await_all("whole", rank, size)  # a failure overtakes what others have yet to end
-    x = far(numbers(rank))
+    x = to_device(numbers(rank))
     if rank == 1:
         sim_torch.fail("cudaMemcpyAsync")
     work = summing(group, x)

@@ -7,6 +7,7 @@ import pytest
 from accdp_comm import channels
 from accdp_comm._core import Datatype
 from accdp_comm.buffers import Buffer
+from accdp_comm.stream_call import StreamCall
 
 torch = pytest.importorskip("torch")
 
@@ -49,7 +50,7 @@ class Backend:
         return types.SimpleNamespace(wait=lambda limit: self._log.append("wait") or {"codec": "fpk"})
 
 
-def far(stream: int, owner: object = None) -> Buffer:
+def on_device(stream: int, owner: object = None) -> Buffer:
     return Buffer(
         4096, 6, Datatype.f32, 4, (6,), object() if owner is None else owner, "float32", device=1, stream=stream
     )
@@ -57,16 +58,14 @@ def far(stream: int, owner: object = None) -> Buffer:
 
 def bcast(log: list, *buffers: Buffer) -> list:
     channel = channels.TorchChannel(Backend(log))
-    pending = channel.bcast(
-        list(buffers), None, 0, codec="auto", chunk_bytes=0, bound=(0, False), label=0, async_op=True
-    )
+    pending = channel.bcast(list(buffers), None, 0, StreamCall("auto"), async_op=True)
     log.append("meanwhile")
     assert pending.wait(None) == {"codec": "fpk"}
     return log
 
 
 def test_their_stream_comes_before_and_after(log):
-    assert bcast(log, far(64), far(64)) == [
+    assert bcast(log, on_device(64), on_device(64)) == [
         "current after stream 64",
         "broadcast",
         "meanwhile",
@@ -76,8 +75,8 @@ def test_their_stream_comes_before_and_after(log):
 
 
 def test_the_default_stream_is_torchs_own(log):
-    assert bcast(log, far(1))[0] == "current after default"
+    assert bcast(log, on_device(1))[0] == "current after default"
 
 
 def test_tensors_of_torch_are_in_order_anyway(log):
-    assert bcast(log, far(64, torch.zeros(6))) == ["broadcast", "meanwhile", "wait"]
+    assert bcast(log, on_device(64, torch.zeros(6))) == ["broadcast", "meanwhile", "wait"]

@@ -204,7 +204,7 @@ fuzz: build
 	CLANGXX="$(CLANGXX)" ACCDP_TEST_NVCOMP_DIR=$(NVCOMP_DIR) tools/fuzz.sh $(FUZZ_S)
 
 clean:
-	rm -rf build *.egg-info accdp_comm/*.so $(STAMPS)/native $(STAMPS)/build
+	rm -rf build *.egg-info accdp_comm/*.so accdp_comm/*.new $(STAMPS)/native $(STAMPS)/build
 
 distclean: clean
 	rm -rf $(VENV)

@@ -71,10 +71,15 @@ class CMakeBuild(build_ext):
 def put_in_place(libraries: list[Path], package: Path) -> None:
     """Copy what was built, once all of it was: of two builds at once they would crash, as after Ctrl-C."""
     package.mkdir(parents=True, exist_ok=True)
-    for library in libraries:
-        shutil.copy2(library, package / f"{library.name}.new")
-    for library in libraries:
-        (package / f"{library.name}.new").replace(package / library.name)
+    copies = {library: package / f"{library.name}.{os.getpid()}.new" for library in libraries}
+    try:
+        for library, copy in copies.items():
+            shutil.copy2(library, copy)
+        for library, copy in copies.items():
+            copy.replace(package / library.name)
+    finally:
+        for copy in copies.values():
+            copy.unlink(missing_ok=True)
 
 
 def mpi_rpath(mpi: toolchain.Mpi, in_place: bool) -> str:

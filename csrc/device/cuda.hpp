@@ -53,9 +53,11 @@ struct IpcMappingTraits {
   static void close(Raw mapping) noexcept;
 };
 
-/// From now on no owner of this process gives memory back to the driver, which would first wait for all work of the
-/// device: there is some that has no end.
-void keep_all_memory() noexcept;
+/// What the stream holds now seems to have no end. Until it has, no owner of this process gives memory back to the
+/// driver, which would first wait for all work of the device. Who has events that several processes open must ask, and
+/// keep them, too.
+void keep_all_memory(cudaStream_t stream) noexcept;
+bool keeps_all_memory() noexcept;
 
 using Stream = Handle<StreamTraits>;
 using Event = Handle<EventTraits>;

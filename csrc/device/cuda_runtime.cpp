@@ -2,8 +2,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/deadline.hpp"
 #include "device/cuda.hpp"
@@ -19,7 +21,17 @@ void report(cudaError_t code, const char* what) noexcept {
     std::fprintf(stderr, "accdp: %s: %s (%s)\n", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-std::atomic<bool> g_keeps_all_memory = false;
+/// What holds memory here: events behind it.
+struct EndlessWork {
+  std::atomic<bool> is_there = false;
+  std::mutex mutex;
+  std::vector<Event> passed;
+  bool is_unknown = false;  // some of it has no event
+};
+EndlessWork& endless_work() {
+  static auto* const it = new EndlessWork;  // never destroyed: no CUDA call after main()
+  return *it;
+}
 
 }  // namespace
 
@@ -32,16 +44,35 @@ void throw_cuda(const char* call, cudaError_t code, const char* file, int line) 
 void StreamTraits::close(Raw stream) noexcept { report(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
 void EventTraits::close(Raw event) noexcept { report(cudaEventDestroy(event), "cudaEventDestroy"); }
 void DeviceMemoryTraits::close(Raw memory) noexcept {
-  if (!g_keeps_all_memory) report(cudaFree(memory), "cudaFree");
+  if (!keeps_all_memory()) report(cudaFree(memory), "cudaFree");
 }
 void PinnedMemoryTraits::close(Raw memory) noexcept {
-  if (!g_keeps_all_memory) report(cudaFreeHost(memory), "cudaFreeHost");
+  if (!keeps_all_memory()) report(cudaFreeHost(memory), "cudaFreeHost");
 }
 void IpcMappingTraits::close(Raw mapping) noexcept {
-  if (!g_keeps_all_memory) report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle");
+  if (!keeps_all_memory()) report(cudaIpcCloseMemHandle(mapping), "cudaIpcCloseMemHandle");
 }
 
-void keep_all_memory() noexcept { g_keeps_all_memory = true; }
+void keep_all_memory(cudaStream_t stream) noexcept {
+  EndlessWork& work = endless_work();
+  std::lock_guard lock(work.mutex);
+  work.is_there = true;
+  try {
+    Event passed = make_event();
+    record(passed, stream);
+    work.passed.push_back(std::move(passed));
+  } catch (const std::exception&) {
+    work.is_unknown = true;
+  }
+}
+
+bool keeps_all_memory() noexcept {
+  EndlessWork& work = endless_work();
+  if (!work.is_there) return false;
+  std::lock_guard lock(work.mutex);
+  std::erase_if(work.passed, [](const Event& event) { return is_done(event); });
+  return work.is_there = work.is_unknown || !work.passed.empty();
+}
 
 Stream make_stream(bool is_urgent) {
   cudaStream_t stream;

@@ -160,7 +160,7 @@ bool DevicePath::settle(bool has_failed) noexcept {
   // A call may also have been refused, or have failed on this rank alone: others still read what is in the pool.
   if (has_failed && group_->may_miss_ranks()) state_->has_failed = true;
   const auto is_done = [&] { return accdp::is_done(state_->own_stream.get()); };
-  if (state_->own_stream && !outlast_work(wait_for_ranks(*group_), is_done)) return false;
+  if (state_->own_stream && !outlast_work(state_->own_stream.get(), wait_for_ranks(*group_), is_done)) return false;
   return !state_->pool || state_->pool->settle(state_->has_failed);
 }
 

@@ -3,8 +3,6 @@
 #include <thread>
 #include <utility>
 
-#include "device/cuda.hpp"
-
 namespace accdp {
 namespace {
 
@@ -32,9 +30,9 @@ bool outlast(EndlessWait wait, const std::function<bool()>& is_done) {
   return true;
 }
 
-bool outlast_work(EndlessWait wait, const std::function<bool()>& is_done) {
+bool outlast_work(cudaStream_t stream, EndlessWait wait, const std::function<bool()>& is_done) {
   const bool has_end = outlast(std::move(wait), is_done);
-  if (!has_end) keep_all_memory();
+  if (!has_end) keep_all_memory(stream);
   return has_end;
 }
 

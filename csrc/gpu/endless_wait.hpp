@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/deadline.hpp"
+#include "device/cuda.hpp"
 
 namespace accdp {
 
@@ -23,7 +24,7 @@ class EndlessWait {
 
 /// Waits until is_done() says so. False where that has no end.
 bool outlast(EndlessWait wait, const std::function<bool()>& is_done);
-/// The same for work of a device of this process; where that has no end, keep_all_memory().
-bool outlast_work(EndlessWait wait, const std::function<bool()>& is_done);
+/// The same for work of a stream; where that has no end, keep_all_memory().
+bool outlast_work(cudaStream_t stream, EndlessWait wait, const std::function<bool()>& is_done);
 
 }  // namespace accdp

@@ -44,7 +44,7 @@ RoomCopies::RoomCopies(std::shared_ptr<Group> group, std::shared_ptr<SpareWorksh
 RoomCopies::~RoomCopies() {
   const std::optional<DeviceGuard> guard = guard_if_possible(device_);  // the thread may be one that has used none
   const auto is_idle = [&] { return (!own_ || is_done(own_.get())) && on_device_->is_idle(); };
-  const bool is_settled = outlast_work(wait_for_ranks(*group_), is_idle);
+  const bool is_settled = outlast_work(stream_, wait_for_ranks(*group_), is_idle);
   if (!is_delivered_ && owners_ && !(path_.settle() && is_settled)) keep_for_ever(std::move(owners_));
   on_device_.reset();
   if (group_->has_wire() && group_->may_miss_ranks()) std::move(room_).leave_to_wire();

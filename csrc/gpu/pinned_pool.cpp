@@ -72,8 +72,9 @@ struct Store {
   bool make_room(std::size_t bytes, Blocks& dropped) {
     std::size_t all = kept_bytes + lent_bytes + bytes;
     std::vector<bool> goes;
+    const bool may_go = !keeps_all_memory();
     for (const auto& block : kept) {
-      goes.push_back(all > limit() && block->is_free);
+      goes.push_back(may_go && all > limit() && block->is_free);
       if (goes.back()) all -= bytes_of(*block);
     }
     if (bytes > 0 && all + dropped_bytes > limit()) return false;  // what others drop is not free yet

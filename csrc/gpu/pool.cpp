@@ -192,9 +192,9 @@ Pool::~Pool() {
     std::lock_guard lock(g_mutex);
     pools().erase(this);
   }
-  if (is_stuck_) {
-    // The constructor failed, and what the probe left waits for these events, and may read that memory, for ever.
-    keep_for_ever(std::move(mappings_));
+  if (is_stuck_ || keeps_all_memory()) {
+    // The end of what several processes have open waits for work as well. Where the constructor failed, what the probe
+    // left waits for these events for ever.
     for (std::vector<Event>& half : published_) keep_for_ever(std::move(half));
     keep_for_ever(std::move(read_));
   }
@@ -205,7 +205,8 @@ Pool::~Pool() {
 
 bool Pool::settle(bool has_failed) noexcept {
   const std::uint64_t step = readers_ ? readers_->handed_over() : 0;
-  if (!is_stuck_ && !outlast_work(wait_for_work_of(processes_, has_failed), [&] { return is_done(stream()); }))
+  if (!is_stuck_ &&
+      !outlast_work(stream(), wait_for_work_of(processes_, has_failed), [&] { return is_done(stream()); }))
     is_stuck_ = true;
   if (readers_ && !is_stuck_) readers_->say_done(step);
   if (readers_ && (is_stuck_ || has_failed)) readers_->give_up();
@@ -229,7 +230,7 @@ void Pool::settle_all() {
       record(all.back().passed, pool->stream());
     }
   }
-  for (const Held& held : all) outlast_work(wait_for_work_of(held.readers), [&] { return is_done(held.passed); });
+  for (const Held& held : all) outlast(wait_for_work_of(held.readers), [&] { return is_done(held.passed); });
 }
 
 void Pool::exchange_cards(Context& c, const Card& mine, std::vector<Card>& cards) {

@@ -272,7 +272,7 @@ void Pool::EventProbe::settle(bool has_failed) {
                  : has_read_within(kNever))
     return;
   pool_.is_stuck_ = true;
-  keep_all_memory();
+  keep_all_memory(reading_->stream.get());
   keep_for_ever(std::move(reading_));
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/keep.hpp"
 
 namespace accdp {
 namespace {
@@ -56,6 +57,7 @@ Readers::Readers(std::shared_ptr<Board> board) : board_(std::move(board)), devic
 
 Readers::~Readers() {
   const std::optional<DeviceGuard> guard = guard_if_possible(device_);
+  if (keeps_all_memory()) keep_for_ever(std::move(readers_));
   readers_.clear();
 }
 

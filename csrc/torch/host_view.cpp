@@ -2,7 +2,7 @@
 
 namespace accdp::torch_backend {
 
-HostView::HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses) {
+HostView::HostView(const Execution& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses) {
   std::vector<DeviceBlock> on_device;
   std::vector<std::size_t> places;
   for (const Operand& operand : operands) {

@@ -9,7 +9,7 @@
 namespace accdp::torch_backend {
 
 /// How one operation is carried out.
-struct Way {
+struct Execution {
   Collectives& via;
   DeviceRoute* route = nullptr;  ///< where tensors are on a device, to be used in the order of this stream
   int device = -1;
@@ -20,10 +20,10 @@ struct Way {
 /// fetched when on_device() is asked for it.
 class HostView {
  public:
-  HostView(const Way& way, std::span<const Operand> operands, Operand::Use use)
+  HostView(const Execution& way, std::span<const Operand> operands, Operand::Use use)
       : HostView(way, operands, std::vector(operands.size(), use)) {}
   /// uses: of each.
-  HostView(const Way& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses);
+  HostView(const Execution& way, std::span<const Operand> operands, const std::vector<Operand::Use>& uses);
   Bytes operator[](std::size_t i) const { return memory_[i]; }
   /// What was written goes to the device, in the order of the stream.
   void deliver();

@@ -63,7 +63,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::broadcast(Tensors& tensors, const 
   return launch(
       {OpType::BROADCAST, "accdp:broadcast", tensors, tensors, options.timeout, options.asyncOp},
       [memory = std::move(memory), root, first, is_root, is_rounded, call = bcast_](Group& group, double timeout_s,
-                                                                                    const Way& way) {
+                                                                                    const Execution& way) {
         // On one node "auto" never compresses, and device memory has a way of its own.
         const bool stays = way.route && call.codec == "auto" && group.topology().nodes() == 1;
         if (call.codec == "none" || stays) {
@@ -109,7 +109,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
   return launch_work(
       plan, place_of(plan),
       [memory = std::move(memory), old = std::move(old), references, root, options, use, report = std::move(report)](
-          Group& group, double timeout_s, const Way& way) {
+          Group& group, double timeout_s, const Execution& way) {
         Operands all = memory;
         all.insert(all.end(), old.begin(), old.end());
         std::vector<Operand::Use> uses(memory.size(), use);
@@ -156,7 +156,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors&
   const std::size_t k = inputs.size(), size = size_;
   return launch(
       {OpType::ALLGATHER, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, k > 1 ? outputs : Lists()},
-      [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s, const Way& way) {
+      [ins = std::move(ins), outs = std::move(outs), k, size](Group& group, double timeout_s, const Execution& way) {
         for (std::size_t i = 0; i < k; ++i) {
           std::vector<Bytes> blocks;
           for (std::size_t r = 0; r < size; ++r) blocks.push_back(outs[r * k + i].bytes());
@@ -196,13 +196,13 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather_into(const char* where, con
   }
   auto ins = checks.operands(inputs, Operand::kRead);
   auto outs = checks.operands(outputs, Operand::kWrite);
-  return launch(
-      {OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
-      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
-        for (std::size_t i = 0; i < ins.size(); ++i)
-          group.allgather(ins[i].bytes(), parts(outs[i], size), ins[i].type(), timeout_s, way.via);
-        give_back(outs);
-      });
+  return launch({OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
+                [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s,
+                                                                             const Execution& way) {
+                  for (std::size_t i = 0; i < ins.size(); ++i)
+                    group.allgather(ins[i].bytes(), parts(outs[i], size), ins[i].type(), timeout_s, way.via);
+                  give_back(outs);
+                });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs, Tensors& inputs,
@@ -227,7 +227,8 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather_coalesced(Lists& outputs
   auto outs = checks.operands(all, Operand::kWrite);
   return launch(
       {OpType::ALLGATHER_COALESCED, "accdp:all_gather", inputs, all, options.timeout, options.asyncOp, outputs},
-      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s, const Way& way) {
+      [ins = std::move(ins), outs = std::move(outs), size = size_](Group& group, double timeout_s,
+                                                                   const Execution& way) {
         for (std::size_t i = 0; i < ins.size(); ++i) {
           std::vector<Bytes> blocks;
           for (int r = 0; r < size; ++r) blocks.push_back(outs[r * ins.size() + i].bytes());
@@ -260,7 +261,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
   auto outs = checks.operands(all, Operand::kWrite);
   return launch(
       {OpType::GATHER, "accdp:gather", inputs, all, options.timeout, options.asyncOp},
-      [in, outs = std::move(outs), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
+      [in, outs = std::move(outs), root = int(options.rootRank)](Group& group, double timeout_s, const Execution& way) {
         group.gather(in.bytes(), memory_of(outs), in.type(), root, timeout_s, way.via);
         give_back(outs);
       });
@@ -289,7 +290,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& i
   auto ins = checks.operands(all, Operand::kRead);
   return launch(
       {OpType::SCATTER, "accdp:scatter", all, outputs, options.timeout, options.asyncOp},
-      [out, ins = std::move(ins), root = int(options.rootRank)](Group& group, double timeout_s, const Way& way) {
+      [out, ins = std::move(ins), root = int(options.rootRank)](Group& group, double timeout_s, const Execution& way) {
         group.scatter(readable_memory_of(ins), out.bytes(), out.type(), root, timeout_s, way.via);
         out.give_back();
       });
@@ -311,12 +312,13 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall_base(at::Tensor& output, 
   const std::int64_t kept = own_elements(checks, "output", output, output_splits);
   if (sent != kept) checks.fail(c10::str("the block to itself has ", sent, " elements in, ", kept, " out"));
   const Operand in(input, Operand::kRead), out = checks.operand(output, Operand::kWrite);
-  return launch({OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
-                [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Way& way) {
-                  group.alltoall(split_parts<ConstBytes>(in, input_splits, size),
-                                 split_parts<Bytes>(out, output_splits, size), in.type(), timeout_s, way.via);
-                  out.give_back();
-                });
+  return launch(
+      {OpType::ALLTOALL_BASE, "accdp:all_to_all", {input}, {output}, options.timeout, options.asyncOp},
+      [in, out, input_splits, output_splits, size = size_](Group& group, double timeout_s, const Execution& way) {
+        group.alltoall(split_parts<ConstBytes>(in, input_splits, size), split_parts<Bytes>(out, output_splits, size),
+                       in.type(), timeout_s, way.via);
+        out.give_back();
+      });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors& inputs,
@@ -337,7 +339,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::alltoall(Tensors& outputs, Tensors
   auto ins = checks.operands(inputs, Operand::kRead);
   auto outs = checks.operands(outputs, Operand::kWrite);
   return launch({OpType::ALLTOALL, "accdp:all_to_all", inputs, outputs, options.timeout, options.asyncOp},
-                [ins = std::move(ins), outs = std::move(outs)](Group& group, double timeout_s, const Way& way) {
+                [ins = std::move(ins), outs = std::move(outs)](Group& group, double timeout_s, const Execution& way) {
                   group.alltoall(readable_memory_of(ins), memory_of(outs), ins[0].type(), timeout_s, way.via);
                   give_back(outs);
                 });

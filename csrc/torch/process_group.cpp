@@ -261,7 +261,7 @@ void ProcessGroupAccdp::tell_failure(Group& group, const char* call) {
 }
 
 c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device place,
-                                                        std::function<void(Group&, double, const Way&)> run) {
+                                                        std::function<void(Group&, double, const Execution&)> run) {
   group_->check_process();  // the queue's threads are not forked along
   if (would_wait_for_itself(plan))
     throw UsageError("rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + plan.call() + ' ' +
@@ -280,7 +280,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::launch_work(Plan plan, c10::Device p
       queue_, rank_, plan.type, plan.title, plan.inputs.vec(), plan.outputs.vec(), sequence);
   if (!plan.nested.empty()) work->set_nested_outputs(std::move(plan.nested));
   const double timeout_s = seconds(plan.timeout);
-  auto run_or_tell = [group = group_, timeout_s, run = std::move(run), name = plan.call()](const Way& way) {
+  auto run_or_tell = [group = group_, timeout_s, run = std::move(run), name = plan.call()](const Execution& way) {
     carry_out(*group, name, [&] { run(*group, timeout_s, way); });
   };
   Task task{work, {}};
@@ -321,12 +321,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::barrier(const c10d::BarrierOptions
     devices_.check_current_stream();  // a graph would not wait again
   });
   return launch({c10d::OpType::BARRIER, "accdp:barrier", {}, {}, options.timeout, options.asyncOp},
-                [](Group& group, double timeout_s, const Way&) { group.barrier(timeout_s); });
+                [](Group& group, double timeout_s, const Execution&) { group.barrier(timeout_s); });
 }
 
 Machine ProcessGroupAccdp::measure() {
   launch({c10d::OpType::UNKNOWN, "accdp:measure", {}, {}, c10d::kUnsetTimeout, false},
-         [](Group& group, double timeout_s, const Way&) { group.measure(timeout_s); });
+         [](Group& group, double timeout_s, const Execution&) { group.measure(timeout_s); });
   return group_->machine();
 }
 

@@ -164,8 +164,8 @@ class ProcessGroupAccdp : public c10d::Backend {
     bool is_mixed = false;
     const char* call() const { return title + sizeof "accdp:" - 1; }
   };
-  /// Does `run(Group&, double timeout_s, const Way&)`, now or later. Host memory of a caller who waits anyway, with
-  /// nothing ahead and nobody watching, makes no Work: c10d takes none for "it is done", as from its own backends.
+  /// Does `run(Group&, double timeout_s, const Execution&)`, now or later. Host memory of a caller who waits anyway,
+  /// with nothing ahead and nobody watching, makes no Work: c10d takes none for "it is done", as from its own backends.
   template <class Run>
   WorkPtr launch(Plan plan, Run run) {
     const c10::Device place = place_of(plan);
@@ -174,7 +174,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     if (place.is_cpu() && !plan.is_async && !group_->is_inherited() && !is_watched() && !is_in_callback()) {
       const auto now = [&] {
         ++sequence_;
-        carry_out(*group_, plan.call(), [&] { run(*group_, seconds(plan.timeout), Way{host_collectives()}); });
+        carry_out(*group_, plan.call(), [&] { run(*group_, seconds(plan.timeout), Execution{host_collectives()}); });
       };
       if (queue_->try_now(now)) return nullptr;
     }
@@ -191,7 +191,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// The same with a Work, however it is done. Throws the core's own errors, and only why it cannot begin: the
   /// operation's are in the work.
   c10::intrusive_ptr<Work> launch_work(Plan plan, c10::Device place,
-                                       std::function<void(Group&, double timeout_s, const Way&)> run);
+                                       std::function<void(Group&, double timeout_s, const Execution&)> run);
   /// Tells the other ranks of errors that do not come from the group itself.
   template <class Run>
   static void carry_out(Group& group, const char* call, Run&& run) {

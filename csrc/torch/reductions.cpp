@@ -96,7 +96,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce(Tensors& tensors, const 
   for (const at::Tensor& tensor : tensors) ins.emplace_back(scaled(tensor, options.reduceOp), Operand::kRead);
   return launch({OpType::ALLREDUCE, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
                 [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](
-                    Group& group, double timeout_s, const Way& way) {
+                    Group& group, double timeout_s, const Execution& way) {
                   const Operand& result = outs[0];
                   if (outs.size() > 1) {  // this rank contributes all of its tensors
                     std::vector<const void*> sources;
@@ -136,7 +136,7 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::allreduce_stream(at::Tensor tensor, 
   return launch_work(
       plan, place_of(plan),
       [memory = std::move(memory), left = std::move(left), counts = std::move(counts), options, how = reduce_op_of(op),
-       report = std::move(report)](Group& group, double timeout_s, const Way& way) {
+       report = std::move(report)](Group& group, double timeout_s, const Execution& way) {
         Operands all = memory;
         all.insert(all.end(), left.begin(), left.end());
         std::vector<Operand::Use> uses{Operand::kReadWrite};
@@ -212,7 +212,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_sparse(Tensors& tensors, co
   // On a device the result's memory must belong to the stream that the caller uses it on.
   const bool is_async = options.asyncOp && tensors[0].is_cpu();
   return launch({OpType::_ALLREDUCE_SPARSE, "accdp:sparse_all_reduce", tensors, tensors, options.timeout, is_async},
-                [tensors, checks, size = size_, rank = rank_](Group& group, double timeout_s, const Way& way) {
+                [tensors, checks, size = size_, rank = rank_](Group& group, double timeout_s, const Execution& way) {
                   at::Tensor mine = tensors[0];
                   for (std::size_t i = 1; i < tensors.size(); ++i) mine = mine + tensors[i];
                   mine = mine.coalesce();
@@ -260,7 +260,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allreduce_coalesced(Tensors& tenso
   }
   return launch({OpType::ALLREDUCE_COALESCED, "accdp:all_reduce", tensors, tensors, options.timeout, options.asyncOp},
                 [outs = std::move(outs), ins = std::move(ins), op = reduce_op_of(options.reduceOp)](
-                    Group& group, double timeout_s, const Way& way) {
+                    Group& group, double timeout_s, const Execution& way) {
                   for (std::size_t i = 0; i < outs.size(); ++i)
                     group.allreduce(ins[i].bytes(), outs[i].bytes(), outs[i].type(), op, timeout_s, way.via);
                   give_back(outs);
@@ -281,12 +281,12 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::reduce(Tensors& tensors, const c10
   const Operand out = checks.operand(own, Operand::kReadWrite),
                 in(in_parts(scaled(tensors[0], options.reduceOp), options.reduceOp), Operand::kRead);
   const bool is_root = root == rank_;
-  return launch(
-      {OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
-      [in, out, root, is_root, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s, const Way& way) {
-        group.reduce(in.bytes(), is_root ? out.bytes() : Bytes(), in.type(), op, root, timeout_s, way.via);
-        if (is_root) out.give_back();
-      });
+  return launch({OpType::REDUCE, "accdp:reduce", tensors, tensors, options.timeout, options.asyncOp},
+                [in, out, root, is_root, op = reduce_op_of(options.reduceOp)](Group& group, double timeout_s,
+                                                                              const Execution& way) {
+                  group.reduce(in.bytes(), is_root ? out.bytes() : Bytes(), in.type(), op, root, timeout_s, way.via);
+                  if (is_root) out.give_back();
+                });
 }
 
 /// inputs: for each output what its ranks get, as one tensor per rank or as one tensor of equal parts.
@@ -316,7 +316,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
   const OpType type = outputs.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
   return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
                 [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](
-                    Group& group, double timeout_s, const Way& way) {
+                    Group& group, double timeout_s, const Execution& way) {
                   for (const One& one : all) {
                     const bool whole = one.ins.size() == 1 && size > 1;
                     group.reduce_scatter(whole ? parts<ConstBytes>(one.ins[0], size) : readable_memory_of(one.ins),

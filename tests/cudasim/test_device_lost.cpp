@@ -107,11 +107,32 @@ void others_end() {
     die(*gpu);
     CHECK_THROWS(bcast(*gpu, *data, 0), PeerDied, "rank 1 (pid");
     data.reset();
-    gpu.reset();
+    gpu->path.reset();
     others.reset();
-    other.reset();
+    other->path.reset();
     leave();
   });
+}
+
+/// What was only late is known to have ended when it has.
+void late_work() {
+  Shared<std::atomic<int>> known;
+  run_processes_on_nodes(kOneNode, [&](Group& group) {
+    const Gpu gpu(group);
+    const Array data(gpu, Ints(kCount));
+    bcast(gpu, data, 0);
+    gpu.synchronize();
+    if (group.rank() == 0) call_in_stream(gpu.stream(), [](void*) { sleep(5); }, nullptr);
+    bcast(gpu, data, 0);
+    if (group.rank() == 0) group.abort("no paper left");
+    CHECK_THROWS(group.barrier(), Error, "no paper left");
+    CHECK(!gpu.path->settle(true) && keeps_all_memory());
+    gpu.synchronize();
+    for (int look = 0; look < 500 && keeps_all_memory(); ++look) usleep(10'000);  // the pool's stream has more to do
+    CHECK(!keeps_all_memory());
+    ++*known.operator->();
+  });
+  CHECK(*known.operator->() == 2);
 }
 
 /// Where waits for other processes' events have no end, all ranks are told so.
@@ -207,6 +228,7 @@ int main() {
       after([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); }),
       owners_are_kept,
       others_end,
+      late_work,
       endless_events,
       in_the_probe,
       [] { in_segments(false); },

@@ -49,7 +49,7 @@ def test_mistakes_are_one_line(capsys):
 
 
 def test_a_profile_without_a_number_of_ranks(capsys, tmp_path):
-    (tmp_path / "p.json").write_text('{"rank": 2}')
+    (tmp_path / "p.json").write_text('{"workers": 2}')
     said = fails(capsys, "run", "--profile", str(tmp_path / "p.json"), "x.py")
     assert f"--profile {tmp_path}/p.json: has neither ranks nor ranks_per_gpu; -n N gives a number" in said
 

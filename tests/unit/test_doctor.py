@@ -151,7 +151,7 @@ def test_codecs(why_not, wrong, verdict, said):
         ("auto", WARN, "zstd do not"),
         ("zstd", FAIL, "ACCDP_CODEC=zstd does not work here: it is switched off"),
         ("foo", FAIL, "ACCDP_CODEC=foo: expected auto"),
-        ("qpk", FAIL, "it is lossy"),
+        ("qpk", FAIL, "expected a lossless codec"),
     ],
 )
 def test_the_codec_that_is_set_is_looked_at(codec, verdict, said, monkeypatch):

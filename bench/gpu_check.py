@@ -313,6 +313,69 @@ def sanitizer_over_nodes() -> dict:
     return sanitized([str(RANK), *SLOW], [*ACCDP, "run", *place(4, mps=False)], 4, ACCDP_TOPOLOGY="2x2")
 
 
+class Findings:
+    """What was found. In a file after every step and run, so that what is ended from outside leaves it, too."""
+
+    def __init__(self, out: Path):
+        self._out = out
+        self.all: dict = {"machine": {}, "gpu_path": "auto", "runs": []}
+
+    def follow(self, first: dict) -> None:
+        """Go on with what a first run found of MPS, and the way that its data went."""
+        if "mps" in first:
+            self.all["mps"] = first["mps"] if isinstance(first["mps"], str) else "was not seen to work"
+        os.environ["ACCDP_GPU_PATH"] = first.get("gpu_path", "auto")
+
+    def mps(self) -> bool:
+        """Whether what follows goes with MPS."""
+        return self.all["mps"] == "works" if "mps" in self.all else find_binary() is not None
+
+    def keep(self) -> None:
+        self.all["gpu_path"] = os.environ.get("ACCDP_GPU_PATH", "auto")
+        write_json(self._out, self.all)
+
+    def keep_run(self, run_: dict) -> None:
+        self.all["runs"].append(run_)
+        self.keep()
+
+    def do(self, name: str, step: Callable[[], object]) -> None:
+        """Do a step, whatever it ends by, and say how it ended."""
+        began = time.monotonic()
+        try:
+            self.all[name] = step()
+        except Exception as error:
+            self.all[name] = {"failed": f"{type(error).__name__}: {error}"}
+        self.keep()
+        print(f"gpu_check: {name}: {outcome(self.all[name])}, {time.monotonic() - began:.0f} s", flush=True)
+
+
+def steps_of(found: Findings) -> dict[str, Callable[[], object]]:
+    """All steps, in order."""
+    mps = found.mps
+    return {
+        "mpi": mpi,
+        "nvcomp": nvcomp_functions,
+        "probe": probe,
+        "mps": lambda: two_ranks(found.keep_run),
+        "codecs": codecs_on_the_gpu,
+        "apart": lambda: apart(mps()),
+        "nodes": lambda: over_nodes(mps()),
+        "memory": lambda: memory(mps()),
+        "sanitizer": sanitizer,
+        "sanitizer_codecs": sanitizer_codecs,
+        "more_ranks": lambda: more_ranks(mps(), found.keep_run),
+        "by_host": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="by_host"),
+        "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
+        "most_ranks": lambda: most_ranks(mps(), found.keep_run),
+        "nccl": lambda: beside_nccl(found.all["machine"]["nccl"], mps()),
+        "one_connection": lambda: with_connections(1, mps()),
+        "connections": lambda: more_connections(mps()),
+        "hosts": between_hosts,
+        "killed": rank_killed,
+        "sanitizer_nodes": sanitizer_over_nodes,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
@@ -321,47 +384,10 @@ def main() -> int:
     parser.add_argument("--after", type=Path, help="the first run's file: what it found of MPS, and the way it took")
     options = parser.parse_args()
     end_within(options.seconds)
-    found: dict = {"machine": {}, "gpu_path": "auto", "runs": []}
+    found = Findings(options.out)
     if options.after is not None:
-        first = json.loads(options.after.read_text())
-        if "mps" in first:
-            found["mps"] = first["mps"] if isinstance(first["mps"], str) else "was not seen to work"
-        os.environ["ACCDP_GPU_PATH"] = first.get("gpu_path", "auto")
-
-    def keep() -> None:
-        """After every step and run, so that what is ended from outside leaves what was found until then."""
-        found["gpu_path"] = os.environ.get("ACCDP_GPU_PATH", "auto")
-        write_json(options.out, found)
-
-    def keep_run(run_: dict) -> None:
-        found["runs"].append(run_)
-        keep()
-
-    def mps() -> bool:
-        return found["mps"] == "works" if "mps" in found else find_binary() is not None
-
-    steps: dict[str, Callable[[], object]] = {
-        "mpi": mpi,
-        "nvcomp": nvcomp_functions,
-        "probe": probe,
-        "mps": lambda: two_ranks(keep_run),
-        "codecs": codecs_on_the_gpu,
-        "apart": lambda: apart(mps()),
-        "nodes": lambda: over_nodes(mps()),
-        "memory": lambda: memory(mps()),
-        "sanitizer": sanitizer,
-        "sanitizer_codecs": sanitizer_codecs,
-        "more_ranks": lambda: more_ranks(mps(), keep_run),
-        "by_host": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="by_host"),
-        "staged": lambda: ranks_on_one_gpu(2, mps(), "", FEW_ELEMENTS, ACCDP_GPU_PATH="staged"),
-        "most_ranks": lambda: most_ranks(mps(), keep_run),
-        "nccl": lambda: beside_nccl(found["machine"]["nccl"], mps()),
-        "one_connection": lambda: with_connections(1, mps()),
-        "connections": lambda: more_connections(mps()),
-        "hosts": between_hosts,
-        "killed": rank_killed,
-        "sanitizer_nodes": sanitizer_over_nodes,
-    }
+        found.follow(json.loads(options.after.read_text()))
+    steps = steps_of(found)
     wanted = options.only.split(",") if options.only else list(steps)
     if unknown := sorted(set(wanted) - steps.keys()):
         parser.error(f"--only {','.join(unknown)}: expected of {', '.join(steps)}")
@@ -375,19 +401,13 @@ def main() -> int:
     if ended.status != 0:
         print(f"gpu_check: {ended.said}", file=sys.stderr)
         return 1
-    found["machine"] = last_json(ended.said)
+    found.all["machine"] = last_json(ended.said)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in (name for name in steps if name in wanted):
-        began = time.monotonic()
-        try:
-            found[name] = steps[name]()
-        except Exception as error:
-            found[name] = {"failed": f"{type(error).__name__}: {error}"}
-        keep()
-        print(f"gpu_check: {name}: {outcome(found[name])}, {time.monotonic() - began:.0f} s", flush=True)
-    print(table(found))
-    print(summary(found, options.out))
-    return 1 if has_failed(found) else 0
+        found.do(name, steps[name])
+    print(table(found.all))
+    print(summary(found.all, options.out))
+    return 1 if has_failed(found.all) else 0
 
 
 if __name__ == "__main__":

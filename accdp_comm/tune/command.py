@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..launch.options import add_script
 from ..readers import numbers, real
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .asked import Asked
+    from .search import Search
+    from .trial import Outcome
 
 _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
@@ -63,7 +70,7 @@ def main(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from . import asked, load, record, report, trial
+    from . import asked, record, report, trial
     from .search import Search
 
     wanted = asked.settle(options)
@@ -74,17 +81,7 @@ def main(options: argparse.Namespace) -> int:
     console.print(batches.says())
     for pair in wanted.left_out:
         console.print(f"left out, because it cannot be divided evenly: {pair}")
-    question: dict[str, object] = {
-        "script": list(job.script),
-        "batches": batches.kind,
-        "run_options": list(job.run_options),
-        "measure_s": options.measure,
-        "exhaustive": options.exhaustive,
-        "host": platform.node(),
-        "cores": load.cores(),
-        "versions": [__version__, version("torch")],
-    }
-    kept = record.Record(options.output / "trials.jsonl", question, fresh=options.fresh)
+    kept = record.Record(options.output / "trials.jsonl", _question(options, wanted), fresh=options.fresh)
     if kept.outcomes:
         console.print(f"{len(kept.outcomes)} outcomes are of an earlier run; --fresh forgets them")
     search = Search(points, batches, exhaustive=options.exhaustive, any_global_batch=options.any_global_batch)
@@ -107,11 +104,7 @@ def main(options: argparse.Namespace) -> int:
         def after(outcome: trial.Outcome) -> None:
             kept.add(outcome)
             bar.update(task, completed=len(search.outcomes))
-            rate = f"{report.rate(outcome.samples_per_s)} samples/s" if outcome.samples_per_s else ""
-            if outcome.rates:
-                rate += f", median of {' '.join(map(report.rate, outcome.rates))}"
-            words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
-            console.print(f"{_name(outcome.point)}: {', '.join(word for word in words if word)}")
+            console.print(_says(outcome))
 
         try:
             best = search.run(attempt, kept.outcomes, after)
@@ -122,16 +115,49 @@ def main(options: argparse.Namespace) -> int:
     if best is None:
         console.print("no point was measured")
         return code or 1
-    profile = options.output / "profile.json"
-    record.write_profile(profile, best, trial.words_of(job.script, best.point))
-    drawn = options.output / "throughput.png"
-    if report.picture(drawn, search.outcomes, batches):
+    _write(options.output, wanted, search, best, console)
+    return code
+
+
+def _question(options: argparse.Namespace, wanted: Asked) -> dict[str, object]:
+    """Return what outcomes depend on, by which those of an earlier run are known that still hold."""
+    from . import load
+
+    return {
+        "script": list(wanted.job.script),
+        "batches": wanted.batches.kind,
+        "run_options": list(wanted.job.run_options),
+        "measure_s": options.measure,
+        "exhaustive": options.exhaustive,
+        "host": platform.node(),
+        "cores": load.cores(),
+        "versions": [__version__, version("torch")],
+    }
+
+
+def _says(outcome: Outcome) -> str:
+    """Return the line for a point that was tried."""
+    from . import report
+
+    rate = f"{report.rate(outcome.samples_per_s)} samples/s" if outcome.samples_per_s else ""
+    if outcome.rates:
+        rate += f", median of {' '.join(map(report.rate, outcome.rates))}"
+    words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
+    return f"{_name(outcome.point)}: {', '.join(word for word in words if word)}"
+
+
+def _write(folder: Path, wanted: Asked, search: Search, best: Outcome, console: Console) -> None:
+    """Write the profile and the picture, and say how to go on with the best point."""
+    from . import record, report, trial
+
+    profile, drawn = folder / "profile.json", folder / "throughput.png"
+    record.write_profile(profile, best, trial.words_of(wanted.job.script, best.point))
+    if report.picture(drawn, search.outcomes, wanted.batches):
         console.print(f"picture: {drawn}")
     else:
         console.print("no picture: matplotlib is not installed (pip install matplotlib)")
-    by_profile = shlex.join(["accdp", "run", *job.run_options, "--profile", str(profile)])
-    console.print(f"best: {report.command_line(job, best)}\nor:   {by_profile}")
-    return code
+    by_profile = shlex.join(["accdp", "run", *wanted.job.run_options, "--profile", str(profile)])
+    console.print(f"best: {report.command_line(wanted.job, best)}\nor:   {by_profile}")
 
 
 def _name(point: Any) -> str:

@@ -30,7 +30,6 @@ class Play:
     def __init__(self, nursery: ranks.Nursery, folder: Path):
         self._nursery, self._folder = nursery, folder
         self.cast: list[ranks.Rank] = []
-        self._turns = 0  # that it has been played
         self.cause_at = 0.0  # time.monotonic() of what went wrong
 
     def start(
@@ -38,8 +37,7 @@ class Play:
     ) -> None:
         """Start ``scene(rank=..., size=..., store=..., **arguments)``; ``env``: variables of some ranks."""
         self.cast = [self._nursery.start((env or {}).get(rank)) for rank in range(size)]
-        self._turns += 1
-        store = str(self._folder / f"store{self._turns}")
+        store = str(self._folder / "store")
         for rank, player in enumerate(self.cast):
             given = {"rank": rank, "size": size, "store": store, **arguments}
             player.link.send({"file": SCENES, "function": scene, "arguments": given, "last": True})

@@ -47,18 +47,13 @@ def check(play, survivors, victim):
     ],
 )
 def test_killed_in_the_middle_of_an_operation(play, record, operation, nodes, victim):
-    for _ in range(2):
-        start(play, "busy", nodes, operation=operation)
-        play.until("ready", [0, 1, 2])
-        time.sleep(0.2)
-        play.cause_at = time.monotonic()
-        play.cast[victim].kill()
-        play.end()
-        assert play.cast[victim].status == -signal.SIGKILL
-        # A death between a rank's look at the line and its MPI_Isend is MPICH's to survive, and that does not
-        # (docs/design/0016-lines-between-nodes.md): seldom enough not to come twice.
-        if not any(player.status == -signal.SIGSEGV for player in play.cast):
-            break
+    start(play, "busy", nodes, operation=operation)
+    play.until("ready", [0, 1, 2])
+    time.sleep(0.2)
+    play.cause_at = time.monotonic()
+    play.cast[victim].kill()
+    play.end()
+    assert play.cast[victim].status == -signal.SIGKILL
     check(play, {0, 1, 2} - {victim}, victim)
     record(f"{where(nodes)}: rank {victim} gets SIGKILL, {operation} under way")
 

@@ -24,8 +24,8 @@ struct StreamOptions {
   std::uint64_t label = 0;          ///< hash of the tensors' names and memory formats; equal on all ranks
   std::uint32_t lacking = 0;        ///< codecs that some rank of the group has not (bit_of()): auto leaves them out
   bool root_takes_decoded = false;  ///< the root's lossy tensors become what the others get, too
-  DeviceTensors* on_device =
-      nullptr;  ///< tensors that are on a device; the caller's own matter, ranks may differ in it
+  /// Tensors that are on a device; the caller's own matter, ranks may differ in it.
+  DeviceTensors* on_device = nullptr;
   /// For the model of auto: whether codecs work on the device of this rank, and on those of all that decode.
   bool encodes_on_device = false, decodes_on_device = false;
 };

@@ -32,11 +32,7 @@ def table(found: dict) -> str:
     bandwidth = found["machine"]["copy_bytes_per_s"]
     heads = f"{'bytes':>11}{'time us':>11}{'of limit':>9}{'x Gloo':>8}{'x NCCL':>8}"
     lines = [f"{'MPS':<4}{'ranks':>6}  {'operation':<16}{heads}"]
-    steps = [
-        found[step]
-        for step in ("nodes", "apart", "by_host", "staged", "nccl", "one_connection", "connections")
-        if "rows" in found.get(step, {})
-    ]
+    steps = [part for part in found.values() if isinstance(part, dict) and {"ranks", "rows"} <= part.keys()]
     for run_ in [*found["runs"], *steps]:
         with_mps = "yes" if run_["mps"] else "no"
         lines += [f"{with_mps:<4}{run_['ranks']:>6}  {line}" for line in what_is_missing(run_)]

@@ -1,7 +1,6 @@
 // What becomes of a message until it has its place: asked for, announced or matched (it moves in post_office_move.cpp).
 #include "coll/post_office.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.hpp"
@@ -70,17 +69,11 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
 
 /// A receive: what came before it may be its message.
 void PostOffice::match(const MessageHandle& m) {
-  const auto fits = [&](const Unexpected& u) { return u.head.tag == m->tag && (m->peer < 0 || m->peer == u.from); };
-  const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
-  if (found == unexpected_.end()) {
-    receives_.push_back(m);
-    return;
-  }
-  const Unexpected u = std::move(*found);
-  unexpected_.erase(found);
-  accept(m, u.from, u.head);
-  if (u.head.kind != MessageHead::kEager || m->done) return;
-  if (!u.payload.empty()) std::memcpy(m->data, u.payload.data(), u.payload.size());
+  const std::optional<Unexpected> came = unexpected_.take(m->tag, m->peer);
+  if (!came) return receives_.put(m->tag, m->peer, m);
+  accept(m, came->from, came->head);
+  if (came->head.kind != MessageHead::kEager || m->done) return;
+  if (!came->payload.empty()) std::memcpy(m->data, came->payload.data(), came->payload.size());
   finish(m);
 }
 
@@ -223,16 +216,13 @@ void PostOffice::begun(int from, const MessageHead& head, const Take& take) {
   }
   // Not head.piece: a message to oneself has no record, and may be longer than a record can be.
   const std::size_t payload = head.kind == MessageHead::kEager ? head.bytes : 0;
-  const auto fits = [&](const MessageHandle& m) { return m->tag == head.tag && (m->peer < 0 || m->peer == from); };
-  const auto found = std::find_if(receives_.begin(), receives_.end(), fits);
-  if (found == receives_.end()) {
+  const std::optional<MessageHandle> found = receives_.take(head.tag, from);
+  if (!found) {
     Unexpected u{from, head, std::vector<std::byte>(payload)};
     take(u.payload.data());
-    unexpected_.push_back(std::move(u));
-    return;
+    return unexpected_.put(head.tag, from, std::move(u));
   }
-  const MessageHandle m = *found;
-  receives_.erase(found);
+  const MessageHandle& m = *found;
   accept(m, from, head);
   if (m->done) return drop(payload, take);  // refused
   take(m->data);

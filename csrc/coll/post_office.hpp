@@ -13,6 +13,7 @@
 
 #include "base/thread_mark.hpp"
 #include "coll/fabric.hpp"
+#include "coll/match_queue.hpp"
 #include "node/ring.hpp"
 
 namespace accdp {
@@ -204,8 +205,8 @@ class PostOffice {
   std::mutex mutex_;
   std::condition_variable done_, attention_;
   std::vector<Route> routes_;
-  std::list<MessageHandle> receives_;  // posted, not matched
-  std::list<Unexpected> unexpected_;
+  MatchQueue<MessageHandle> receives_;  // posted, not matched
+  MatchQueue<Unexpected> unexpected_;
   std::list<MessageHandle> open_;  // everything not done
   std::list<Parcel> parcels_;
   std::vector<std::byte> letter_;  // the last one that came: room for the next

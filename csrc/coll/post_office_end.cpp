@@ -1,5 +1,7 @@
 // How messages end that do not end by themselves: late ones, those of a group that has failed, and what is open when a
 // group is left.
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/error.hpp"
@@ -38,7 +40,7 @@ void PostOffice::expire() {
     const std::string text = says_late(*m, m->deadline.seconds());
     if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
       return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);
-    receives_.remove(m);
+    receives_.remove(m->tag, m->peer, m);
     finish(m, std::make_exception_ptr(PeerTimeout(fabric_.here() + ": " + text)));
   }
 }
@@ -94,12 +96,14 @@ void PostOffice::settle(double timeout_s) {
       if (m->error && !first) first = m->error;
   }
   std::unique_lock lock = enter();
+  std::vector<MessageHandle> given_up;
+  std::ranges::copy_if(open_, std::back_inserter(given_up), [](const auto& m) { return !m->is_send && !m->matched; });
   std::string texts;
-  for (const MessageHandle& m : receives_)
+  for (const MessageHandle& m : given_up)
     texts +=
         (texts.empty() ? "" : ", ") + describe(*m) + " from " + (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
   const UsageError error(fabric_.here() + ": closed with open receives: expected wait() for each before, got " + texts);
-  for (const MessageHandle& m : std::list<MessageHandle>(receives_)) finish(m, std::make_exception_ptr(error));
+  for (const MessageHandle& m : given_up) finish(m, std::make_exception_ptr(error));
   receives_.clear();
   run_callbacks(lock);
   if (first) std::rethrow_exception(first);

@@ -50,8 +50,7 @@ void PostOffice::begin(const Message& m) {
 
 bool PostOffice::is_asked_for(int from, const MessageHead& head) const {
   if (head.kind != MessageHead::kEager && !head.asks()) return true;
-  return std::any_of(receives_.begin(), receives_.end(),
-                     [&](const MessageHandle& m) { return m->tag == head.tag && (m->peer < 0 || m->peer == from); });
+  return receives_.has(head.tag, from);
 }
 
 bool PostOffice::progress_ring(int peer, bool takes_all) {

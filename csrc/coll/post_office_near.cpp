@@ -54,7 +54,9 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
   Ring in(fabric_.board(), t.local_of(from), t.local_rank());
   MessageHead head;
   std::unique_lock lock = enter();
-  if (driving_ || !unexpected_.empty() || !receives_.empty()) return false;
+  // Who drives takes what comes; and what came, or asked, before goes first.
+  const auto has_to_queue = [&] { return driving_ || unexpected_.has(tag, from) || receives_.has(tag, from); };
+  if (has_to_queue()) return false;
   if (!in.peek(head)) {
     const auto most = spin_.time();
     if (most.count() == 0) return false;
@@ -62,7 +64,7 @@ bool PostOffice::receive_at_once(Bytes data, int from, std::int64_t tag) {
     const bool came = look_until(most, kLooksPerClock, pause, [&] { return in.has_news(); });
     lock.lock();
     spin_.learn(came);
-    if (driving_ || !unexpected_.empty() || !receives_.empty() || !in.peek(head)) return false;
+    if (has_to_queue() || !in.peek(head)) return false;
   }
   if (head.kind != MessageHead::kEager || head.tag != tag || head.bytes != data.size()) return false;
   in.take(head, data.data());

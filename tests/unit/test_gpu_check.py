@@ -389,7 +389,7 @@ def test_table():
     machine = {"copy_bytes_per_s": 4 * (1 << 20) / 1e-6}
     codec = {"codec": "fpk", "dtype": "float32", "data": "weights", "ratio": 1.17, "wins_below_gbit": 800.0}
     codec |= {"encode_bytes_per_s": 1e11, "decode_bytes_per_s": 2e11, "copy_bytes_per_s": 2e12}
-    found = {"machine": machine, "runs": runs, "nccl": nccl, "nodes": nodes, "apart": apart, "hosts": hosts}
+    found = {"machine": machine, "runs": runs, "nodes": nodes, "apart": apart, "nccl": nccl, "hosts": hosts}
     found["killed"] = killed
     broken = {"codec": "qpk", "dtype": "float16", "data": "zeros", "failed": "why"}
     skipped = [{"codec": "lz4", "dtype": dtype, "data": "zeros", "skipped": "why"} for dtype in ("float16", "float32")]

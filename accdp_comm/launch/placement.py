@@ -75,6 +75,8 @@ def share_cores(
     every = frozenset(cpu for core in cores for cpu in core)
     # CPUs that the affinity mask forbids cannot be had: then any will do.
     groups = [(wish & every) or every for wish in wished]
+    if any(one != other and one & other for one in set(groups) for other in set(groups)):
+        groups = [every] * len(groups)  # what some may have anywhere would not be the others' own
     is_limited = quota is not None and quota < len(every)
     placed: list[tuple[list[int], int]] = [([], 1)] * len(groups)
     for group in dict.fromkeys(groups):
@@ -111,6 +113,19 @@ def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int) -> int:
     if ranks is not None and ranks > room:
         raise _core.UsageError(f"-n {ranks}: --ranks-per-gpu {ranks_per_gpu} on {gpus} GPUs has room for {room}")
     return room if ranks is None else ranks
+
+
+def check_room(host: str, ranks: int, ranks_per_gpu: int, gpus: int) -> None:
+    """Refuse what ``count_ranks`` cannot see of other hosts, and what a host file says.
+
+    Raises:
+        UsageError: More ranks on a host than ``ranks_per_gpu`` allows.
+    """
+    if ranks > ranks_per_gpu * gpus:
+        raise _core.UsageError(
+            f"--ranks-per-gpu {ranks_per_gpu}: {host} would get {ranks} ranks, and has room for {ranks_per_gpu * gpus} "
+            f"on the {gpus} GPUs that are listed there"
+        )
 
 
 def thread_percentage(asked: str, ranks_on_gpu: int) -> int:

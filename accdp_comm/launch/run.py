@@ -190,6 +190,8 @@ class Run:
                 shown = [rank.hello["visible_gpus"] for rank in members] if self._launcher == "srun" else []
                 own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"], shown), self._options.gpus)
             host = members[0].hello
+            if self._options.ranks_per_gpu is not None:
+                placement.check_room(host["host"], len(members), self._options.ranks_per_gpu, len(own))
             placed = placement.place_ranks(
                 len(members), host["cores"], own, near, bind=self._options.bind == "cores", quota=host["quota"]
             )

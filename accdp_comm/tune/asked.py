@@ -38,8 +38,8 @@ def settle(options: argparse.Namespace) -> Asked:
     for codec in options.codec or []:
         check_codec(codec)
         nvcomp.check_works(codec)
-    densities, gpus = _densities(options)
     run = _check_run_options(options.run)
+    densities, gpus = _densities(options, run)
     gpus *= _nodes(run, per_gpu=bool(gpus))
     batches = _batches(options)
     found = points(densities, gpus, batches, options.workers or (None,), options.codec or (None,))
@@ -60,7 +60,7 @@ def settle(options: argparse.Namespace) -> Asked:
     return Asked(job, batches, found, undivided(densities, gpus, batches))
 
 
-def _densities(options: argparse.Namespace) -> tuple[list[int], int]:
+def _densities(options: argparse.Namespace, run: argparse.Namespace) -> tuple[list[int], int]:
     """The ranks per GPU that are tried and this machine's GPUs; or numbers of ranks, and 0."""
     if options.ranks:
         return options.ranks, 0
@@ -70,8 +70,14 @@ def _densities(options: argparse.Namespace) -> tuple[list[int], int]:
         if not gpus:
             raise _core.UsageError(f"--ranks-per-gpu: no GPUs here: {listing.why_none or '--gpus none'}; use --ranks")
         return options.ranks_per_gpu, gpus
-    most = max(1, min(8, load.cores() // gpus) if gpus else 2 * load.cores())
+    most = max(1, min(8, load.cores() // gpus) if gpus else _most_on_cores(run))
     return [1 << power for power in range(most.bit_length())], gpus  # 1, 2, 4 and so on
+
+
+def _most_on_cores(run: argparse.Namespace) -> int:
+    """Two ranks a core of all hosts, which are taken to be like this one, or as many as a host file says."""
+    hosts = named_hosts(run.hosts, run.launcher, per_gpu=False)
+    return sum(host.ranks or 2 * load.cores() for host in hosts) or 2 * load.cores()
 
 
 def _batches(options: argparse.Namespace) -> Batches:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from .._version import __version__
 from ..launch.options import add_script
 from ..readers import numbers, real
@@ -111,10 +112,17 @@ def main(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             code, best = 128 + signals[0], search.best()
             console.print("interrupted; the same command goes on from here")
+        except _core.SystemCallError:
+            raise
+        except OSError as error:
+            code, best = 1, search.best()
+            console.print(f"{options.output}: cannot write results there: {error.strerror}")
     console.print(report.table(search.outcomes, best))
     if best is None:
         console.print("no point was measured")
         return code or 1
+    if code == 1:
+        return code  # there is no room for a profile either
     _write(options.output, wanted, search, best, console)
     return code
 
@@ -142,7 +150,8 @@ def _says(outcome: Outcome) -> str:
     rate = f"{report.rate(outcome.samples_per_s)} samples/s" if outcome.samples_per_s else ""
     if outcome.rates:
         rate += f", median of {' '.join(map(report.rate, outcome.rates))}"
-    words = [rate, "" if outcome.status == "ok" else outcome.status, outcome.reason]
+    seen = "steps seen by collectives alone" if outcome.seen_by == "collectives" else ""
+    words = [rate, seen, "" if outcome.status == "ok" else outcome.status, outcome.reason]
     return f"{_name(outcome.point)}: {', '.join(word for word in words if word)}"
 
 

@@ -8,9 +8,12 @@ are pure.
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +23,29 @@ from .. import steps as log
 _EVENT = np.dtype([("time_ns", "<i8"), ("label", "<u8"), ("samples", "<f8")])
 _LOOK_BACK = 4096  # events that must show the period; in a mapped file that is still written, any number is a moment's
 _ALIKE = 0.8  # of the events must be like the one a period earlier: evaluations and ends of epochs come in between
+SIGNS = ("collectives", "optimizer", "step()")  # of steps, each better than the one before
 _RARE = 0.03  # of the events: a kind that is seldomer is none of the step's
 
 
 @dataclass(frozen=True)
 class Log:
-    """One rank's events, the oldest lost where there were more than steps.CAPACITY."""
+    """One rank's log. Of many ranks' most is never looked at: so it is copied out of the file when it is."""
 
     rank: int
     size: int
-    events: np.ndarray  # (n,) of _EVENT, in order
+    file: mmap.mmap | bytes
+
+    @cached_property
+    def events(self) -> np.ndarray:
+        """(n,) of _EVENT, in order; the oldest are lost where there were more than steps.CAPACITY."""
+        return _in_order(bytes(self.file))
+
+    @property
+    def newest_ns(self) -> int:
+        """When the last event was, by the monotonic clock; 0 where there is none."""
+        count = _count(self.file)
+        place = log.HEAD_BYTES + (count - 1) % log.CAPACITY * log.EVENT_BYTES
+        return int(np.frombuffer(self.file[place : place + log.EVENT_BYTES], _EVENT)["time_ns"][0]) if count else 0
 
 
 @dataclass(frozen=True)
@@ -38,25 +54,33 @@ class Steps:
 
     seconds: np.ndarray  # (n,) float64, of the monotonic clock
     samples: np.ndarray | None  # (n,) float64, this rank's; None where the script did not say
-    seen_by: str  # "step()", "optimizer" or "collectives"
+    seen_by: str  # one of SIGNS
 
 
 def read(folder: Path) -> list[Log]:
     """Return the logs in a folder by rank; ranks of other hosts, and those that have not begun, are not there."""
     found = []
     for path in folder.glob("rank-*.events"):
-        data = path.read_bytes()
-        head = data[: log.HEAD_BYTES]
-        text = head[log.DESCRIPTION_AT :].rstrip(b"\0")
-        if len(data) < log.HEAD_BYTES + log.CAPACITY * log.EVENT_BYTES or not text.endswith(b"}"):
-            continue  # just being made
-        about = json.loads(text)
-        found.append(Log(about["rank"], about["size"], _in_order(data)))
+        try:
+            with path.open("rb") as opened:
+                if os.fstat(opened.fileno()).st_size < log.HEAD_BYTES + log.CAPACITY * log.EVENT_BYTES:
+                    continue  # just being made
+                file = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            continue  # made anew
+        text = file[log.DESCRIPTION_AT : log.HEAD_BYTES].rstrip(b"\0")
+        if text.endswith(b"}"):
+            about = json.loads(text)
+            found.append(Log(about["rank"], about["size"], file))
     return sorted(found, key=lambda one: one.rank)
 
 
+def _count(file: mmap.mmap | bytes) -> int:
+    return int.from_bytes(file[:8], "little")
+
+
 def _in_order(data: bytes) -> np.ndarray:
-    count = int.from_bytes(data[:8], "little")
+    count = _count(data)
     ring = np.frombuffer(data, _EVENT, log.CAPACITY, log.HEAD_BYTES)
     if count <= len(ring):
         return ring[:count]
@@ -69,8 +93,7 @@ def _in_order(data: bytes) -> np.ndarray:
 
 def silence(logs: Sequence[Log]) -> float:
     """Return for how many seconds none of the ranks has logged anything."""
-    newest = max((int(one.events["time_ns"][-1]) for one in logs if len(one.events)), default=0)
-    return (time.monotonic_ns() - newest) * 1e-9
+    return (time.monotonic_ns() - max((one.newest_ns for one in logs), default=0)) * 1e-9
 
 
 def find_steps(events: np.ndarray) -> Steps:

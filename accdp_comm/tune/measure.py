@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .events import Log, Steps, find_steps
+from .events import SIGNS, Log, Steps, find_steps
 
 _FEW_STEPS = 3  # enough to see that a point is bad
 _PARTS = 5  # of a window, whose rates tell how steady it is
@@ -19,6 +19,7 @@ class Plan:
 
     budgets_s: tuple[float, ...] = (1.0, 3.0, 9.0)  # after warm-up; at each but the last a bad point is stopped
     warm_up_s: float = 1.0  # and at least
+    unsaid_warm_up_s: float = 10.0  # where collectives alone show steps, as those of weights that are sent before
     warm_up_steps: int = 5  # DDP regroups its buckets after the first, allocators and loaders fill
     least_steps: int = 10  # in the last window, whatever its length
     steady: float = 0.01  # standard error of the rate at which a point is known well enough
@@ -46,13 +47,18 @@ class Meter:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self._sign = SIGNS[0]
+        self._seen = 0
         self._warm_since: float | None = None
         self._level = 0
 
     def look(self, logs: Sequence[Log]) -> tuple[int, Rate] | None:
-        """Return the next level (index into budgets_s) that the trial has reached, and its rate there; else None."""
-        steps = find_steps(logs[0].events) if logs else None
-        if steps is None or self._level >= len(self.plan.budgets_s) or not self._warm(steps.seconds):
+        """Return the next level (index into budgets_s) that the trial has reached, and its rate there; else None.
+
+        It begins anew where there is a better sign of steps than before: what seemed to be some was before training.
+        """
+        steps = self._steps(logs)
+        if steps is None or self._level >= len(self.plan.budgets_s) or not self._warm(steps):
             return None
         assert self._warm_since is not None
         # With many events a second the log's oldest are gone: then the part of the window that is there counts.
@@ -71,7 +77,7 @@ class Meter:
 
         A fifth of its steps is taken for the warm-up where it had not passed yet.
         """
-        steps = find_steps(logs[0].events) if logs else None
+        steps = self._steps(logs)
         if steps is None or len(steps.seconds) == 0:
             return None
         since = self._warm_since if self._warm_since is not None else np.inf
@@ -85,10 +91,27 @@ class Meter:
     def is_warm(self) -> bool:
         return self._warm_since is not None
 
-    def _warm(self, seconds: np.ndarray) -> bool:
+    @property
+    def has_begun(self) -> bool:
+        """Whether there were as many steps as warm-up takes."""
+        return self._seen > self.plan.warm_up_steps
+
+    def _steps(self, logs: Sequence[Log]) -> Steps | None:
+        steps = find_steps(logs[0].events) if logs else None
+        # The last of a better sign may be lost where a long evaluation has filled the log.
+        if steps is None or SIGNS.index(steps.seen_by) < SIGNS.index(self._sign):
+            return None
+        if steps.seen_by != self._sign:
+            self._sign, self._seen, self._warm_since, self._level = steps.seen_by, 0, None, 0
+        self._seen = max(self._seen, len(steps.seconds))
+        return steps
+
+    def _warm(self, steps: Steps) -> bool:
+        seconds = steps.seconds
         if self._warm_since is None and len(seconds) > self.plan.warm_up_steps:
+            least_s = self.plan.unsaid_warm_up_s if steps.seen_by == SIGNS[0] else self.plan.warm_up_s
             after = seconds[self.plan.warm_up_steps :]
-            warm = after[after >= seconds[0] + self.plan.warm_up_s]
+            warm = after[after >= seconds[0] + least_s]
             if len(warm):
                 self._warm_since = float(warm[0])
         return self._warm_since is not None

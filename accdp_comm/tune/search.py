@@ -138,6 +138,7 @@ class Search:
         return [one.point for one in self.outcomes if one.status == "out of memory"]
 
     def _goes_on(self, level: int, outcome: Outcome) -> bool:
+        self._forget(outcome.point, level)  # where the trial began anew: what seemed to be steps was before them
         seen = self._levels.setdefault(level, [*self._earlier])
         seen.append(replace(outcome))
         if self.exhaustive:
@@ -146,16 +147,17 @@ class Search:
         best = max(other.bounds()[0] for other in seen)
         return place < max(1, len(seen) // _KEPT) or outcome.bounds()[1] >= (1 - self.tolerance) * best
 
-    def _forget(self, point: Point) -> None:
+    def _forget(self, point: Point, from_level: int = 0) -> None:
         """Let what was seen of a point while its trial ran, before it was known not to count, stop no other."""
-        for seen in self._levels.values():
-            seen[:] = [one for one in seen if one.point != point]
+        for level, seen in self._levels.items():
+            if level >= from_level:
+                seen[:] = [one for one in seen if one.point != point]
 
     def _check_samples(self, outcome: Outcome) -> None:
         if outcome.steps_per_s and not outcome.samples_per_s:
             raise _core.UsageError(
-                f"{outcome.steps_per_s:.4g} steps/s, but nothing tells how many samples a step has: give "
-                "--global-batch or --batch-size, or call accdp_comm.step(samples=...) in the script"
+                f"{outcome.steps_per_s:.4g} steps/s, seen by {outcome.seen_by}, but nothing tells how many samples a "
+                "step has: give --global-batch or --batch-size, or call accdp_comm.step(samples=...) in the script"
             )
 
     def _still_holds(self, known: Outcome) -> bool:

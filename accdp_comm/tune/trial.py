@@ -28,6 +28,7 @@ _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
     r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
 )
+_ELSEWHERE = b"ACCDP_STEP_LOG="  # in the line of a rank that finds no folder for its log (steps.begin)
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")
 
 
@@ -214,7 +215,9 @@ class _Trial:
         """Take in what was logged; return the outcome where that is known as well as it has to be."""
         was_warm = self.meter.is_warm
         reached = self.meter.look(logs)
-        if self.meter.is_warm and not was_warm:
+        if not self.meter.is_warm:
+            self.best = None  # of what were no steps
+        elif not was_warm:
             self.sampler.begin()
             watch("measuring")
         if not reached:
@@ -234,17 +237,20 @@ class _Trial:
         """Return what becomes of a script that has taken too long to a step, or in all; None of one that has not."""
         job = self.job
         if passed_s > job.start_s and not logs:
-            return self._failed(f"no rank formed a group of the backend accdp within {job.start_s:g} s")
-        if passed_s > job.start_s and not self.meter.is_warm:
-            return self._failed(
-                f"fewer than {job.plan.warm_up_steps} steps within {job.start_s:g} s, which are not measured; see "
-                "accdp_comm.step()"
-            )
-        if self.meter.is_warm and (silent := events.silence(logs)) > job.start_s:
-            return self._failed(f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?")
-        if passed_s > job.limit_s:
-            return self.best or self._failed(f"not measured within {job.limit_s:g} s")
-        return None
+            if _ELSEWHERE in self._said():
+                return self._failed(f"no rank ran on this host, whose steps are what is seen {self._all_of_it}")
+            what = f"no rank formed a group of the backend accdp within {job.start_s:g} s"
+        elif passed_s > job.start_s and not self.meter.has_begun:
+            what = f"fewer than {job.plan.warm_up_steps} steps within {job.start_s:g} s; see accdp_comm.step()"
+        elif self.meter.has_begun and (silent := events.silence(logs)) > job.start_s:
+            what = f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?"
+        elif passed_s > job.limit_s:
+            if self.best:
+                return self.best
+            what = f"not measured within {job.limit_s:g} s"
+        else:
+            return None
+        return self._failed(f"{what} {self._all_of_it}")
 
     def end(self) -> None:
         """End the ranks by their launcher, which knows the safe order; by force only where there is no GPU to harm."""
@@ -264,7 +270,7 @@ class _Trial:
             self.process.wait()
 
     def _ended(self) -> Outcome:
-        said = self.output.read_bytes()[self.output_begins :]
+        said = self._said()
         if self.process.returncode == 0:
             rate = self.meter.last(events.read(self.folder))
             if rate:
@@ -278,7 +284,14 @@ class _Trial:
         if _EXHAUSTED.search(error):
             return Outcome(self.point, "out of memory", reason=_last_words(error, _EXHAUSTED))
         words = _last_words(said.decode(errors="replace"))
-        return self._failed(f"exit status {self.process.returncode}: {words} (all of it: {self.output})")
+        return self._failed(f"exit status {self.process.returncode}: {words} {self._all_of_it}")
+
+    def _said(self) -> bytes:
+        return self.output.read_bytes()[self.output_begins :]
+
+    @property
+    def _all_of_it(self) -> str:
+        return f"(all that it said: {self.output})"
 
     def _is_labelled(self) -> bool:
         """Whether `accdp run` writes the rank before each line of standard error."""

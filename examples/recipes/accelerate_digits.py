@@ -35,6 +35,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     loader = DataLoader(digits.dataset(), digits.BATCH_SIZE, shuffle=True, drop_last=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    digits.check_share(loader)
     losses: list[float] = []
     while len(losses) < digits.STEPS:
         for images, labels in loader:

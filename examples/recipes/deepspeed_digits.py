@@ -25,6 +25,7 @@ def main() -> None:
     deepspeed.init_distributed(dist_backend="accdp", auto_mpi_discovery=False, verbose=False)
     data = digits.dataset()
     loader = DataLoader(data, digits.BATCH_SIZE, sampler=DistributedSampler(data), drop_last=True)
+    digits.check_share(loader)
     device = digits.device()
     model = DistributedDataParallel(digits.network().to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

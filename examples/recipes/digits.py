@@ -7,7 +7,7 @@ import json
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 30
 BATCH_SIZE = 32  # of each rank
@@ -19,6 +19,12 @@ def dataset() -> TensorDataset:
 
     images, digits = load_digits(return_X_y=True)
     return TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(digits))
+
+
+def check_share(batches: DataLoader) -> None:
+    """Refuse what would be an epoch without a step."""
+    if len(batches) == 0:
+        raise SystemExit(f"the share of a rank among {dist.get_world_size()} is less than one batch")
 
 
 def network() -> nn.Module:

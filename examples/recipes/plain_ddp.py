@@ -26,6 +26,7 @@ def train(steps: int) -> None:
     loader = DataLoader(
         data, tuned("batch_size", digits.BATCH_SIZE), sampler=sampler, num_workers=tuned("workers", 0), drop_last=True
     )
+    digits.check_share(loader)
     model = DistributedDataParallel(digits.network().to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses: list[float] = []

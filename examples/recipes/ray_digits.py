@@ -25,6 +25,7 @@ def train() -> str:
     """What every rank does; rank 0's result comes back to main()."""
     data = DataLoader(digits.dataset(), digits.BATCH_SIZE, shuffle=True, drop_last=True)
     loader = ray.train.torch.prepare_data_loader(data)
+    digits.check_share(loader)
     model = ray.train.torch.prepare_model(digits.network())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses: list[float] = []

@@ -50,6 +50,12 @@ def test_two_ranks_train_as_one_job(recipe):
     assert line["last_loss"] < 0.9 * line["first_loss"], line
 
 
+def test_a_rank_without_a_whole_batch_says_so():
+    environment = ALONE | {"ACCDP_TUNED_BATCH_SIZE": "2048"}
+    result = jobs.run([*ACCDP_RUN, str(RECIPES / "plain_ddp.py")], env=environment, timeout=60.0)
+    assert result.returncode == 1 and "the share of a rank among 2 is less than one batch" in result.stderr, str(result)
+
+
 def test_lightning_is_told_how_its_trainer_must_be(monkeypatch):
     pytest.importorskip("lightning", reason="the package lightning is not installed")
     monkeypatch.syspath_prepend(str(RECIPES))

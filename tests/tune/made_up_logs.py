@@ -16,7 +16,15 @@ def log(labels: Sequence[int], every_s: float = 0.01, samples: float = 0.0, rank
     made["label"] = np.array(labels, np.uint64)
     made["time_ns"] = (100 + every_s * np.arange(len(labels))) * 1e9
     made["samples"][made["label"] == steps.STEP] = samples
-    return events.Log(rank, size, made)
+    return log_of(made, rank, size)
+
+
+def log_of(made: np.ndarray, rank: int = 0, size: int = 1) -> events.Log:
+    """A log of these events, laid out as a rank does."""
+    assert len(made) <= steps.CAPACITY
+    head = len(made).to_bytes(8, "little").ljust(steps.HEAD_BYTES, b"\0")
+    ring = made.tobytes().ljust(steps.CAPACITY * steps.EVENT_BYTES, b"\0")
+    return events.Log(rank, size, head + ring)
 
 
 def word(text: str) -> list[int]:

@@ -83,6 +83,14 @@ def test_ranks_without_gpus(no_gpu, monkeypatch):
     assert [point.ranks for point in plan("train.py").points] == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
+def test_hosts_without_gpus_have_more_cores(no_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(load, "cores", lambda: 2)
+    hosts = tmp_path / "hosts"
+    for text, most in (("a\nb\nc\nd\n", 16), ("a:3\nb:2\n", 4)):
+        hosts.write_text(text)
+        assert plan("--run", f"--hosts {hosts}", "true").points[-1].ranks == most
+
+
 def test_ranks_per_gpu(monkeypatch):
     have(monkeypatch, 2)
     monkeypatch.setattr(load, "cores", lambda: 9)

@@ -1,7 +1,9 @@
 """`accdp tune` over real jobs: scripts that know nothing of it, one that needs too much memory, an interruption."""
 
+import errno
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import time
 import jobs
 import pytest
 
-from accdp_comm.tune import trial
+from accdp_comm import cli
+from accdp_comm.tune import record, trial
 from accdp_comm.tune.space import Point
 
 TORCH = """
@@ -137,6 +140,34 @@ def test_a_script_that_hangs_has_failed(tmp_path):
     job = trial.Job((str(script),), tmp_path, start_s=10.0)
     outcome = trial.run(job, Point(2), lambda level, so_far: True)
     assert outcome.status == "failed" and "logged nothing for 1" in outcome.reason
+
+
+def test_a_script_none_of_whose_ranks_is_seen(tmp_path):
+    """As where all of them run on other hosts, which have no such folder."""
+    script = tmp_path / "train.py"
+    script.write_text('import os\nos.environ["ACCDP_STEP_LOG"] = "/nonexistent"\n' + NUMPY)
+    job = trial.Job((str(script),), tmp_path, start_s=5.0)
+    outcome = trial.run(job, Point(1), lambda level, so_far: True)
+    assert outcome.status == "failed" and "no rank ran on this host" in outcome.reason
+    assert str(tmp_path / "r1.log") in outcome.reason
+
+
+def test_a_full_disk_is_said_with_what_was_measured(tmp_path, monkeypatch, capsys):
+    def add(record, outcome):
+        if record.outcomes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        record.outcomes.append(outcome)
+
+    def run(job, point, *_):
+        return trial.Outcome(point, "ok", 100.0 * point.ranks, point.ranks, 64)
+
+    monkeypatch.setattr(record.Record, "add", add)
+    monkeypatch.setattr(trial, "run", run)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tune", "--ranks", "1,2,4", "--global-batch", "64", "true"]) == 1
+    said = capsys.readouterr().out
+    assert "accdp-tune: cannot write results there: No space left on device" in said and "200" in said
+    assert not (tmp_path / "accdp-tune" / "profile.json").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

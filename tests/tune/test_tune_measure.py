@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_up_logs import log, word
+from made_up_logs import log, log_of, word
 
 from accdp_comm import steps
 from accdp_comm.tune.measure import Meter, Plan
@@ -13,6 +13,15 @@ STEP = [*word("ab"), steps.OPTIMIZER]
 
 def loop(count: int, step_s: float = 0.03, **more) -> list:
     return [log(STEP * count, every_s=step_s / len(STEP), **more)]
+
+
+def one_after_another(*logs):
+    """What one rank logged, a hundredth of a second between them."""
+    joined = logs[0].events.copy()
+    for more in (one.events.copy() for one in logs[1:]):
+        more["time_ns"] += int(joined["time_ns"][-1] - more["time_ns"][0] + 1e7)
+        joined = np.concatenate([joined, more])
+    return log_of(joined)
 
 
 def test_nothing_before_the_warm_up_and_a_window():
@@ -59,21 +68,50 @@ def test_long_steps_that_are_alike_are_seen_to_be():
 def test_a_part_that_is_slower_is_error():
     """One of five parts has half the rate of the others: its steps say so, however long they are."""
     seconds = np.cumsum([0.0, *[0.5] * 17, *[1.0] * 2])
-    made = log([steps.OPTIMIZER] * len(seconds))
-    made.events["time_ns"] = (100 + seconds) * 1e9
+    made = log([steps.OPTIMIZER] * len(seconds)).events.copy()
+    made["time_ns"] = (100 + seconds) * 1e9
     rates = np.array([2, 2, 2, 2, 1.0])
     plan = Plan(budgets_s=(9.0,), warm_up_s=0.5, warm_up_steps=1, least_steps=5)
     expected = rates.std(ddof=1) / np.sqrt(5) / rates.mean()
-    assert Meter(plan).look([made])[1].error == pytest.approx(expected, rel=1e-6)
+    assert Meter(plan).look([log_of(made)])[1].error == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_slow_start_is_no_part_of_the_rate():
-    slow = log(STEP * 20, every_s=0.1)
-    fast = log(STEP * 300, every_s=0.01)
-    fast.events["time_ns"] += int(slow.events["time_ns"][-1] - fast.events["time_ns"][0] + 1e7)
-    both = type(slow)(0, 1, np.concatenate([slow.events, fast.events]))
     plan = Plan(budgets_s=(1.0,), warm_up_s=6.0)
-    assert Meter(plan).look([both])[1].steps_per_s == pytest.approx(1 / 0.03, rel=0.02)
+    assert Meter(plan).look([one_after_another(log(STEP * 20, every_s=0.1), log(STEP * 300, every_s=0.01))])[
+        1
+    ].steps_per_s == pytest.approx(1 / 0.03, rel=0.02)
+
+
+@pytest.mark.parametrize("sign", [steps.OPTIMIZER, steps.STEP])
+def test_what_comes_before_the_first_step_is_none(sign):
+    """Weights are sent layer by layer for 20 s; then a step takes 0.5 s."""
+    plan = Plan(budgets_s=(1.0, 3.0))
+    meter = Meter(plan)
+    before = log(word("a") * 200, every_s=0.1)
+    assert meter.look([log_of(before.events[:80])]) is None and not meter.is_warm and meter.has_begun
+    assert meter.look([before])[0] == 1 and meter.is_warm
+    training = log([*word("ab"), sign] * 20, every_s=0.5 / 3)
+    few = log_of(training.events[:6])
+    assert meter.look([one_after_another(before, few)]) is None and not meter.is_warm and not meter.has_begun
+    level, rate = meter.look([one_after_another(before, training)])
+    assert (level, rate.seen_by) == (1, "optimizer" if sign == steps.OPTIMIZER else "step()")
+    assert rate.steps_per_s == pytest.approx(2)
+    assert Meter(plan).last([one_after_another(before, training)]).steps_per_s == pytest.approx(2)
+
+
+def test_a_better_sign_is_kept():
+    """An evaluation that fills the log is no training, whatever is left of that."""
+    meter = Meter(PLAN)
+    assert meter.look(loop(70))[0] == 0
+    assert meter.look([log(word("v") * 5000)]) is None and meter.last([log(word("v") * 5000)]) is None
+
+
+def test_collectives_alone_are_looked_at_for_longer():
+    plan = Plan(budgets_s=(1.0,))
+    assert Meter(plan).look([log(word("ab") * 500, every_s=0.01)]) is None
+    level, rate = Meter(plan).look([log(word("ab") * 600, every_s=0.01)])
+    assert (level, rate.seen_by) == (0, "collectives") and rate.steps_per_s == pytest.approx(50)
 
 
 def test_samples_are_those_of_all_ranks():
@@ -93,10 +131,9 @@ def test_a_run_that_ended_early():
 
 
 def test_an_unsteady_rate_has_a_large_error():
-    events = loop(500)[0].events
+    events = loop(500)[0].events.copy()
     times = events["time_ns"].astype(float)
     halt = times > 105e9
     times[halt] += 3e9  # one long pause
     events["time_ns"] = times
-    log_ = type(loop(1)[0])(0, 1, events)
-    assert Meter(PLAN).look([log_])[1].error > 0.1
+    assert Meter(PLAN).look([log_of(events)])[1].error > 0.1

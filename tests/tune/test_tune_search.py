@@ -298,8 +298,10 @@ def test_which_batch_is_another_one_is_not_kept():
 
 
 def test_steps_without_samples_are_refused():
-    outcome = Outcome(Point(1), "ok", steps_per_s=7)
-    with pytest.raises(UsageError, match=r"7 steps/s, but nothing tells how many samples.*--global-batch"):
+    outcome = Outcome(Point(1), "ok", steps_per_s=7, seen_by="optimizer")
+    with pytest.raises(
+        UsageError, match=r"7 steps/s, seen by optimizer, but nothing tells how many samples.*--global-batch"
+    ):
         Search([Point(1)], Batches()).run(lambda point, goes_on: outcome)
 
 
@@ -337,3 +339,19 @@ def test_workers_that_are_worse_at_the_best_point_are_not_tried_elsewhere():
     best = Search(line, Batches(), any_global_batch=True).run(trials)
     assert [(point.ranks, point.workers) for point in trials.reached] == [(1, 0), (2, 0), (4, 0), (4, 1)]
     assert best is not None and best.point == Point(4, workers=0)
+
+
+def test_what_seemed_to_be_steps_stops_nobody():
+    """The first point's trial began anew: at first its set-up was taken for training, and was fast."""
+    line = points([1, 2], 0, GLOBAL)
+    went_on = []
+
+    def trial(point, goes_on):
+        if point.ranks == 1:
+            goes_on(0, Outcome(point, "ok", 9000, 9000 / 64, 64))
+            goes_on(1, Outcome(point, "ok", 9000, 9000 / 64, 64))
+        went_on.extend(goes_on(level, Outcome(point, "ok", 100 * point.ranks, point.ranks, 64)) for level in range(2))
+        return Outcome(point, "ok", 100 * point.ranks, point.ranks, 64)
+
+    best = Search(line, GLOBAL).run(trial)
+    assert went_on[:4] == [True] * 4 and best.point.ranks == 2

@@ -58,6 +58,15 @@ def test_a_numa_node_outside_the_affinity_mask_is_no_wish():
     assert cpus(places) == [[0], [1]]
 
 
+def test_no_core_is_given_twice():
+    """One GPU's cores may be used, the other's may not, or are not known: its rank is no guest on the first one's."""
+    near = {"GPU-a": frozenset(range(4)), "GPU-b": frozenset({64, 65})}
+    for known in (near, {"GPU-a": near["GPU-a"]}):
+        assert cpus(placement.place_ranks(2, EIGHT, [A, B], known)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert cpus(placement.place_ranks(4, EIGHT, [A, B], known)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert [place.threads for place in placement.place_ranks(4, EIGHT, [A, B], known)] == [2] * 4
+
+
 @pytest.mark.parametrize(("quota", "threads"), [(4.0, 2), (5.5, 2), (0.5, 1), (7.9, 3)])
 def test_a_quota_gives_time_and_no_cores(quota, threads):
     places = placement.place_ranks(2, EIGHT, quota=quota)
@@ -89,6 +98,14 @@ def test_number_of_ranks():
     assert placement.count_ranks(5, 4, 2) == 5
     with pytest.raises(_core.UsageError, match="-n 9: --ranks-per-gpu 4 on 2 GPUs has room for 8"):
         placement.count_ranks(9, 4, 2)
+
+
+def test_a_host_has_room_for_so_many():
+    placement.check_room("node1", 4, 2, 2)
+    with pytest.raises(
+        _core.UsageError, match="--ranks-per-gpu 2: node1 would get 5 ranks, .* room for 4 on the 2 GPUs"
+    ):
+        placement.check_room("node1", 5, 2, 2)
 
 
 def test_shares_of_a_gpu():

@@ -62,6 +62,7 @@ CACHE = Path(__file__).resolve().parents[1] / "build" / "bench"  # of the small 
 UNCLEAN = 99  # of no other end: a launcher that kills a rank may say 9
 # Calls that are refused are part of how torch and NVIDIA's libraries find out what there is.
 SANITIZER = ["compute-sanitizer", "--error-exitcode", str(UNCLEAN), "--report-api-errors", "no", "--print-limit", "3"]
+SANITIZER += ["--destroy-on-device-error", "kernel"]  # not the context, after which nothing else would be seen
 SANITIZER += ["--kernel-name", "kns=accdp"]  # of our kernels, by their names: with torch's it takes many times as long
 SANITIZER += ["--launch-timeout", "90"]  # seconds until the first call of CUDA's, before which torch is imported
 UNSUPPORTED, INVALID, SEEN = "Device not supported", "========= Invalid", "ERROR SUMMARY: 0 errors"  # in what it says
@@ -286,13 +287,15 @@ def sanitized(program: Sequence[str], launcher: Sequence[str] = (), ranks: int =
         return {"skipped": f"{SANITIZER[0]} was not found"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = [sys.executable, *program, "--out", f"{folder}/x.json"]
-        ended = run([*launcher, *SANITIZER, *command], 100, **environment)
+        ended = run([*launcher, *SANITIZER, *command], 100, wanted=INVALID, **environment)
+    if INVALID in ended.said:
+        return {"clean": False, "said": ended.said}  # whatever the program made of it: its exit status goes first
     if UNSUPPORTED in ended.said:
         return {"skipped": f"{SANITIZER[0]}: {UNSUPPORTED}"}
-    if ended.status == LATE and INVALID not in ended.said:
+    if ended.status == LATE:
         return {"not_done": ended.said[-800:]}
     has_seen_all = ended.said.count(SEEN) >= ranks  # it may end well and have seen nothing
-    if ended.status in (UNCLEAN, LATE) or (ended.status == 0 and has_seen_all):
+    if ended.status == UNCLEAN or (ended.status == 0 and has_seen_all):
         return {"clean": ended.status == 0, "said": ended.said}
     return ended.trouble() or {"failed": ended.said}
 

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 LATE = 124  # as timeout(1) says it
 MOST_SAID = 8000  # bytes of what a command said that are kept
+MOST_FIRST = 2000  # bytes of what else is kept from a wanted place on
 PATIENCE_S = 40.0  # with a command that is told to end: `accdp run` ends its ranks, and then MPS
 
 _ends_at = math.inf  # the time that all steps together have
 
 
 class Ended(NamedTuple):
-    """How a command ended, and the end of what it said."""
+    """How a command ended, and the end of what it said, behind what was wanted of the rest."""
 
     status: int | None  # LATE where its own limit ended it; None where the time for all steps did, or let it not begin
     said: str
@@ -34,8 +35,11 @@ class Ended(NamedTuple):
         return {"failed": self.said} if self.status else {}
 
 
-def run(command: Sequence[str], limit_s: float, **environment: str) -> Ended:
-    """Run a command for as long as its limit, and the time for all, allow."""
+def run(command: Sequence[str], limit_s: float, wanted: str = "", **environment: str) -> Ended:
+    """Run a command for as long as its limit, and the time for all, allow.
+
+    What it says is kept from the first place where it is what is ``wanted``, as far as that is not in the end anyway.
+    """
     left_s = _ends_at - time.monotonic()
     if left_s < 5:
         return Ended(None, "no time left")
@@ -63,8 +67,12 @@ def run(command: Sequence[str], limit_s: float, **environment: str) -> Ended:
             late = f"; ended after {time.monotonic() - began:.0f} s: {why}"
         finally:
             _end(process)
-        output.seek(max(0, output.seek(0, os.SEEK_END) - MOST_SAID))
-        return Ended(status, output.read().decode(errors="replace").strip() + late)
+        output.seek(0)
+        said = output.read()
+        begins, end_begins = said.find(wanted.encode()), max(0, len(said) - MOST_SAID)
+        first = said[begins : min(begins + MOST_FIRST, end_begins)] if wanted and 0 <= begins < end_begins else b""
+        kept_of_it = first + (b" ...\n" if first else b"") + said[end_begins:]
+        return Ended(status, kept_of_it.decode(errors="replace").strip() + late)
 
 
 def _end(process: subprocess.Popen) -> None:

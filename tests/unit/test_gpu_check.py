@@ -72,7 +72,9 @@ def without_gpu(monkeypatch, tmp_path):
     jobs.write_program(
         tmp_path / "compute-sanitizer",
         '[ "$1 $2 $3 $4 $5 $6" = "--error-exitcode 99 --report-api-errors no --print-limit 3" ] || exit 1',
-        '[ "$7 $8 $9" = "--kernel-name kns=accdp --launch-timeout" ] || exit 1; shift 10; "$@" || exit',
+        '[ "$7 $8" = "--destroy-on-device-error kernel" ] || exit 1; shift 8',
+        '[ "$1 $2 $3" = "--kernel-name kns=accdp --launch-timeout" ] || exit 1; shift 4',
+        'echo "${SEES:-}"; "$@" || exit',
         'echo "========= ERROR SUMMARY: ${ERRORS:-0} errors"',
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -111,6 +113,14 @@ def test_sanitizer(without_gpu):
     assert found["clean"] is True, found
 
 
+def test_sanitizer_that_saw_an_invalid_access(without_gpu, monkeypatch):
+    """The check that it was seen in may fail, and end the program with a status of its own."""
+    monkeypatch.setenv("SEES", f"{gpu_check.INVALID} __global__ read of size 4")
+    change_rank("gpu_rank.check_training = None", "raise SystemExit('1 check failed')")
+    found = gpu_check.sanitizer()
+    assert found["clean"] is False and "read of size 4" in found["said"] and "1 check failed" in found["said"]
+
+
 def test_sanitizer_that_saw_nothing(without_gpu, monkeypatch):
     monkeypatch.setenv("ERRORS", "no")
     assert "failed" in gpu_check.sanitizer()
@@ -120,7 +130,10 @@ def test_sanitizer_that_saw_nothing(without_gpu, monkeypatch):
     "status, verdict",
     [((gpu_check.UNCLEAN, "why"), {"clean": False, "said": "why"}), ((3, "why"), {"failed": "why"})]
     + [((status, "why"), {"not_done": "why"}) for status in (gpu_check.LATE, None)]
-    + [((gpu_check.LATE, f"{gpu_check.INVALID} read"), {"clean": False, "said": f"{gpu_check.INVALID} read"})]
+    + [
+        ((status, f"{gpu_check.INVALID} read"), {"clean": False, "said": f"{gpu_check.INVALID} read"})
+        for status in (gpu_check.LATE, None, 0, 1)
+    ]
     + [((1, "Error: Device not supported"), {"skipped": "compute-sanitizer: Device not supported"})],
 )
 def test_sanitizer_that_did_not_end_well(without_gpu, monkeypatch, status, verdict):

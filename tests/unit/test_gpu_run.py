@@ -31,6 +31,16 @@ def test_limits():
     assert ended.trouble() == {"failed": ended.said}
 
 
+def test_what_is_wanted_is_kept_besides_the_end():
+    script = "print('before'); print('wanted one' + 3000 * '.'); print('wanted two'); print(9000 * 'x'); print('end')"
+    said = gpu_run.run([sys.executable, "-c", script], 30, wanted="wanted").said
+    assert said.startswith("wanted one..") and said.endswith("x\nend") and "two" not in said
+    assert len(said) < gpu_run.MOST_FIRST + gpu_run.MOST_SAID + 10
+    short = gpu_run.run(["echo", "before wanted"], 30, wanted="wanted").said
+    assert short == "before wanted"
+    assert gpu_run.run(["seq", "1", "9000"], 30, wanted="none").said.startswith("7401\n")
+
+
 def test_time_for_all_is_no_limit_of_a_step(monkeypatch):
     monkeypatch.setattr(gpu_run, "_ends_at", time.monotonic() + 6)
     ended = gpu_run.run(["sleep", "60"], 60)

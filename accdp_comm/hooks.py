@@ -89,9 +89,15 @@ class CompressedAllreduce:
     def state_dict(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Return a copy of what this rank's steps left out, by the names of the model's parameters; for checkpoints.
 
+        Flat, in the order of a parameter's elements, whatever its memory format: a model of another one may load it.
         Other ranks left out something else: each saves its own. Not collective.
         """
-        return {name: self._left[x].clone() for name, x in model.named_parameters() if x in self._left}
+        found = {}
+        for name, parameter in model.named_parameters():
+            if parameter in self._left:
+                left = _by_elements(self._left[parameter], parameter)
+                found[name] = left.clone(memory_format=torch.contiguous_format).flatten()
+        return found
 
     def load_state_dict(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
         """Take what state_dict() returned, instead of what is known; an empty one forgets all. Not collective.
@@ -109,7 +115,11 @@ class CompressedAllreduce:
         self._buckets.clear()
         self._left.clear()
         for name, left in state.items():
-            self._left[parameters[name]] = left.detach().to(parameters[name].device, torch.float32).flatten().clone()
+            parameter = parameters[name]
+            taken = torch.empty(left.numel(), dtype=torch.float32, device=parameter.device)
+            by_elements = _by_elements(taken, parameter)
+            by_elements.copy_(left.detach().reshape(by_elements.shape))
+            self._left[parameter] = taken
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket; called by DistributedDataParallel."""
@@ -171,6 +181,18 @@ def _channel_of(group: Any) -> TorchChannel:
 def _reals_of(parameter: torch.Tensor) -> int:
     """Return how many elements of its bucket are a parameter's: buckets hold a complex number as two."""
     return parameter.numel() * (2 if parameter.is_complex() else 1)
+
+
+def _by_elements(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a view of a parameter's part of a bucket in the parameter's shape: there it lies as the parameter does.
+
+    Where that has gaps its elements lie in order.
+    """
+    shaped = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+    dense = torch.empty_like(shaped, device="meta")  # has other strides than what has gaps
+    return (
+        part.as_strided(shaped.shape, shaped.stride()) if dense.stride() == shaped.stride() else part.view(shaped.shape)
+    )
 
 
 def _add(gradients: torch.Tensor, residual: torch.Tensor) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
-from . import nvcomp
+from . import _core, nvcomp
 from .arguments import check_switch
 from .bcast import Relative, bound_of, check_codec, chunk_of, codec_by_setting
 
@@ -22,7 +22,9 @@ class Options(Backend.Options):
         codec: How ``dist.broadcast``, and with it DistributedDataParallel's first synchronisation of parameters and
             buffers, compresses what goes to other nodes: "auto", "none" or a codec of ``accdp info``, which encodes on
             one node, too. None: "auto" with an error_bound or chunk_bytes, else the setting ``codec``.
-        error_bound: As in bcast_compressed(), but root too ends with what the others get, since replicas must be alike.
+        error_bound: Absolute, in the values' own units; root too ends with what the others get, since replicas must be
+            alike. No relative() one: DistributedDataParallel broadcasts many parameters and buffers as one tensor, by
+            whose standard deviation small ones would be rounded to nothing.
         chunk_bytes: As in bcast_compressed().
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
@@ -37,12 +39,17 @@ class Options(Backend.Options):
     def __init__(
         self,
         codec: str | None = None,
-        error_bound: float | Relative | None = None,
+        error_bound: float | None = None,
         chunk_bytes: int | None = None,
         deterministic: bool | None = None,
     ):
         super().__init__("accdp", timedelta(minutes=30))
         nvcomp.find()
+        if isinstance(error_bound, Relative):
+            raise _core.UsageError(
+                f"error_bound=relative({error_bound.value:g}): expected an absolute bound, since what is broadcast may "
+                "be many tensors in one; bcast_compressed() takes relative ones"
+            )
         bound = bound_of(error_bound)
         chunk = chunk_of(chunk_bytes)
         if codec is None and error_bound is None and chunk_bytes is None:
@@ -52,7 +59,7 @@ class Options(Backend.Options):
             check_codec(chosen, bound, chunk)
         check_switch("deterministic", deterministic)
         self.codec, self.chunk_bytes = chosen, chunk
-        self.error_bound, self.is_relative = bound
+        self.error_bound = bound.value
         self.deterministic = deterministic
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -61,7 +68,7 @@ class Options(Backend.Options):
 
     def apply(self, backend: Any) -> None:
         """Make a backend behave so."""
-        backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound, self.is_relative)
+        backend.set_bcast(self.codec, self.chunk_bytes, self.error_bound)
         if self.deterministic is not None:
             backend.set_deterministic(bool(self.deterministic))
 

@@ -131,10 +131,10 @@ PYBIND11_MODULE(_torch, m) {
            })
       .def(
           "set_bcast",
-          [](ProcessGroupAccdp& self, std::string codec, std::size_t chunk_bytes, double error_bound, bool relative) {
-            self.set_bcast(stream_call(std::move(codec), chunk_bytes, "", error_bound, relative, 0));
+          [](ProcessGroupAccdp& self, std::string codec, std::size_t chunk_bytes, double error_bound) {
+            self.set_bcast(stream_call(std::move(codec), chunk_bytes, "", error_bound, false, 0));
           },
-          py::arg("codec"), py::arg("chunk_bytes"), py::arg("error_bound"), py::arg("relative"))
+          py::arg("codec"), py::arg("chunk_bytes"), py::arg("error_bound"))
       .def(
           "bcast_stream",
           [](ProcessGroupAccdp& self, std::vector<at::Tensor> tensors,

@@ -47,7 +47,8 @@ std::string why_not_here(const CodecRow& codec) {
   bool off = false;
   const std::string given = "ACCDP_CODECS_OFF=" + settings().codecs_off;
   std::istringstream names(settings().codecs_off);
-  for (std::string name; std::getline(names, name, ',');) off |= row_named(name, given, "").id == codec.id;
+  for (std::string name; std::getline(names, name, ',');)
+    off |= row_named(name, given + ": '" + name + "'", "").id == codec.id;
   return off ? "it is switched off by " + given : codec.why_not();
 }
 

@@ -261,7 +261,7 @@ def compressed(group, rank, size):
     assert (to_host(z) - total(size) - 0.3 * size).abs().max() <= 0.1 + 1e-4
     assert to_host(left).abs().max() <= 0.1
 
-    group.set_bcast("fpk", 0, 0.0, False)  # what dist.broadcast does
+    group.set_bcast("fpk", 0, 0.0)  # what dist.broadcast does
     options = c10d.BroadcastOptions()
     options.rootRank = options.rootTensor = 0
     group.broadcast([y], options).wait()

@@ -77,6 +77,31 @@ def test_what_was_left_out_goes_into_checkpoints(rank, size):
 
 
 @pytest.mark.on_ranks(1)
+@pytest.mark.parametrize("datatype", [torch.float32, torch.complex64])
+def test_checkpoints_of_any_memory_format(rank, size, datatype):
+    """A bucket holds what is dense as it lies; what is saved is in the order of elements, and fits every format."""
+    gradient = torch.arange(1, 2 * 3 * 2 * 2 + 1).reshape(2, 3, 2, 2).to(datatype)
+    if datatype.is_complex:
+        gradient = gradient * complex(1, -1)
+    formats = {}
+    for name in ("contiguous_format", "channels_last"):
+        model = torch.nn.Conv2d(3, 2, 2, bias=False, dtype=datatype).to(memory_format=getattr(torch, name))
+        lies = gradient.to(memory_format=getattr(torch, name)).as_strided((24,), (1,))
+        formats[name] = model, torch.view_as_real(lies).flatten() if datatype.is_complex else lies
+    gaps = torch.nn.Module()
+    gaps.weight = torch.nn.Parameter(torch.zeros(2, 3, 2, 4, dtype=datatype)[..., ::2])
+    formats["gaps"] = gaps, formats["contiguous_format"][1]
+    for model, lies in formats.values():
+        hook = compressed_allreduce(relative(0.1))
+        hook._residual_of(Bucket(model.weight), [len(lies)]).copy_(lies)
+        saved = hook.state_dict(model)
+        assert torch.equal(saved["weight"], formats["contiguous_format"][1])
+        for other, wanted in formats.values():
+            hook.load_state_dict(other, saved)
+            assert torch.equal(hook._residual_of(Bucket(other.weight), [len(wanted)]), wanted)
+
+
+@pytest.mark.on_ranks(1)
 def test_models_that_are_gone_leave_nothing(rank, size):
     hook = compressed_allreduce(relative(0.1))
     other = torch.nn.Linear(3, 2)

@@ -321,7 +321,7 @@ def test_codecs_that_are_switched_off_count_as_missing():
         missing = nvcomp.missing_codecs()
     assert missing.keys() == before.keys() | {"fpk", "zstd"}
     assert missing["fpk"] == "it is switched off by ACCDP_CODECS_OFF=fpk,zstd"
-    said = "^ACCDP_CODECS_OFF=lz4,fpq: expected fpk, "
+    said = "^ACCDP_CODECS_OFF=lz4,fpq: 'fpq': expected fpk, "
     with settings.override(codecs_off="lz4,fpq"), pytest.raises(_core.UsageError, match=said):
         nvcomp.missing_codecs()
     assert nvcomp.missing_codecs() == before

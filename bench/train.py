@@ -88,7 +88,12 @@ class _Loading:
         self._sampler: DistributedSampler = DistributedSampler(dataset, seed=plan.seed, drop_last=True)
         share = BatchSampler(self._sampler, batch_size // dist.get_world_size(), drop_last=True)
         self._loader = DataLoader(
-            dataset, sampler=share, batch_size=None, num_workers=plan.loader_workers, pin_memory=plan.device == "cuda"
+            dataset,
+            sampler=share,
+            batch_size=None,
+            num_workers=plan.loader_workers,
+            persistent_workers=plan.loader_workers > 0,  # else they would be started anew in each epoch
+            pin_memory=plan.device == "cuda",
         )
         self._epoch, self._batches = 0, iter(self._loader)
 
@@ -151,16 +156,15 @@ def _row(plan: Plan, batch_size: int, target: float, times: np.ndarray) -> dict[
     means = np.convolve(losses, np.ones(_WINDOW) / _WINDOW, "valid")  # [i]: of steps i to i + _WINDOW - 1
     below = np.flatnonzero(means <= target)
     reached = int(below[0]) + _WINDOW if below.size else None
-    middle = float(np.median(measured))
     return {
         "op": f"train:{plan.model}",
         "bytes": 0,
         "datatype": "mpi_float",
         "ranks": dist.get_world_size(),
-        "median_us": middle,
+        "median_us": float(np.median(measured)),
         "p10_us": float(np.percentile(measured, 10)),
         "p90_us": float(np.percentile(measured, 90)),
-        "samples_per_s": batch_size / middle * 1e6,
+        "samples_per_s": batch_size * len(measured) / float(measured.sum()) * 1e6,  # with what few steps wait for
         "loader_us": float(np.median(times[:, 1].max(axis=0)[plan.warm_up :])) * 1e6,
         "target_loss": target,
         "steps_to_loss": reached,
@@ -175,8 +179,12 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
     """Join the default process group, with accdp's broadcast codec, on this rank's GPU. Collective.
 
     Raises:
-        Refused: A codec for another backend, or GPUs that are not there.
+        Refused: A codec for another backend, or a backend, codec or GPUs that are not there.
     """
+    import accdp_comm
+
+    if not dist.is_backend_available(backend):
+        raise Refused(f"--backend {backend}: this torch has none of that name")
     if codec != "none" and backend != "accdp":
         raise Refused(f"--codec {codec}: only the backend accdp compresses, not {backend}")
     if ranks_per_gpu is not None and device != "cuda":
@@ -184,9 +192,11 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # ranks share the cores
     if backend == "accdp":
-        import accdp_comm
-
-        dist.init_process_group("accdp", pg_options=accdp_comm.Options(codec=codec))
+        try:
+            options = accdp_comm.Options(codec=codec)
+        except accdp_comm.UsageError as error:
+            raise Refused(f"--codec: {error}") from error
+        dist.init_process_group("accdp", pg_options=options)
     else:
         # The launcher may be MPI's, which only accdp's rendezvous knows.
         dist.init_process_group("accdp")
@@ -204,6 +214,23 @@ def join(backend: str, codec: str, ranks_per_gpu: int | None, device: str) -> No
             raise Refused(f"--device cuda: torch finds no CUDA device on rank {', '.join(lacking)}")
         local = hosts[: dist.get_rank()].count(hosts[dist.get_rank()])
         torch.cuda.set_device(local // (ranks_per_gpu or 1) % torch.cuda.device_count())
+
+
+def check_output(path: str | None) -> None:
+    """See that rank 0 can write there: better now than after the training. Collective.
+
+    Raises:
+        Refused: On all ranks.
+    """
+    problem = [""]
+    if path and dist.get_rank() == 0:
+        try:
+            open(path, "a", encoding="utf-8").close()
+        except OSError as error:
+            problem = [f"--json {path}: {error.strerror}"]
+    dist.broadcast_object_list(problem)
+    if problem[0]:
+        raise Refused(problem[0])
 
 
 def arguments() -> argparse.Namespace:
@@ -237,6 +264,7 @@ def main() -> int:
     args = arguments()
     try:
         join(args.backend, args.codec, args.ranks_per_gpu, args.device)
+        check_output(args.json)
         names = ("model", "steps", "warm_up", "batch_size", "loader_workers", "target_loss", "seed", "device")
         row = run(Plan(**{name: getattr(args, name) for name in names}))
         row |= {"backend": args.backend, "codec": args.codec, "ranks_per_gpu": args.ranks_per_gpu}

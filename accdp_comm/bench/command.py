@@ -87,10 +87,11 @@ def _be_one_of(ranks: int, words: list[str], operation: str | None) -> None:
         Refused: It is one of another number of ranks.
         RefusedAlone: It has a rank's variables, but is none.
     """
-    from .. import _core
+    from .. import _core, settings
     from ..launcher import find_launcher
 
     try:
+        settings.table()  # rather than by each rank that is started
         launcher = find_launcher()
     except _core.UsageError as error:  # in a rank's child
         raise RefusedAlone(str(error)) from error
@@ -202,6 +203,8 @@ class _Page:
                 self._datatypes[name] = datatype
             values = omb_values(result, self._columns.percentiles)
             lines.append(omb.row(result.operation, self._columns, result.row["bytes"], values))
+            if "+" in name:  # what was asked for may not have been worth it
+                lines.append(f"#   {name}: sent as {result.row['codec']}, ratio {result.row['ratio']:.2f}\n")
             if not self._several:
                 print("".join(lines), end="", flush=True)
                 lines.clear()
@@ -228,14 +231,16 @@ def comparison(rows: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(row["backend"] for row in rows))
     head = f"# {'Size':<12}" + "".join(f"{f'{name} us (p10-p90)':>30}" for name in names)
     first = names[0]
-    lines = ["#", head + "".join(f"{f'{name} / {first}':>22}" for name in names[1:])]
+    width = max(22, 2 + max((len(f"{name} / {first}") for name in names[1:]), default=0))
+    lines = ["#", head + "".join(f"{f'{name} / {first}':>{width}}" for name in names[1:])]
     for key in dict.fromkeys((row["datatype"], row["bytes"]) for row in rows):
         found = {row["backend"]: row for row in rows if (row["datatype"], row["bytes"]) == key}
         text = f"# {key[1]:<12}"
         for name in names:
             spread = f"({found[name]['p10_us']:.2f}-{found[name]['p90_us']:.2f})"
             text += f"{found[name]['median_us']:>12.2f} {spread:>17}"
-        lines.append(text + "".join(f"{found[n]['median_us'] / found[first]['median_us']:>22.2f}" for n in names[1:]))
+        ratios = [found[name]["median_us"] / found[first]["median_us"] for name in names[1:]]
+        lines.append(text + "".join(f"{ratio:>{width}.2f}" for ratio in ratios))
     return lines
 
 

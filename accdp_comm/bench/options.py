@@ -21,6 +21,7 @@ _GRAPHS = ("tty", "png", "pdf")
 _calls_in_a_row = at_least(1, "a number", most=1_000_000)
 _ALL_TYPES = ("mpi_char", "mpi_int", "mpi_float")  # what OMB means by -T all
 _DEFAULT_PERCENTILES = "50,90,99"
+WINDOW = 64
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,9 +84,9 @@ def _add_theirs(parser: argparse.ArgumentParser) -> None:
         "-W",
         dest="window",
         type=_calls_in_a_row,
-        default=64,
+        default=WINDOW,
         metavar="N",
-        help="messages per iteration of bw, bibw (64)",
+        help=f"messages per iteration of bw, bibw ({WINDOW})",
     )
 
 
@@ -171,6 +172,12 @@ def _conflict(args: argparse.Namespace, row: Operation) -> str | None:
         return "argument --busbw gpus: expected -d cuda"
     if low is not None and high is not None and low > high:
         return f"argument -m: expected MIN <= MAX, got {low}:{high}"
+    if args.root != 0 and not row.is_rooted:
+        return f"argument -k: osu_{row.name} has no root"
+    if args.window != WINDOW and row.kind != "bandwidth":
+        return f"argument -W: osu_{row.name} has no window"
+    if args.iterations is not None and args.at_least > args.iterations and args.at_least != LEAST_ITERATIONS:
+        return f"argument --at-least: expected at most the {args.iterations} of -i, got {args.at_least}"
     if row.kind == "barrier" and (args.size_list or low is not None or high is not None):
         return "argument -m: a barrier has no size"
     return None
@@ -199,7 +206,7 @@ def sizes(args: argparse.Namespace, row: Operation, itemsize: int) -> list[int]:
 def counts(args: argparse.Namespace, row: Operation, size: int) -> tuple[int, int]:
     """Return iterations and warm-up of a size."""
     is_large = size > LARGE_BYTES
-    iterations = row.iterations[is_large] if args.iterations is None else args.iterations
+    iterations = max(row.iterations[is_large], args.at_least) if args.iterations is None else args.iterations
     return iterations, row.warm_up[is_large] if args.warm_up is None else args.warm_up
 
 

@@ -81,9 +81,14 @@ def where_and_when() -> dict[str, Any]:
         "machine": machine(),
         "versions": versions(),
         "settings": _settings(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _program() -> str:
+    name = Path(sys.argv[0]).name
+    return "accdp" if name == "-c" else name  # as own_programs starts it
 
 
 @cache

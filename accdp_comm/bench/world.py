@@ -49,8 +49,13 @@ class AccdpWorld:
         self.rank, self.size, self.barrier = self.comm.rank, self.comm.size, self.comm.barrier
 
     def allgather(self, value: Any) -> list[Any]:
+        from .. import _core
+
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
-        lengths = self.comm.allgather(np.array([mine.size], np.int64)).ravel().tolist()
+        try:
+            lengths = self.comm.allgather(np.array([mine.size], np.int64)).ravel().tolist()
+        except _core.UsageError as error:  # on all ranks: a setting that this group cannot follow
+            raise Refused(str(error)) from error
         parts = [np.empty(length, np.uint8) for length in lengths]
         self.comm.allgather(mine, parts)
         return [pickle.loads(part.tobytes()) for part in parts]

@@ -81,7 +81,8 @@ constexpr Setting kRows[] = {
      "over all ranks.",
      true, Listed()},
     {&Settings::baseline, "ACCDP_BASELINE", "off or mpi",
-     "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison.",
+     "mpi: bcast, allreduce, reduce, reduce_scatter, allgather and alltoall are the MPI library's own, for comparison; "
+     "on one node with ACCDP_MPI=on.",
      true, Listed()},
     {&Settings::codec, "ACCDP_CODEC", "none, auto or a lossless codec of `accdp info`",
      "How dist.broadcast compresses what goes to other nodes, where pg_options give no codec. A "

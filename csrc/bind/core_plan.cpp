@@ -85,7 +85,14 @@ void bind_plan(py::module_& m) {
       .def_readwrite("message_s", &Machine::message_s)
       .def_readwrite("step_s", &Machine::step_s)
       .def_readwrite("node_bytes_per_s", &Machine::node_bytes_per_s)
-      .def_readwrite("reduce_bytes_per_s", &Machine::reduce_bytes_per_s);
+      .def_readwrite("reduce_bytes_per_s", &Machine::reduce_bytes_per_s)
+      .def("__repr__", [](const Machine& it) {
+        return py::str(
+                   "Machine(link_bytes_per_s={:.4g}, latency_s={:.3g}, message_s={:.3g}, step_s={:.3g}, "
+                   "node_bytes_per_s={:.4g}, reduce_bytes_per_s={:.4g})")
+            .format(it.link.bytes_per_s, it.link.latency_s, it.message_s, it.step_s, it.node_bytes_per_s,
+                    it.reduce_bytes_per_s);
+      });
   m.def("plan", plan, "op"_a, "nbytes"_a, "shape"_a, "machine"_a, "datatype"_a = Datatype::kBytes,
         "deterministic"_a = py::none(),
         "The ways to do an operation, the one that is chosen first: algorithm, lanes, chunk_bytes, steps, wire_bytes, "

@@ -313,6 +313,9 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::launch_reduce_scatter(const char* 
     for (const at::Tensor& block : blocks)
       all.back().ins.emplace_back(in_parts(scaled(block, options.reduceOp), options.reduceOp), Operand::kRead);
   }
+  // As Gloo's copy into them does: a backward that needs what was there raises, instead of taking what comes.
+  for (const at::Tensor& output : outputs)
+    if (!output.is_inference()) output.unsafeGetTensorImpl()->bump_version();
   const OpType type = outputs.size() > 1 ? several_reduce_scatters<OpType>() : OpType::REDUCE_SCATTER;
   return launch({type, "accdp:reduce_scatter", inputs, outputs, options.timeout, options.asyncOp},
                 [all = std::move(all), size = size_, op = reduce_op_of(options.reduceOp)](

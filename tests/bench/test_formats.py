@@ -284,6 +284,8 @@ def test_ombs_options():
     assert parse("bcast", "-z95,50").percentiles == (50, 95)
     assert options.counts(parse("bcast"), OPERATIONS["bcast"], 8192) == (1000, 200)
     assert options.counts(parse("bcast", "-x", "0"), OPERATIONS["bcast"], 8193) == (100, 0)
+    assert options.counts(parse("bcast", "--at-least", "5000"), OPERATIONS["bcast"], 4) == (5000, 200)
+    assert options.counts(parse("bcast", "-i", "5"), OPERATIONS["bcast"], 4) == (5, 200)
     assert parse("bcast", "--codec", "auto").types == ["mpi_float"]
     assert parse("bcast", "--codec", "auto", "--error-bound", "relative:0.01").error_bound == (0.01, True)
 
@@ -321,6 +323,9 @@ def test_ombs_options():
         (["bcast", "--async", "--backend", "accdp-torch", "--codec", "auto"], "measured synchronously"),
         (["bw", "--busbw"], "osu_bw has no bus bandwidth"),
         (["barrier", "-m", "4"], "a barrier has no size"),
+        (["allreduce", "-k", "fixed:1"], "osu_allreduce has no root"),
+        (["allreduce", "-W", "3"], "osu_allreduce has no window"),
+        (["bcast", "-i", "20", "--at-least", "30"], "--at-least: expected at most the 20 of -i, got 30"),
         (["barrier", "-c"], "a barrier has no result to check"),
         ([], "required: OP"),
     ],

@@ -301,6 +301,27 @@ def test_error_bound_is_checked():
     assert Case(OPERATIONS["bcast"], source, 1000, 0, 2).wrong(exact + np.float32(0.5), 0, 0, bound=0.6) == 1000  # root
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("datatype", ["mpi_float", "half", "bfloat16"])
+def test_what_is_not_finite_must_come_exactly(datatype):
+    """Random bytes hold such values, which no bound is about, nor is the standard deviation of what has some."""
+    case = Case(OPERATIONS["bcast"], Data("random", dtype_of(datatype), reduces=False, ranks=2), 100_000, 1, 2)
+    exact = case.expected(0, 0)
+    with np.errstate(invalid="ignore"):
+        finite = np.isfinite(exact)
+    off = float(exact[finite].astype(np.float64).std()) / 10
+    near = exact.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        near[finite] = (exact[finite].astype(np.float64) + off).astype(exact.dtype)
+        missed = int(np.count_nonzero(finite & ~np.isfinite(near)))  # rounded to infinity
+    assert 0 < np.count_nonzero(~finite) and case.wrong(exact, 0, 0, bound=1e-9) == 0
+    assert case.wrong(near, 0, 0, bound=0.11, is_relative=True) == missed
+    assert case.wrong(near, 0, 0, bound=0.08, is_relative=True) > 1000
+    other = exact.copy()
+    other[~finite] = 0
+    assert case.wrong(other, 0, 0, bound=1e30) == np.count_nonzero(~finite)
+
+
 def test_buffers_rotate_and_stay_within_the_limit():
     chance = random.Random(0)
     for _ in range(500):

@@ -416,6 +416,9 @@ def test_training_is_the_same_with_any_backend(tmp_path):
         (2, ("--batch-size", "63"), "--batch-size 63 cannot be divided evenly among 2 ranks"),
         (1, ("--backend", "gloo", "--codec", "fpk"), "only the backend accdp compresses, not gloo"),
         (1, ("--ranks-per-gpu", "2"), "--ranks-per-gpu: expected --device cuda"),
+        (2, ("--backend", "foo"), "--backend foo: this torch has none of that name"),
+        (2, ("--codec", "nope"), "--codec: codec=nope: expected auto, none, "),
+        (2, ("--json", "/nonexistent/x"), "--json /nonexistent/x: No such file or directory"),
     ],
 )
 def test_training_refuses_in_one_line(ranks, words, said):

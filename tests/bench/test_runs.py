@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def test_codecs_in_one_run(tmp_path):
     assert lossless.returncode == 0, str(lossless)
     rows = {row["backend"]: row for row in rows_of(out)}
     assert list(rows) == ["accdp+none", "accdp+zhuff"], rows
+    assert re.search(r"#   accdp\+zhuff: sent as zhuff, ratio 1\.[1-9]", lossless.stdout), str(lossless)
+    assert all(row["command"].startswith("accdp bench bcast -n 2 ") for row in rows.values())
     assert rows["accdp+none"]["ratio"] < 1.01 and rows["accdp+zhuff"]["ratio"] > 1.1
     assert {row["errors"] for row in rows.values()} == {0} and rows["accdp+zhuff"]["nodes"] == 2
     lossy = jobs.run([*command, "qpk", "--error-bound", "relative:0.1"], timeout=60.0, env=two_nodes)
@@ -398,6 +401,20 @@ def test_ranks_that_mpi_does_not_know_are_refused():
         [sys.executable, *module("bcast", "--backend", "mpi")], env={"RANK": "0", "WORLD_SIZE": "2"}, timeout=60.0
     )
     assert result.returncode == 2 and "MPI sees a world of 1 where there are 2 ranks" in result.stderr, str(result)
+
+
+def test_settings_that_cannot_be_are_one_line():
+    for variables, said in (
+        ({"ACCDP_CHUNK_BYTES": "4q"}, "accdp bench: ACCDP_CHUNK_BYTES=4q"),
+        (
+            {"ACCDP_BASELINE": "mpi"},
+            "accdp bench: rank 0 of 2: allgather by ACCDP_BASELINE=mpi: expected a group that has MPI",
+        ),
+    ):
+        command = [sys.executable, "-m", "accdp_comm", "bench", "allreduce", "-n", "2", "-m", "4:4"]
+        result = jobs.run(command, env=variables, timeout=60.0)
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("accdp run: rank 0")]
+        assert result.returncode == 2 and len(lines) == 1 and lines[0].startswith(said), str(result)
 
 
 @pytest.mark.parametrize(

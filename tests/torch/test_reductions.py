@@ -245,3 +245,24 @@ def test_coalescing_manager(rank, size, device):
             manager.wait()
         for block in scattered:
             assert_same(block, size * torch.arange(3.0 * rank, 3.0 * rank + 3))
+
+
+@pytest.mark.on_ranks(2)
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("form", ["list", "tensor"])
+def test_backward_sees_that_a_result_took_the_place_of_what_it_needs(rank, size, form, async_op):
+    weight, needed = torch.ones(2, requires_grad=True), torch.full((2,), 3.0)
+    product = (weight * needed).sum()
+    if form == "list":
+        work = dist.reduce_scatter(needed, [torch.ones(2)] * size, async_op=async_op)
+    else:
+        work = dist.reduce_scatter_tensor(needed, torch.ones(2 * size), async_op=async_op)
+    if async_op:
+        work.wait()
+    assert needed.tolist() == [size] * 2
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():  # whose tensors have no version
+        result = torch.zeros(2)
+        dist.reduce_scatter_tensor(result, torch.ones(2 * size))
+        assert result.tolist() == [size] * 2

@@ -224,8 +224,11 @@ def check_output(path: str | None) -> None:
     """
     problem = [""]
     if path and dist.get_rank() == 0:
+        is_new = not os.path.exists(path)
         try:
             open(path, "a", encoding="utf-8").close()
+            if is_new:
+                os.unlink(path)  # the training may be refused
         except OSError as error:
             problem = [f"--json {path}: {error.strerror}"]
     dist.broadcast_object_list(problem)

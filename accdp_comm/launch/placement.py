@@ -73,10 +73,7 @@ def share_cores(
         Per rank its CPUs and how many cores it has for itself alone (at least 1).
     """
     every = frozenset(cpu for core in cores for cpu in core)
-    # CPUs that the affinity mask forbids cannot be had: then any will do.
-    groups = [(wish & every) or every for wish in wished]
-    if any(one != other and one & other for one in set(groups) for other in set(groups)):
-        groups = [every] * len(groups)  # what some may have anywhere would not be the others' own
+    groups = _groups(every, wished)
     is_limited = quota is not None and quota < len(every)
     placed: list[tuple[list[int], int]] = [([], 1)] * len(groups)
     for group in dict.fromkeys(groups):
@@ -94,6 +91,24 @@ def share_cores(
             placed[rank] = ([cpu for core in inside[taken : taken + count] for cpu in core], count)
             taken += count
     return placed
+
+
+def _groups(every: frozenset[int], wished: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return per rank the CPUs that it divides with those who have the same; no others have any of them."""
+    # CPUs that the affinity mask forbids cannot be had: then any will do.
+    known = [wish & every for wish in wished]
+    if any(one != other and one & other for one in set(known) for other in set(known)):
+        return [every] * len(wished)
+    members = {group: known.count(group) for group in known if group}
+    if rest := every.difference(*members):
+        members[rest] = 0
+    groups = []
+    for group in known:
+        if not group:  # where the share is largest: what nobody wishes, or beside others
+            group = max(members, key=lambda one: len(one) / (members[one] + 1))
+            members[group] += 1
+        groups.append(group)
+    return groups
 
 
 def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int) -> int:

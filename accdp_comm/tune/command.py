@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _core
 from .._version import __version__
 from ..launch.options import add_script
 from ..readers import numbers, real
@@ -28,6 +27,10 @@ _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
 script reads accdp_comm.tuned("batch_size", 32) instead. Without --global-batch and --batch-size it keeps its own.
 """
+
+
+class _Unwritten(Exception):
+    """An outcome could not be kept, as where a disk is full."""
 
 
 def add_parser(commands: Any) -> None:
@@ -103,7 +106,10 @@ def main(options: argparse.Namespace) -> int:
             return trial.run(job, point, goes_on, watch, lambda: bool(signals))
 
         def after(outcome: trial.Outcome) -> None:
-            kept.add(outcome)
+            try:
+                kept.add(outcome)
+            except OSError as error:
+                raise _Unwritten(error.strerror) from error
             bar.update(task, completed=len(search.outcomes))
             console.print(_says(outcome))
 
@@ -112,11 +118,9 @@ def main(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             code, best = 128 + signals[0], search.best()
             console.print("interrupted; the same command goes on from here")
-        except _core.SystemCallError:
-            raise
-        except OSError as error:
+        except _Unwritten as error:
             code, best = 1, search.best()
-            console.print(f"{options.output}: cannot write results there: {error.strerror}")
+            console.print(f"{options.output}: cannot write results there: {error}")
     console.print(report.table(search.outcomes, best))
     if best is None:
         console.print("no point was measured")

@@ -49,6 +49,7 @@ class Meter:
         self.plan = plan
         self._sign = SIGNS[0]
         self._seen = 0
+        self._first_s: float | None = None  # when the first step ended, which a long log does not hold any more
         self._warm_since: float | None = None
         self._level = 0
 
@@ -93,7 +94,7 @@ class Meter:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there were as many steps as warm-up takes."""
+        """Whether there were as many steps as warm-up takes, by whatever sign."""
         return self._seen > self.plan.warm_up_steps
 
     def _steps(self, logs: Sequence[Log]) -> Steps | None:
@@ -102,16 +103,19 @@ class Meter:
         if steps is None or SIGNS.index(steps.seen_by) < SIGNS.index(self._sign):
             return None
         if steps.seen_by != self._sign:
-            self._sign, self._seen, self._warm_since, self._level = steps.seen_by, 0, None, 0
+            self._sign, self._first_s, self._warm_since, self._level = steps.seen_by, None, None, 0
         self._seen = max(self._seen, len(steps.seconds))
+        if self._first_s is None and len(steps.seconds):
+            self._first_s = float(steps.seconds[0])
         return steps
 
     def _warm(self, steps: Steps) -> bool:
         seconds = steps.seconds
         if self._warm_since is None and len(seconds) > self.plan.warm_up_steps:
             least_s = self.plan.unsaid_warm_up_s if steps.seen_by == SIGNS[0] else self.plan.warm_up_s
+            assert self._first_s is not None
             after = seconds[self.plan.warm_up_steps :]
-            warm = after[after >= seconds[0] + least_s]
+            warm = after[after >= self._first_s + least_s]
             if len(warm):
                 self._warm_since = float(warm[0])
         return self._warm_since is not None

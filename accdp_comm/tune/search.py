@@ -88,8 +88,7 @@ class Search:
             outcome = Outcome(point, "skipped", reason=reason) if reason else trial(point, self._goes_on)
             self._check_samples(outcome)
             self._check_batch(outcome)
-            if outcome.status not in ("ok", "stopped"):
-                self._forget(point)
+            self._forget(point, outcome.seen_by if outcome.status in ("ok", "stopped") else None)
             self.outcomes.append(outcome)
             after(outcome)
         if not self.exhaustive:
@@ -138,7 +137,7 @@ class Search:
         return [one.point for one in self.outcomes if one.status == "out of memory"]
 
     def _goes_on(self, level: int, outcome: Outcome) -> bool:
-        self._forget(outcome.point, level)  # where the trial began anew: what seemed to be steps was before them
+        self._forget(outcome.point, outcome.seen_by)
         seen = self._levels.setdefault(level, [*self._earlier])
         seen.append(replace(outcome))
         if self.exhaustive:
@@ -147,11 +146,13 @@ class Search:
         best = max(other.bounds()[0] for other in seen)
         return place < max(1, len(seen) // _KEPT) or outcome.bounds()[1] >= (1 - self.tolerance) * best
 
-    def _forget(self, point: Point, from_level: int = 0) -> None:
-        """Let what was seen of a point while its trial ran, before it was known not to count, stop no other."""
-        for level, seen in self._levels.items():
-            if level >= from_level:
-                seen[:] = [one for one in seen if one.point != point]
+    def _forget(self, point: Point, seen_by: str | None) -> None:
+        """Let what was seen of a point while its trial ran, before it was known not to count, stop no other.
+
+        Where it counts that is what was seen by another sign of steps, before the trial began anew.
+        """
+        for seen in self._levels.values():
+            seen[:] = [one for one in seen if one.point != point or (seen_by is not None and one.seen_by == seen_by)]
 
     def _check_samples(self, outcome: Outcome) -> None:
         if outcome.steps_per_s and not outcome.samples_per_s:

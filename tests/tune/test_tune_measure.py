@@ -93,7 +93,7 @@ def test_what_comes_before_the_first_step_is_none(sign):
     assert meter.look([before])[0] == 1 and meter.is_warm
     training = log([*word("ab"), sign] * 20, every_s=0.5 / 3)
     few = log_of(training.events[:6])
-    assert meter.look([one_after_another(before, few)]) is None and not meter.is_warm and not meter.has_begun
+    assert meter.look([one_after_another(before, few)]) is None and not meter.is_warm
     level, rate = meter.look([one_after_another(before, training)])
     assert (level, rate.seen_by) == (1, "optimizer" if sign == steps.OPTIMIZER else "step()")
     assert rate.steps_per_s == pytest.approx(2)
@@ -112,6 +112,18 @@ def test_collectives_alone_are_looked_at_for_longer():
     assert Meter(plan).look([log(word("ab") * 500, every_s=0.01)]) is None
     level, rate = Meter(plan).look([log(word("ab") * 600, every_s=0.01)])
     assert (level, rate.seen_by) == (0, "collectives") and rate.steps_per_s == pytest.approx(50)
+
+
+def test_a_log_that_runs_over_is_warm_in_time():
+    """8000 collectives a second: the log holds the last 8 s of them."""
+    meter = Meter(Plan(budgets_s=(1.0,)))
+    whole = log(word("ab") * (steps.CAPACITY // 2), every_s=1 / 8000).events
+    levels = []
+    for second in range(4):
+        slid = whole.copy()
+        slid["time_ns"] += second * 10**9
+        levels.append(meter.look([log_of(slid)]))
+    assert levels[:3] == [None] * 3 and levels[3][1].steps_per_s == pytest.approx(4000)
 
 
 def test_samples_are_those_of_all_ranks():

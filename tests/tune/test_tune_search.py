@@ -348,10 +348,12 @@ def test_what_seemed_to_be_steps_stops_nobody():
 
     def trial(point, goes_on):
         if point.ranks == 1:
-            goes_on(0, Outcome(point, "ok", 9000, 9000 / 64, 64))
-            goes_on(1, Outcome(point, "ok", 9000, 9000 / 64, 64))
-        went_on.extend(goes_on(level, Outcome(point, "ok", 100 * point.ranks, point.ranks, 64)) for level in range(2))
-        return Outcome(point, "ok", 100 * point.ranks, point.ranks, 64)
+            for level in range(2):
+                goes_on(level, Outcome(point, "ok", 9000, 9000 / 64, 64, seen_by="collectives"))
+        found = Outcome(point, "ok", 100 * point.ranks, point.ranks, 64, seen_by="optimizer")
+        # The first level that a few long steps reach may be the last.
+        went_on.extend(goes_on(level, found) for level in range(0 if point.ranks == 1 else 2))
+        return found
 
     best = Search(line, GLOBAL).run(trial)
-    assert went_on[:4] == [True] * 4 and best.point.ranks == 2
+    assert went_on[:2] == [True] * 2 and best.point.ranks == 2

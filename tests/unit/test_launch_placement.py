@@ -1,5 +1,7 @@
 """Where ranks run: GPUs, cores, threads, shares of a GPU, and the variables that tell them."""
 
+from dataclasses import replace
+
 import pytest
 
 from accdp_comm import _core
@@ -65,6 +67,19 @@ def test_no_core_is_given_twice():
         assert cpus(placement.place_ranks(2, EIGHT, [A, B], known)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert cpus(placement.place_ranks(4, EIGHT, [A, B], known)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
         assert [place.threads for place in placement.place_ranks(4, EIGHT, [A, B], known)] == [2] * 4
+
+
+def test_who_is_known_to_be_near_a_gpu_stays_there():
+    gpus = [A, B, replace(A, uuid="GPU-c"), replace(A, uuid="GPU-d")]
+    near = {"GPU-a": frozenset({4, 5, 6, 7}), "GPU-b": frozenset({4, 5, 6, 7}), "GPU-c": frozenset({0, 1, 2, 3})}
+    assert cpus(placement.place_ranks(4, EIGHT, gpus, near)) == [[4, 5], [6, 7], [0, 1], [2, 3]]
+    near = {"GPU-a": frozenset({6, 7}), "GPU-b": frozenset({6, 7})}
+    assert cpus(placement.place_ranks(4, EIGHT, gpus, near)) == [[6], [7], [0, 1, 2], [3, 4, 5]]
+
+
+def test_wishes_that_overlap_are_nobodys():
+    near = {"GPU-a": frozenset(range(6)), "GPU-b": frozenset(range(4, 8))}
+    assert cpus(placement.place_ranks(2, EIGHT, [A, B], near)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(4.0, 2), (5.5, 2), (0.5, 1), (7.9, 3)])

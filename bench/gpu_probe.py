@@ -153,78 +153,87 @@ def exchange_value(gpu: Any, comm: Any) -> str:
 
     Returns "works", or what does not, on both ranks; with STUCK in it, this process must end without ending CUDA.
     """
-    trouble, waiting, other, address, held = "", None, None, 0, False
+    return _Exchange(gpu, comm).run()
 
-    def step(rank: int, work: Callable[[], str | None]) -> None:
+
+class _Exchange:
+    """Two ranks and a value in memory of rank 0's, step by step."""
+
+    def __init__(self, gpu: Any, comm: Any) -> None:
+        self.gpu, self.comm = gpu, comm
+        self.trouble = ""  # the first that a rank had, as both know
+        self.waiting, self.stream = None, None  # rank 0's that waits; each rank's other one
+        self.address, self.holds = 0, False  # of the value; whether the stream was made to wait
+        self.handle, self.seen = np.zeros(64, np.uint8), np.zeros(2, np.uint32)
+
+    def run(self) -> str:
+        self._step(0, self._prepare)
+        self.comm.bcast(self.handle)
+        self._step(1, self._open)
+        self._step(0, self._wait)
+        self._step(1, self._write)
+        self._step(0, self._look)
+        stuck = first_trouble(self.comm, self._let_go())
+        if STUCK in stuck:
+            return stuck
+        if self.comm.rank == 1 and self.address:
+            self.gpu.close(self.address)
+        self.comm.barrier()  # nobody has it open when it goes
+        if self.comm.rank == 0 and self.address:
+            self.gpu.free(self.address)
+        return self.trouble or "works"
+
+    def _step(self, rank: int, work: Callable[[], str | None]) -> None:
         """What a rank does next, as long as nobody has trouble; then both know how it went."""
-        nonlocal trouble
         mine = ""
-        if comm.rank == rank and not trouble:
+        if self.comm.rank == rank and not self.trouble:
             try:
                 mine = work() or ""
             except DriverError as error:
                 mine = str(error)
-        trouble = trouble or first_trouble(comm, mine)
+        self.trouble = self.trouble or first_trouble(self.comm, mine)
 
-    handle = np.zeros(64, np.uint8)
-    seen = np.zeros(2, np.uint32)
+    def _prepare(self) -> str | None:
+        self.waiting, self.stream = self.gpu.stream(), self.gpu.stream()
+        self.address = self.gpu.allocate(2 << 20)
+        for at in (self.address, self.address + 4):
+            self.gpu.fill(self.stream, at, 0)
+        self.handle[:] = np.frombuffer(self.gpu.share(self.address), np.uint8)
+        return None if comes(self.gpu, self.stream, COMES_S) else "memory was not cleared"
 
-    def prepare() -> str | None:
-        nonlocal waiting, other, address
-        waiting, other = gpu.stream(), gpu.stream()
-        address = gpu.allocate(2 << 20)
-        for at in (address, address + 4):
-            gpu.fill(other, at, 0)
-        handle[:] = np.frombuffer(gpu.share(address), np.uint8)
-        return None if comes(gpu, other, COMES_S) else "memory was not cleared"
+    def _open(self) -> None:
+        self.stream = self.gpu.stream()
+        self.address = self.gpu.open(self.handle.tobytes())
 
-    def open_memory() -> None:
-        nonlocal other, address
-        other = gpu.stream()
-        address = gpu.open(handle.tobytes())
+    def _wait(self) -> str | None:
+        self.gpu.wait_value(self.waiting, self.address, VALUE)
+        self.holds = True
+        self.gpu.fill(self.waiting, self.address + 4, MARK)
+        did_not = "cuStreamWaitValue32 did not hold the stream back"
+        return did_not if comes(self.gpu, self.waiting, HELD_S) else None
 
-    def wait() -> str | None:
-        nonlocal held
-        gpu.wait_value(waiting, address, VALUE)
-        held = True
-        gpu.fill(waiting, address + 4, MARK)
-        return "cuStreamWaitValue32 did not hold the stream back" if comes(gpu, waiting, HELD_S) else None
+    def _write(self) -> str | None:
+        self.gpu.write_value(self.stream, self.address, VALUE)
+        return None if comes(self.gpu, self.stream, COMES_S) else "cuStreamWriteValue32 was not carried out"
 
-    def write() -> str | None:
-        gpu.write_value(other, address, VALUE)
-        return None if comes(gpu, other, COMES_S) else "cuStreamWriteValue32 was not carried out"
-
-    def look() -> str | None:
-        if not comes(gpu, waiting, COMES_S):
+    def _look(self) -> str | None:
+        if not comes(self.gpu, self.waiting, COMES_S):
             return "the value that another process wrote did not end cuStreamWaitValue32"
-        gpu.read(other, address, seen)
-        if not comes(gpu, other, COMES_S) or seen.tolist() != [VALUE, MARK]:
-            return f"cuStreamWaitValue32 ended, but memory holds {seen.tolist()}"
+        self.gpu.read(self.stream, self.address, self.seen)
+        if not comes(self.gpu, self.stream, COMES_S) or self.seen.tolist() != [VALUE, MARK]:
+            return f"cuStreamWaitValue32 ended, but memory holds {self.seen.tolist()}"
         return None
 
-    step(0, prepare)
-    comm.bcast(handle)
-    step(1, open_memory)
-    step(0, wait)
-    step(1, write)
-    step(0, look)
-    ends = ""
-    if comm.rank == 0 and held and not comes(gpu, waiting, 0):
+    def _let_go(self) -> str:
+        """End rank 0's wait where nobody has; return why not, with STUCK in it where nothing does."""
+        if self.comm.rank != 0 or not self.holds or comes(self.gpu, self.waiting, 0):
+            return ""
+        ends = ""
         try:
-            gpu.write_value(other, address, VALUE)
+            self.gpu.write_value(self.stream, self.address, VALUE)
         except DriverError as error:
             ends = str(error)
-        if not comes(gpu, waiting, COMES_S):
-            ends = f"{ends or trouble}, {STUCK}"
-    stuck = first_trouble(comm, ends)
-    if STUCK in stuck:
-        return stuck
-    if comm.rank == 1 and address:
-        gpu.close(address)
-    comm.barrier()  # nobody has it open when it goes
-    if comm.rank == 0 and address:
-        gpu.free(address)
-    return trouble or "works"
+        return ends if comes(self.gpu, self.waiting, COMES_S) else f"{ends or self.trouble}, {STUCK}"
 
 
 def ipc_of(device_path: str) -> dict[str, str]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from .asked import Asked
+    from .record import Record
     from .search import Search
-    from .trial import Outcome
+    from .space import Point
+    from .trial import Job, Outcome
 
 _EPILOG = """\
 {batch_size}, {global_batch_size}, {workers} and {ranks} in the script's arguments are replaced by what is tried; or the
@@ -72,32 +74,48 @@ def main(options: argparse.Namespace) -> int:
     """
     # argparse needs add_parser() only; rich and numpy are loaded by those who tune.
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from . import asked, record, report, trial
+    from . import asked, record, report
     from .search import Search
 
     wanted = asked.settle(options)
-    job, batches, points = wanted.job, wanted.batches, wanted.points
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 120  # of a file; 80 would cut the table's words
-    console.print(batches.says())
+    console.print(wanted.batches.says())
     for pair in wanted.left_out:
         console.print(f"left out, because it cannot be divided evenly: {pair}")
     kept = record.Record(options.output / "trials.jsonl", _question(options, wanted), fresh=options.fresh)
     if kept.outcomes:
         console.print(f"{len(kept.outcomes)} outcomes are of an earlier run; --fresh forgets them")
-    search = Search(points, batches, exhaustive=options.exhaustive, any_global_batch=options.any_global_batch)
+    search = Search(
+        wanted.points, wanted.batches, exhaustive=options.exhaustive, any_global_batch=options.any_global_batch
+    )
+    code = _search(search, wanted.job, kept, console)
+    best = search.best()
+    console.print(report.table(search.outcomes, best))
+    if best is None:
+        console.print("no point was measured")
+        return code or 1
+    if code != 1:  # else there is no room for a profile either
+        _write(options.output, wanted, search, best, console)
+    return code
+
+
+def _search(search: Search, job: Job, kept: Record, console: Console) -> int:
+    """Search, and show each point as it is tried; return 0, 1 where outcomes cannot be kept, 130 or 143."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from . import trial
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    code = 0
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
         _interruption() as signals,
     ):
-        task = bar.add_task("", total=len(points))
+        task = bar.add_task("", total=len(search.points))
 
-        def attempt(point: Any, goes_on: Any) -> trial.Outcome:
+        def attempt(point: Point, goes_on: Any) -> Outcome:
             name = _name(point)
 
             def watch(words: str) -> None:
@@ -105,30 +123,23 @@ def main(options: argparse.Namespace) -> int:
 
             return trial.run(job, point, goes_on, watch, lambda: bool(signals))
 
-        def after(outcome: trial.Outcome) -> None:
+        def after(outcome: Outcome) -> None:
             try:
                 kept.add(outcome)
             except OSError as error:
-                raise _Unwritten(error.strerror) from error
+                raise _Unwritten(f"{kept.path.parent}: cannot write results there: {error.strerror}") from error
             bar.update(task, completed=len(search.outcomes))
             console.print(_says(outcome))
 
         try:
-            best = search.run(attempt, kept.outcomes, after)
+            search.run(attempt, kept.outcomes, after)
         except KeyboardInterrupt:
-            code, best = 128 + signals[0], search.best()
             console.print("interrupted; the same command goes on from here")
+            return 128 + signals[0]
         except _Unwritten as error:
-            code, best = 1, search.best()
-            console.print(f"{options.output}: cannot write results there: {error}")
-    console.print(report.table(search.outcomes, best))
-    if best is None:
-        console.print("no point was measured")
-        return code or 1
-    if code == 1:
-        return code  # there is no room for a profile either
-    _write(options.output, wanted, search, best, console)
-    return code
+            console.print(str(error))
+            return 1
+    return 0
 
 
 def _question(options: argparse.Namespace, wanted: Asked) -> dict[str, object]:
@@ -173,7 +184,7 @@ def _write(folder: Path, wanted: Asked, search: Search, best: Outcome, console: 
     console.print(f"best: {report.command_line(wanted.job, best)}\nor:   {by_profile}")
 
 
-def _name(point: Any) -> str:
+def _name(point: Point) -> str:
     parts = [f"{point.ranks} ranks" if point.ranks > 1 else "1 rank"]
     if point.ranks_per_gpu:
         parts[0] += f" ({point.ranks_per_gpu} per GPU)"

@@ -128,7 +128,8 @@ class Arguments:
 
     def same_kind(self, name: str, data: Buffer, as_in: Buffer, *, one_stream: bool = True) -> None:
         """Check that two arrays have one datatype and are in the same memory, there in the order of one stream."""
-        if data.datatype != as_in.datatype:
+        # What is only moved is bytes to the core.
+        if data.datatype != as_in.datatype or (data.datatype == Datatype.bytes and data.kind != as_in.kind):
             raise self.wrong(name, f"datatype {as_in.kind}", data.kind)
         if data.device != as_in.device:
             raise self.wrong(name, f"memory of {_place(as_in)}", _place(data))

@@ -149,7 +149,7 @@ def new_like(x: Buffer, shape: tuple[int, ...]) -> Any:
 # Names of datatypes are made anew each time they are asked for, which costs more than a small collective.
 @functools.lru_cache(maxsize=256)
 def _name_of_numpy(kind: np.dtype[Any]) -> str:
-    return kind.name
+    return kind.name if kind.names is None else str(kind)  # the name of a record says its size alone
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -434,10 +435,12 @@ class Communicator(Messages):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # sys.exit() of a script that is done is no failure.
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return self.close()
         try:
-            # sys.exit() of a script that is done is no failure.
-            if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
-                reason = f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}"
-                self._core.abort(reason.encode(errors="backslashreplace").decode())
+            reason = f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}"
+            self._core.abort(reason.encode(errors="backslashreplace").decode())
         finally:
-            self.close()
+            with contextlib.suppress(_core.Error):  # the script's own error is the one to hear
+                self.close()

@@ -71,8 +71,13 @@ class PostOffice {
   /// each has `timeout_s` from now on as its deadline.
   bool wait_all(std::span<const MessageHandle> messages, double timeout_s, double limit_s = -1);
   /// Before the group is left: waits for everything that a peer counts on. A receive that nobody has answered is given
-  /// up. Throws the first error, or a UsageError that names such receives.
+  /// up. Throws the first error, or a UsageError that names such receives. Of a group that has failed it ends them.
   void settle(double timeout_s);
+  /// A caller hears the error of a message, or nobody is left to hear that of a send: throw_lost() then throws it, if
+  /// no message's error has been heard.
+  void hear() { is_heard_ = true; }
+  void lose(std::exception_ptr error);
+  void throw_lost();
   static std::string describe(const Message& message);
   std::string says_late(const Message& message, double seconds) const;  ///< that it was not done in that time
   /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
@@ -183,6 +188,7 @@ class PostOffice {
   void finish(const MessageHandle& message, std::exception_ptr error = nullptr);
   void expire();
   std::exception_ptr give_up(std::exception_ptr error);
+  void end_failed(std::unique_lock<std::mutex>& lock);
   template <class Move>
   void as_driver(std::unique_lock<std::mutex>& lock, Move move);
   bool move_all(bool has_failed);
@@ -211,6 +217,9 @@ class PostOffice {
   std::list<Parcel> parcels_;
   std::vector<std::byte> letter_;  // the last one that came: room for the next
   std::vector<std::function<void()>> callbacks_;
+  std::mutex losing_;
+  std::exception_ptr lost_;
+  std::atomic<bool> is_heard_{false};
   std::uint64_t next_id_ = 1;
   std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again

@@ -48,14 +48,7 @@ void PostOffice::attend() {
     drive(lock, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
     attended_ = false;
   }
-  if (!driving_ && !open_.empty() && fabric_.board().has_failed()) {
-    try {
-      fabric_.throw_if_failed();
-    } catch (...) {
-      give_up(std::current_exception());
-    }
-    run_callbacks(lock);
-  }
+  if (!driving_ && fabric_.board().has_failed()) end_failed(lock);
   attendant_id_ = std::thread::id();
 }
 

@@ -254,7 +254,9 @@ void PostOffice::wait(const MessageHandle& m, double timeout_s) {
   if (timeout_s >= 0) m->deadline = Deadline(timeout_s);
   drive_or_wait(lock, [&] { return m->done.load(); });
   if (!driving_) show_driving(false);  // where it was done before
-  if (m->error) std::rethrow_exception(m->error);
+  if (!m->error) return;
+  hear();
+  std::rethrow_exception(m->error);
 }
 
 void PostOffice::check_not_driven_here() const {

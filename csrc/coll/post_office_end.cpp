@@ -78,9 +78,12 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
 
 void PostOffice::settle(double timeout_s) {
   std::exception_ptr first;
-  if (fabric_.board().has_failed()) return;  // whoever waits for them is told
   {
     std::unique_lock lock = enter();
+    if (fabric_.board().has_failed()) {
+      end_failed(lock);
+      return;
+    }
     drive_or_wait(lock, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
   }
   while (true) {
@@ -106,8 +109,32 @@ void PostOffice::settle(double timeout_s) {
   for (const MessageHandle& m : given_up) finish(m, std::make_exception_ptr(error));
   receives_.clear();
   run_callbacks(lock);
-  if (first) std::rethrow_exception(first);
+  if (first) {
+    hear();
+    std::rethrow_exception(first);
+  }
   if (!texts.empty()) throw error;
+}
+
+/// Of a group that has failed: whoever waits for a message is told.
+void PostOffice::end_failed(std::unique_lock<std::mutex>& lock) {
+  if (open_.empty()) return;
+  try {
+    fabric_.throw_if_failed();
+  } catch (...) {
+    give_up(std::current_exception());
+  }
+  run_callbacks(lock);
+}
+
+void PostOffice::lose(std::exception_ptr error) {
+  const std::lock_guard lock(losing_);
+  if (!lost_) lost_ = error;
+}
+
+void PostOffice::throw_lost() {
+  const std::lock_guard lock(losing_);
+  if (lost_ && !is_heard_.exchange(true)) std::rethrow_exception(lost_);
 }
 
 PostOffice::~PostOffice() {

@@ -22,6 +22,60 @@ except dist.DistBackendError as error:
 """
 
 
+LOST = """
+import sys, time
+import numpy as np
+from accdp_comm import Communicator, PeerDied
+world = Communicator(timeout_s=30)
+
+def leaves(send):
+    comm = world.split(0)
+    if world.rank == 0:
+        send(comm)
+    try:
+        comm.close()
+        heard = None
+    except PeerDied as error:
+        heard = error
+    comm.close()
+    world.barrier()
+    return heard
+
+def dropped(pause):  # close() comes before the background thread has seen that rank 1 left, or after
+    def send(comm):
+        comm.isend(np.ones(300_000), 1, 1)
+        time.sleep(pause)
+    return send
+
+def heard_of_one(comm):
+    comm.isend(np.ones(300_000), 1, 1)
+    try:
+        comm.send(np.ones(300_000), 1, 1)
+    except PeerDied:
+        pass
+
+def fails_for_its_own_reason(comm):
+    try:
+        with comm:
+            comm.isend(np.ones(300_000), 1, 1)
+            time.sleep(0.5)
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+
+for send, is_told in ((dropped(0), True), (dropped(1), True), (heard_of_one, False), (fails_for_its_own_reason, False)):
+    heard = leaves(send)
+    assert (heard is not None) == (is_told and world.rank == 0), (send, heard)
+last = world.split(0)
+if world.rank == 0:
+    last.isend(np.ones(300_000), 1, 1)
+    time.sleep(1)
+    print("ends", flush=True)
+else:
+    last.close()
+"""
+
+
 def signal_rank_0(play, number, scene, **given):
     """Play a scene of two ranks in which rank 0 gets a signal while it waits."""
     play.start(scene, 2, **given)
@@ -36,6 +90,16 @@ def test_others_hear_of_the_exception_that_ended_a_script():
     """Of the one behind an abort() that nobody called, under a launcher that has MPI."""
     result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", RAISES], timeout=60)
     assert "aborted the group: rank 1 ended by ValueError('bad data')" in result.stdout, str(result)
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+def test_a_send_that_failed_is_heard_of(topology):
+    """By whoever asks its work, else at close(), else at the end of the interpreter."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", LOST]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=90)
+    assert result.returncode == 0 and result.stdout == "ends\n", str(result)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("accdp: while leaving: rank 0 of 2") and "left the group during send of 2400000 " in line
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_reduce, not synchronous", "recv", "irecv"])

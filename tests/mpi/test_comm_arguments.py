@@ -37,6 +37,14 @@ WRONG = {
     ),
     "list as op": (lambda c: c.allreduce(X, ["sum"]), r"op: expected one of sum, .*, got \['sum'\]"),
     "count of out": (lambda c: c.allreduce(X, out=np.ones(11)), "out: expected 12 elements, as many as x, got 11"),
+    "dates of another unit": (
+        lambda c: c.allgather(np.zeros(1, "M8[s]"), out=np.zeros((c.size, 1), "M8[D]")),
+        r"out: expected datatype datetime64\[s\], got datetime64\[D\]",
+    ),
+    "records of other fields": (
+        lambda c: c.allgather(np.zeros(1, [("a", "i4")]), out=np.zeros((c.size, 1), [("a", "f4")])),
+        r"out: expected datatype \[\('a', '<i4'\)\], got \[\('a', '<f4'\)\]",
+    ),
     "datatype of out": (lambda c: c.allreduce(X, out=np.ones(12, "f4")), "out: expected datatype float64, got float32"),
     "count of allgather": (lambda c: c.allgather(X, out=np.ones(5)), "elements, got 5"),
     "list of allgather": (lambda c: c.allgather(X, out=[X] * (c.size + 1)), "a list of .*, one per rank, got"),

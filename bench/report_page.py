@@ -153,7 +153,8 @@ def _train(rows: list[Row]) -> list[str]:
         speed = f"{row['samples_per_s']:.0f}"
         cells.append([model, row["backend"], str(row["ranks"]), speed, _cell(row), str(row["target_loss"]), goal])
     heads = ["model", "backend", "ranks", "samples/s", "step, us", "loss", "reached after"]
-    return ["", "### Training the examples' models (bench/train.py)", "", *marked.table(heads, cells)]
+    meaning = "samples/s are of all measured steps; of a step the median, with the 10th and 90th percentile."
+    return ["", "### Training the examples' models (bench/train.py)", "", meaning, "", *marked.table(heads, cells)]
 
 
 def repeat_lines(rows: Sequence[Row]) -> list[str]:

@@ -79,7 +79,7 @@ class Meter:
         A fifth of its steps is taken for the warm-up where it had not passed yet.
         """
         steps = self._steps(logs)
-        if steps is None or len(steps.seconds) == 0:
+        if steps is None:
             return None
         since = self._warm_since if self._warm_since is not None else np.inf
         first = max(self.plan.warm_up_steps, len(steps.seconds) // 5)
@@ -99,13 +99,15 @@ class Meter:
 
     def _steps(self, logs: Sequence[Log]) -> Steps | None:
         steps = find_steps(logs[0].events) if logs else None
+        if steps is None or len(steps.seconds) == 0:
+            return None
         # The last of a better sign may be lost where a long evaluation has filled the log.
-        if steps is None or SIGNS.index(steps.seen_by) < SIGNS.index(self._sign):
+        if SIGNS.index(steps.seen_by) < SIGNS.index(self._sign):
             return None
         if steps.seen_by != self._sign:
             self._sign, self._first_s, self._warm_since, self._level = steps.seen_by, None, None, 0
         self._seen = max(self._seen, len(steps.seconds))
-        if self._first_s is None and len(steps.seconds):
+        if self._first_s is None:
             self._first_s = float(steps.seconds[0])
         return steps
 

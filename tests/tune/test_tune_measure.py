@@ -114,6 +114,16 @@ def test_collectives_alone_are_looked_at_for_longer():
     assert (level, rate.seen_by) == (0, "collectives") and rate.steps_per_s == pytest.approx(50)
 
 
+def test_where_no_period_is_left_nothing_is_measured():
+    """As between set-up and training."""
+    meter = Meter(Plan(budgets_s=(1.0,)))
+    before = log(word("a") * 120, every_s=0.1)
+    assert meter.look([log_of(before.events[:105])]) is None and meter.is_warm
+    odd = np.random.default_rng(0).permutation(np.arange(1, 400))
+    assert meter.look([one_after_another(before, log(odd, every_s=0.01))]) is None
+    assert meter.last([one_after_another(before, log(odd, every_s=0.01))]) is None
+
+
 def test_a_log_that_runs_over_is_warm_in_time():
     """8000 collectives a second: the log holds the last 8 s of them."""
     meter = Meter(Plan(budgets_s=(1.0,)))

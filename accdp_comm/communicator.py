@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -442,5 +441,4 @@ class Communicator(Messages):
             reason = f"rank {self.rank} of {self.size} left by {type(error).__name__}: {error}"
             self._core.abort(reason.encode(errors="backslashreplace").decode())
         finally:
-            with contextlib.suppress(_core.Error):  # the script's own error is the one to hear
-                self.close()
+            self.close()

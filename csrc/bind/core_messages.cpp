@@ -31,11 +31,6 @@ std::vector<Orphan>& orphans() {
   return *list;
 }
 
-/// Of a message that is done, which nobody can ask any more.
-void lose_error(Group& group, const Message& message) {
-  if (message.is_send && message.error) group.post_office().lose(message.error);
-}
-
 }  // namespace
 
 void sweep_messages() {
@@ -50,7 +45,6 @@ void sweep_messages() {
     done.push_back(std::move(list[i]));
     list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  for (const Orphan& one : done) lose_error(py::cast<Group&>(one.group), *one.message);
   // Outside the list: what ends here may run code of the user's, which may come here again.
   done.clear();
 }
@@ -72,11 +66,8 @@ class MessageWork {
   MessageWork(const MessageWork&) = delete;
   ~MessageWork() {
     sweep_messages();
-    if (!message_) return;
-    if (!message_->done)
+    if (message_ && !message_->done)
       orphans().push_back({std::move(of_python_), std::move(message_), std::move(array_)});
-    else if (!is_told_)
-      lose_error(*group_, *message_);
   }
 
   bool is_completed() {
@@ -95,7 +86,6 @@ class MessageWork {
     const py::object array = std::move(array_);
     if (!message_) return py::none();
     if (message_->error) {
-      is_told_ = true;
       group_->post_office().hear();
       std::rethrow_exception(message_->error);
     }
@@ -110,7 +100,6 @@ class MessageWork {
   std::shared_ptr<Group> group_;
   MessageHandle message_;
   py::object array_, then_;
-  bool is_told_ = false;  // its error
 };
 
 /// -1 for None.
@@ -293,12 +282,8 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
           "settle",
           [](Group& g, double timeout_s) {
             const Sweep after;
-            {
-              const NoGil nogil;
-              g.settle(timeout_s);
-            }
-            sweep_messages();
-            g.post_office().throw_lost();
+            const NoGil nogil;
+            g.settle(timeout_s);
           },
           "timeout_s"_a = -1.0);
 }

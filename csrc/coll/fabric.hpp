@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/birthplace.hpp"
@@ -72,11 +73,12 @@ class Fabric {
   Machine machine;  ///< by which algorithms are chosen: equal on all ranks
 
   Learned learned;
-  Patience wire_patience;               ///< of collectives that wait for other nodes
-  Way way;                              ///< of the last collective
-  std::atomic<bool> has_told = false;   ///< this rank has been told that the group failed, by throw_if_failed()
-  std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
-  int calls_ahead = 0;                  ///< the last so many went ahead between nodes
+  Patience wire_patience;                    ///< of collectives that wait for other nodes
+  Way way;                                   ///< of the last collective
+  std::atomic<bool> has_told = false;        ///< this rank has been told that the group failed, by throw_if_failed()
+  std::atomic<std::thread::id> attendant{};  ///< the thread that moves messages in the background, while there is one
+  std::atomic<std::uint64_t> call = 0;       ///< number of this rank's collective that is under way, or was last
+  int calls_ahead = 0;                       ///< the last so many went ahead between nodes
   RollCall& roll_call() { return roll_call_; }
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.

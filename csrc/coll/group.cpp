@@ -409,6 +409,7 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
 }
 
 void Group::abort(const std::string& reason) {
+  fabric_.has_told = true;
   fabric_.fail(FailureKind::kOther, fabric_.describe(rank()) + " aborted the group: " + reason);
 }
 

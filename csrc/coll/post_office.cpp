@@ -239,6 +239,7 @@ void PostOffice::drop(std::size_t bytes, const Take& take) {
 void PostOffice::finish(const MessageHandle& m, std::exception_ptr error) {
   if (m->done) return;
   m->error = error;
+  if (m->is_send && error && !lost_) lost_ = error;
   ++changes_;
   count_op(m->is_send ? OpKind::kSend : OpKind::kRecv, m->bytes, Clock::now() - m->started);
   open_.erase(m->place);

@@ -71,13 +71,10 @@ class PostOffice {
   /// each has `timeout_s` from now on as its deadline.
   bool wait_all(std::span<const MessageHandle> messages, double timeout_s, double limit_s = -1);
   /// Before the group is left: waits for everything that a peer counts on. A receive that nobody has answered is given
-  /// up. Throws the first error, or a UsageError that names such receives. Of a group that has failed it ends them.
+  /// up. Throws the first error, also of an earlier send if this rank has not been told that the group failed, or a
+  /// UsageError that names such receives.
   void settle(double timeout_s);
-  /// A caller hears the error of a message, or nobody is left to hear that of a send: throw_lost() then throws it, if
-  /// no message's error has been heard.
-  void hear() { is_heard_ = true; }
-  void lose(std::exception_ptr error);
-  void throw_lost();
+  void hear();  ///< a caller is told a message's error
   static std::string describe(const Message& message);
   std::string says_late(const Message& message, double seconds) const;  ///< that it was not done in that time
   /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
@@ -98,7 +95,7 @@ class PostOffice {
   void check_not_driven_here() const;
   /// From now on it may take as long as that, if nothing has said yet how long.
   void limit(const MessageHandle& message, double timeout_s);
-  bool is_attendant() const { return attendant_id_ == std::this_thread::get_id(); }
+  bool is_attendant() const { return fabric_.attendant == std::this_thread::get_id(); }
   /// After the group was left or has failed: ends the background thread, so that no memory of messages is let go on it
   /// from then on, and gives up what it would have. Without the host language's lock, which what it lets go may want.
   void retire();
@@ -217,9 +214,7 @@ class PostOffice {
   std::list<Parcel> parcels_;
   std::vector<std::byte> letter_;  // the last one that came: room for the next
   std::vector<std::function<void()>> callbacks_;
-  std::mutex losing_;
-  std::exception_ptr lost_;
-  std::atomic<bool> is_heard_{false};
+  std::exception_ptr lost_;  // of the first send that failed
   std::uint64_t next_id_ = 1;
   std::atomic<std::uint64_t> changes_{0};  // messages posted or finished: a reason for the driver to look again
   std::atomic<int> visitors_{0};  // threads that wait for the lock, which who drives would take again and again
@@ -236,7 +231,6 @@ class PostOffice {
   Patience wire_patience_;  // of who drives messages of other nodes
   std::atomic<bool> stop_{false};
   std::thread attendant_;
-  std::atomic<std::thread::id> attendant_id_{};  // while it runs
   std::mutex retiring_;
 };
 

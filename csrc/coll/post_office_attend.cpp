@@ -18,7 +18,7 @@ void PostOffice::prepare_attendant(std::function<void()> prepare) {
 }
 
 void PostOffice::attend() {
-  attendant_id_ = std::this_thread::get_id();
+  fabric_.attendant = std::this_thread::get_id();
   std::unique_lock lock(mutex_);
   int idle_rounds = 0, graces = 0;
   while (!stop_) {
@@ -49,7 +49,7 @@ void PostOffice::attend() {
     attended_ = false;
   }
   if (!driving_ && fabric_.board().has_failed()) end_failed(lock);
-  attendant_id_ = std::thread::id();
+  fabric_.attendant = std::thread::id();
 }
 
 void PostOffice::retire() {

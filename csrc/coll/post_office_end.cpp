@@ -78,12 +78,10 @@ std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
 
 void PostOffice::settle(double timeout_s) {
   std::exception_ptr first;
+  const bool was_told = fabric_.has_told.exchange(true);
   {
     std::unique_lock lock = enter();
-    if (fabric_.board().has_failed()) {
-      end_failed(lock);
-      return;
-    }
+    if (fabric_.board().has_failed()) end_failed(lock);
     drive_or_wait(lock, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
   }
   while (true) {
@@ -109,10 +107,8 @@ void PostOffice::settle(double timeout_s) {
   for (const MessageHandle& m : given_up) finish(m, std::make_exception_ptr(error));
   receives_.clear();
   run_callbacks(lock);
-  if (first) {
-    hear();
-    std::rethrow_exception(first);
-  }
+  if (!first && !was_told) first = lost_;  // whose work nobody has asked
+  if (first) std::rethrow_exception(first);
   if (!texts.empty()) throw error;
 }
 
@@ -127,14 +123,8 @@ void PostOffice::end_failed(std::unique_lock<std::mutex>& lock) {
   run_callbacks(lock);
 }
 
-void PostOffice::lose(std::exception_ptr error) {
-  const std::lock_guard lock(losing_);
-  if (!lost_) lost_ = error;
-}
-
-void PostOffice::throw_lost() {
-  const std::lock_guard lock(losing_);
-  if (lost_ && !is_heard_.exchange(true)) std::rethrow_exception(lost_);
+void PostOffice::hear() {
+  if (fabric_.board().has_failed()) fabric_.has_told = true;
 }
 
 PostOffice::~PostOffice() {

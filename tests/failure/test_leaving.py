@@ -25,7 +25,7 @@ except dist.DistBackendError as error:
 LOST = """
 import sys, time
 import numpy as np
-from accdp_comm import Communicator, PeerDied
+from accdp_comm import Communicator, PeerDied, PeerTimeout
 world = Communicator(timeout_s=30)
 
 def leaves(send):
@@ -41,31 +41,49 @@ def leaves(send):
     world.barrier()
     return heard
 
-def dropped(pause):  # close() comes before the background thread has seen that rank 1 left, or after
+kept = []
+
+def sends(keeps, pause):  # close() comes before the background thread has seen that rank 1 left, or after
     def send(comm):
-        comm.isend(np.ones(300_000), 1, 1)
+        work = comm.isend(np.ones(300_000), 1, 1)
+        if keeps:
+            kept.append(work)
         time.sleep(pause)
     return send
 
-def heard_of_one(comm):
-    comm.isend(np.ones(300_000), 1, 1)
+def after_a_receive_of_no_account(comm):
     try:
-        comm.send(np.ones(300_000), 1, 1)
-    except PeerDied:
-        pass
+        comm.irecv(np.ones(1), 1, 2).wait(0.1)
+        raise AssertionError
+    except PeerTimeout:
+        comm.isend(np.ones(300_000), 1, 1)
+        time.sleep(1)
+
+def heard_of(fails):
+    def send(comm):
+        comm.isend(np.ones(300_000), 1, 1)
+        try:
+            fails(comm)
+            raise AssertionError
+        except PeerDied:
+            pass
+    return send
 
 def fails_for_its_own_reason(comm):
     try:
         with comm:
-            comm.isend(np.ones(300_000), 1, 1)
+            kept.append(comm.isend(np.ones(300_000), 1, 1))
             time.sleep(0.5)
             raise ZeroDivisionError
     except ZeroDivisionError:
         pass
 
-for send, is_told in ((dropped(0), True), (dropped(1), True), (heard_of_one, False), (fails_for_its_own_reason, False)):
-    heard = leaves(send)
-    assert (heard is not None) == (is_told and world.rank == 0), (send, heard)
+for send in (*(sends(keeps, pause) for keeps in (False, True) for pause in (0, 1)), after_a_receive_of_no_account):
+    assert (leaves(send) is not None) == (world.rank == 0), send
+for fails in (lambda comm: comm.send(np.ones(300_000), 1, 1), lambda comm: comm.allreduce(np.ones(1))):
+    assert leaves(heard_of(fails)) is None, fails
+assert leaves(fails_for_its_own_reason) is None
+kept.clear()
 last = world.split(0)
 if world.rank == 0:
     last.isend(np.ones(300_000), 1, 1)
@@ -94,7 +112,7 @@ def test_others_hear_of_the_exception_that_ended_a_script():
 
 @pytest.mark.parametrize("topology", ["1x2", "2x1"])
 def test_a_send_that_failed_is_heard_of(topology):
-    """By whoever asks its work, else at close(), else at the end of the interpreter."""
+    """By who asks its work, or is told that the group has failed; else at close(), else at the interpreter's end."""
     command = [*jobs.mpiexec_command(2), sys.executable, "-c", LOST]
     result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=90)
     assert result.returncode == 0 and result.stdout == "ends\n", str(result)

@@ -421,7 +421,7 @@ class Communicator(Messages):
 
         Raises:
             UsageError: An irecv() that nobody has answered was still open. Its work raises this, too.
-            PeerTimeout, PeerDied: A send could not be completed.
+            PeerTimeout, PeerDied, MismatchError: A send could not be completed, and no call here has said so before.
         """
         try:
             self._group.settle()

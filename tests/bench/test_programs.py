@@ -58,3 +58,17 @@ def test_tuning_against_a_sweep(tmp_path):
     assert result.returncode == (0 if row["tune_s"] <= 0.5 * row["sweep_s"] else 1), str(result)
     assert row["tune_best"] == row["sweep_best"] and row["speed_ratio"] == 1.0, str(result)
     assert row["tune"][0]["samples_per_s"] > 0 and "speed 1.000 (at least 0.95)" in result.stdout
+
+
+def test_settings_that_cannot_be_are_one_line():
+    for variables, said in (
+        ({"ACCDP_CHUNK_BYTES": "4q"}, "accdp bench: ACCDP_CHUNK_BYTES=4q"),
+        (
+            {"ACCDP_BASELINE": "mpi"},
+            "accdp bench: rank 0 of 2: allgather by ACCDP_BASELINE=mpi: expected a group that has MPI",
+        ),
+    ):
+        command = [sys.executable, "-m", "accdp_comm", "bench", "allreduce", "-n", "2", "-m", "4:4"]
+        result = jobs.run(command, env=variables, timeout=60.0)
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("accdp run: rank 0")]
+        assert result.returncode == 2 and len(lines) == 1 and lines[0].startswith(said), str(result)

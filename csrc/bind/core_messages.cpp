@@ -86,7 +86,7 @@ class MessageWork {
     const py::object array = std::move(array_);
     if (!message_) return py::none();
     if (message_->error) {
-      group_->post_office().hear();
+      group_->post_office().hear(*message_);
       std::rethrow_exception(message_->error);
     }
     return message_->is_send ? py::object(py::none()) : py::object(py::int_(message_->peer));

@@ -346,7 +346,7 @@ void Fabric::check_process() const {
 void Fabric::throw_if_failed() {
   check_process();
   if (!has_failed()) return;
-  if (attendant != std::this_thread::get_id()) has_told = true;  // else no caller hears of it
+  if (!ForMessages::is_here()) has_told = true;
   auto [kind, text] = board_->failure();
   if (const std::uint64_t disputed = board_->failed_call(), now = call; disputed && disputed < now)
     text += " (#" + std::to_string(disputed) + " is an earlier call; this is #" + std::to_string(now) + ")";

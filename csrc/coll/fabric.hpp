@@ -7,7 +7,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/birthplace.hpp"
@@ -73,12 +72,11 @@ class Fabric {
   Machine machine;  ///< by which algorithms are chosen: equal on all ranks
 
   Learned learned;
-  Patience wire_patience;                    ///< of collectives that wait for other nodes
-  Way way;                                   ///< of the last collective
-  std::atomic<bool> has_told = false;        ///< this rank has been told that the group failed, by throw_if_failed()
-  std::atomic<std::thread::id> attendant{};  ///< the thread that moves messages in the background, while there is one
-  std::atomic<std::uint64_t> call = 0;       ///< number of this rank's collective that is under way, or was last
-  int calls_ahead = 0;                       ///< the last so many went ahead between nodes
+  Patience wire_patience;               ///< of collectives that wait for other nodes
+  Way way;                              ///< of the last collective
+  std::atomic<bool> has_told = false;   ///< this rank has been told that the group failed, by throw_if_failed()
+  std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
+  int calls_ahead = 0;                  ///< the last so many went ahead between nodes
   RollCall& roll_call() { return roll_call_; }
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
@@ -93,6 +91,17 @@ class Fabric {
   /// Also takes notice of failures on other nodes, as does the next; not more often than every kNoticesLate.
   bool has_failed();
   void throw_if_failed();
+  /// While there is one, this thread moves messages: what it is told of a failure is their error, whoever hears it.
+  class ForMessages {
+   public:
+    ForMessages() noexcept { ++depth; }
+    ~ForMessages() { --depth; }
+    ForMessages(const ForMessages&) = delete;
+    static bool is_here() noexcept { return depth > 0; }
+
+   private:
+    static inline thread_local int depth = 0;
+  };
   void look_for_notices();  ///< takes up, as the two above, what was left there; costs a question to a store
   /// For what MPI fetched out of the memory of a rank of another node: throws if the group had failed there before.
   void throw_if_withdrawn();

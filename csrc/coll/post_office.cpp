@@ -39,6 +39,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   ++changes_;
   ++visits_;
   try {
+    const Fabric::ForMessages their_error;
     if (!m->is_send)
       match(m);
     else if (m->peer == fabric_.topology().rank())

@@ -38,6 +38,7 @@ struct Message {
   bool matched = false;       ///< from then on the peer counts on it
   std::atomic<bool> done{false};
   std::exception_ptr error;       ///< written before `done`
+  bool is_alone = false;          ///< the error is of this receive only: the group has not failed by it
   std::function<void()> on_done;  ///< called once, without locks, by the thread that saw it finish; waits for nothing
   std::list<std::shared_ptr<Message>>::iterator place;  ///< among the office's open messages
 };
@@ -74,7 +75,7 @@ class PostOffice {
   /// up. Throws the first error, also of an earlier send if this rank has not been told that the group failed, or a
   /// UsageError that names such receives.
   void settle(double timeout_s);
-  void hear();  ///< a caller is told a message's error
+  void hear(const Message& message);  ///< a caller is told its error
   static std::string describe(const Message& message);
   std::string says_late(const Message& message, double seconds) const;  ///< that it was not done in that time
   /// Whether the buffer of a message may lie on a device: the wire alone touches it, and takes that. Only of long
@@ -95,7 +96,7 @@ class PostOffice {
   void check_not_driven_here() const;
   /// From now on it may take as long as that, if nothing has said yet how long.
   void limit(const MessageHandle& message, double timeout_s);
-  bool is_attendant() const { return fabric_.attendant == std::this_thread::get_id(); }
+  bool is_attendant() const { return attendant_id_ == std::this_thread::get_id(); }
   /// After the group was left or has failed: ends the background thread, so that no memory of messages is let go on it
   /// from then on, and gives up what it would have. Without the host language's lock, which what it lets go may want.
   void retire();
@@ -190,7 +191,8 @@ class PostOffice {
   void as_driver(std::unique_lock<std::mutex>& lock, Move move);
   bool move_all(bool has_failed);
   void nap(Watcher& watcher);
-  void drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough);
+  void drive(std::unique_lock<std::mutex>& lock, std::shared_ptr<Watcher>& watcher,
+             const std::function<bool()>& enough);
   void drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
              Clock::time_point until = Clock::time_point::max());
   void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
@@ -231,6 +233,7 @@ class PostOffice {
   Patience wire_patience_;  // of who drives messages of other nodes
   std::atomic<bool> stop_{false};
   std::thread attendant_;
+  std::atomic<std::thread::id> attendant_id_{};  // while it runs
   std::mutex retiring_;
 };
 

@@ -18,11 +18,13 @@ void PostOffice::prepare_attendant(std::function<void()> prepare) {
 }
 
 void PostOffice::attend() {
-  fabric_.attendant = std::this_thread::get_id();
+  attendant_id_ = std::this_thread::get_id();
   std::unique_lock lock(mutex_);
   int idle_rounds = 0, graces = 0;
+  std::shared_ptr<Watcher> watcher;
   while (!stop_) {
     if (open_.empty()) {
+      watcher.reset();
       // Rests only after a while without messages: waking it costs every post a system call.
       if (++idle_rounds < 20) {
         attention_.wait_for(lock, std::chrono::milliseconds(1));
@@ -45,11 +47,11 @@ void PostOffice::attend() {
     if (visits_ != before && ++graces < kMostGraces) continue;
     graces = 0;
     attended_ = true;
-    drive(lock, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
+    drive(lock, watcher, [&, seen = visits_] { return stop_ || open_.empty() || visits_ != seen; });
     attended_ = false;
   }
   if (!driving_ && fabric_.board().has_failed()) end_failed(lock);
-  fabric_.attendant = std::thread::id();
+  attendant_id_ = std::thread::id();
 }
 
 void PostOffice::retire() {

@@ -26,8 +26,9 @@ class Unlocked {
 
 }  // namespace
 
-/// Watches on behalf of all open messages. One for each wait, however often callbacks interrupt that: a new one knows
-/// nothing of how long it has been waited.
+/// Watches on behalf of all open messages. One for each wait, however often callbacks interrupt that, and one of the
+/// background thread for as long as there are any, however often callers look: a new one knows nothing of how long it
+/// has been waited.
 class PostOffice::Watcher final : public Lookout {
  public:
   explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
@@ -168,9 +169,10 @@ bool PostOffice::came_over_wire(const std::function<bool()>& enough) {
          try_until(wire_patience_.yield, 1, yield, came);
 }
 
-void PostOffice::drive(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough) {
-  Watcher watcher(*this);
-  drive(lock, watcher, enough);
+void PostOffice::drive(std::unique_lock<std::mutex>& lock, std::shared_ptr<Watcher>& watcher,
+                       const std::function<bool()>& enough) {
+  if (!watcher) watcher = std::make_shared<Watcher>(*this);
+  drive(lock, *watcher, enough);
 }
 
 /// Does `move` as the one who drives. Called with the lock held and driving_ false. What goes wrong in it the messages
@@ -181,6 +183,7 @@ void PostOffice::as_driver(std::unique_lock<std::mutex>& lock, Move move) {
   driving_ = true;
   driver_.set();
   try {
+    const Fabric::ForMessages their_error;
     move();
   } catch (...) {
     interrupt = give_up(std::current_exception());
@@ -255,7 +258,7 @@ void PostOffice::wait(const MessageHandle& m, double timeout_s) {
   drive_or_wait(lock, [&] { return m->done.load(); });
   if (!driving_) show_driving(false);  // where it was done before
   if (!m->error) return;
-  hear();
+  hear(*m);
   std::rethrow_exception(m->error);
 }
 

@@ -41,6 +41,7 @@ void PostOffice::expire() {
     if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
       return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);
     receives_.remove(m->tag, m->peer, m);
+    m->is_alone = true;
     finish(m, std::make_exception_ptr(PeerTimeout(fabric_.here() + ": " + text)));
   }
 }
@@ -104,7 +105,10 @@ void PostOffice::settle(double timeout_s) {
     texts +=
         (texts.empty() ? "" : ", ") + describe(*m) + " from " + (m->peer < 0 ? "any rank" : fabric_.describe(m->peer));
   const UsageError error(fabric_.here() + ": closed with open receives: expected wait() for each before, got " + texts);
-  for (const MessageHandle& m : given_up) finish(m, std::make_exception_ptr(error));
+  for (const MessageHandle& m : given_up) {
+    m->is_alone = true;
+    finish(m, std::make_exception_ptr(error));
+  }
   receives_.clear();
   run_callbacks(lock);
   if (!first && !was_told) first = lost_;  // whose work nobody has asked
@@ -116,6 +120,7 @@ void PostOffice::settle(double timeout_s) {
 void PostOffice::end_failed(std::unique_lock<std::mutex>& lock) {
   if (open_.empty()) return;
   try {
+    const Fabric::ForMessages their_error;
     fabric_.throw_if_failed();
   } catch (...) {
     give_up(std::current_exception());
@@ -123,8 +128,8 @@ void PostOffice::end_failed(std::unique_lock<std::mutex>& lock) {
   run_callbacks(lock);
 }
 
-void PostOffice::hear() {
-  if (fabric_.board().has_failed()) fabric_.has_told = true;
+void PostOffice::hear(const Message& m) {
+  if (!m.is_alone) fabric_.has_told = true;
 }
 
 PostOffice::~PostOffice() {

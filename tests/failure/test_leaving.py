@@ -43,21 +43,19 @@ def leaves(send):
 
 kept = []
 
-def sends(keeps, pause):  # close() comes before the background thread has seen that rank 1 left, or after
-    def send(comm):
-        work = comm.isend(np.ones(300_000), 1, 1)
-        if keeps:
-            kept.append(work)
-        time.sleep(pause)
-    return send
+def sends(comm, keeps):
+    work = comm.isend(np.ones(300_000), 1, 1)
+    if keeps:
+        kept.append(work)
 
-def after_a_receive_of_no_account(comm):
-    try:
-        comm.irecv(np.ones(1), 1, 2).wait(0.1)
-        raise AssertionError
-    except PeerTimeout:
-        comm.isend(np.ones(300_000), 1, 1)
-        time.sleep(1)
+def sends_and_waits(keeps):  # until the background thread has seen that rank 1 left; a work tells of no error so
+    def send(comm):
+        sends(comm, keeps)
+        last = comm.isend(np.ones(300_000), 1, 1)
+        kept.append(last)
+        while not last.is_completed():
+            time.sleep(0.01)
+    return send
 
 def heard_of(fails):
     def send(comm):
@@ -78,11 +76,29 @@ def fails_for_its_own_reason(comm):
     except ZeroDivisionError:
         pass
 
-for send in (*(sends(keeps, pause) for keeps in (False, True) for pause in (0, 1)), after_a_receive_of_no_account):
-    assert (leaves(send) is not None) == (world.rank == 0), send
+for keeps in (False, True):
+    for send in (lambda comm: sends(comm, keeps), sends_and_waits(keeps)):
+        assert (leaves(send) is not None) == (world.rank == 0), (send, keeps)
 for fails in (lambda comm: comm.send(np.ones(300_000), 1, 1), lambda comm: comm.allreduce(np.ones(1))):
     assert leaves(heard_of(fails)) is None, fails
 assert leaves(fails_for_its_own_reason) is None
+
+brief = Communicator(timeout_s=3)
+comm = brief.split(0)
+if world.rank == 0:
+    receive = comm.irecv(np.ones(1), 1, 2)  # which times out alone
+    for ask in (receive.wait, world.barrier, lambda: sends_and_waits(True)(comm), receive.wait, comm.close):
+        try:
+            ask()
+            heard = None
+        except (PeerTimeout, PeerDied) as error:
+            heard = type(error)
+        wanted = {receive.wait: PeerTimeout, comm.close: PeerDied}.get(ask)
+        assert heard == wanted, (ask, heard)
+else:
+    world.barrier()
+    comm.close()
+world.barrier()
 kept.clear()
 last = world.split(0)
 if world.rank == 0:
@@ -91,6 +107,30 @@ if world.rank == 0:
     print("ends", flush=True)
 else:
     last.close()
+"""
+
+
+POLLS = """
+import time
+import numpy as np
+from accdp_comm import Communicator, PeerDied
+world = Communicator(timeout_s=30)
+for pause in (0, 0.001, 0.01, 0.1):
+    comm = world.split(0)
+    if world.rank == 0:
+        work = comm.isend(np.ones(300_000), 1)
+        began = time.monotonic()
+        while not work.is_completed():
+            time.sleep(pause)
+        print(pause, time.monotonic() - began, flush=True)
+        assert time.monotonic() - began < 15, pause
+        try:
+            work.wait()
+            raise AssertionError
+        except PeerDied:
+            pass
+    comm.close()
+    world.barrier()
 """
 
 
@@ -118,6 +158,14 @@ def test_a_send_that_failed_is_heard_of(topology):
     assert result.returncode == 0 and result.stdout == "ends\n", str(result)
     (line,) = result.stderr.splitlines()
     assert line.startswith("accdp: while leaving: rank 0 of 2") and "left the group during send of 2400000 " in line
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+def test_who_polls_hears_that_a_rank_has_left(topology):
+    """Each look takes the messages from the background thread, which would know soonest that nobody will come."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", POLLS]
+    result = jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=90)
+    assert result.returncode == 0, str(result)
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_reduce, not synchronous", "recv", "irecv"])

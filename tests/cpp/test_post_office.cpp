@@ -295,7 +295,7 @@ void unread_while_numbers_come_round(Group& group, std::size_t first_bytes) {
   const Data others = content(0, 1, 1, Wire::kAtOnceBytes + 1);
   CHECK(first_bytes == kLong || first_bytes == kLongest);
   if (group.rank() == 0) {
-    const MessageHandle first = group.send(unread, 1, 7);
+    const MessageHandle first = group.start_send(unread, 1, 7);
     for (std::uint64_t i = 1; i < Wire::kDataTags; ++i) group.send_now(others, 1, 8);
     const MessageHandle second = group.send(last, 1, 9);
     for (const MessageHandle& message : {first, second})

@@ -86,6 +86,7 @@ class Guard:
             signal.signal(number, lambda *_: None)  # the number arrives through the pipe
         self._pid = 0
         self._status: int | None = None  # as os.waitpid gives it
+        self.has_failed = False  # by itself, and not well
         self._streams: dict[int, bytes] = {}  # read end -> kind of message
         self._orders: dict[str, Any] = {}
         self._helpers: dict[int, Helper] = {}  # that run, by pid
@@ -106,7 +107,7 @@ class Guard:
                 os.setsid()
                 signal.set_wakeup_fd(-1)
                 offspring.close_launcher_fds()
-                os.environ[CONTROL_VARIABLE], os.environ[OWNER_VARIABLE] = control, order["wish"]
+                offspring.set_variables(order["env"] | {CONTROL_VARIABLE: control, OWNER_VARIABLE: order["wish"]})
                 os.execv(order["argv"][0], order["argv"])
             finally:
                 os._exit(127)
@@ -172,12 +173,8 @@ class Guard:
                 pass
 
     def _sources(self) -> list[Any]:
-        sources: list[Any] = [self._wakeup, *self._streams]
-        if not self._link.lost:
-            sources.append(self._link)
-        if self._stub_life is not None:
-            sources.append(self._stub_life)
-        return sources
+        others = (None if self._link.lost else self._link, self._stub_life)
+        return [self._wakeup, *self._streams, *(source for source in others if source is not None)]
 
     def obey(self, orders: Sequence[dict[str, Any]]) -> None:
         for order in orders:
@@ -230,6 +227,7 @@ class Guard:
             or self._step not in ("run", "abandoned", "interrupt", "terminate")
             or (self._step in ("interrupt", "terminate") and number in (0, signal.SIGINT, signal.SIGTERM))
         )
+        self.has_failed = status != 0 and not was_told
         self._link.tell(event="ended", code=offspring.exit_code(status), signal=number, was_told=was_told)
         if self._step == "interrupt" and self._family():
             self._step = "family"  # a shell's script may be about to save
@@ -417,6 +415,8 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 ranks_guard.obey(orders[number + 1 :])
                 code = offspring.exit_code(ranks_guard.run())
                 link.part()
+                if ranks_guard.has_failed and control["rank_variable"] == "RANK":
+                    time.sleep(_AFTER_LAUNCHER_S)  # torchrun tells the others to terminate when it sees this
                 return code
         return 1
     finally:

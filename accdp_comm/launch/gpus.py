@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ _SMI_SECONDS = 30.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "compute_cap", "mig.mode.current", "pci.bus_id")
 _FORM = ["--format=csv,noheader,nounits"]
 LIST_QUERY = [f"--query-gpu={','.join(_FIELDS)}"]
+_NOT_RUN = {127: "nvidia-smi is not installed", 128 + signal.SIGKILL: "nvidia-smi did not answer"}
 LIST_COMMAND = ["nvidia-smi", *LIST_QUERY, *_FORM]
 
 
@@ -225,14 +227,17 @@ def _ask_smi() -> tuple[list[Gpu], str]:
     return _of_rows(rows), trouble
 
 
-def parse_listing(text: str, shown: Sequence[str | None] = ()) -> Listing:
+def parse_listing(text: str, shown: Sequence[str | None] = (), status: int = 0) -> Listing:
     """Return the GPUs in what LIST_COMMAND printed, on whichever node.
 
     Args:
         text: It obeys no CUDA_VISIBLE_DEVICES.
         shown: The CUDA_VISIBLE_DEVICES of the ranks there, where a scheduler has set them; they may be given one each.
             Those that name no number may be another node's, and are left out of account.
+        status: Its own; as a shell would call it where it was not found, or killed because it did not end.
     """
+    if status != 0:
+        return Listing([], "nvidia-smi", _NOT_RUN.get(status) or _complaint(text, status))
     found = _of_rows(_split(text))
     lists = [re.split(r"\s*,\s*", words.strip()) for words in shown if words is not None]
     indices = {int(word) for words in lists for word in words if word.isdecimal()}
@@ -261,9 +266,13 @@ def _smi(query: Sequence[str]) -> tuple[list[list[str]], str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi: {error}"
     if done.returncode != 0:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        return [], f"nvidia-smi: {last[0] if last else f'status {done.returncode}'}"
+        return [], _complaint(done.stdout + done.stderr, done.returncode)
     return _split(done.stdout), ""
+
+
+def _complaint(said: str, status: int) -> str:
+    last = said.strip().splitlines()[-1:]
+    return f"nvidia-smi: {last[0] if last else f'status {status}'}"
 
 
 def _split(text: str) -> list[list[str]]:

@@ -35,6 +35,7 @@ def read_hosts(path: str) -> list[Host]:
     """Read a host file: ``name``, ``name:4`` or ``name slots=4`` a line, ``#`` begins a comment.
 
     A host that has several lines gets the ranks of all, one for a line without a number: so schedulers write them.
+    Beside others this one is called what these know it as.
 
     Raises:
         UsageError: It cannot be read, names no host, or has a line that is none of these.
@@ -59,6 +60,8 @@ def read_hosts(path: str) -> list[Host]:
         hosts.append(Host(match["name"], int(ranks or 0)))
     if not hosts:
         raise _core.UsageError(f"--hosts {path}: it names no host")
+    if not all(is_here(host.name) for host in hosts):
+        hosts = [replace(host, name=socket.gethostname()) if is_here(host.name) else host for host in hosts]
     names = list(dict.fromkeys(host.name for host in hosts))
     if len(names) == len(hosts):
         return hosts

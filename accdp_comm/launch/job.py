@@ -18,7 +18,7 @@ from .mps.owners import Owners
 from .offspring import PASSED_ON, STOPPING
 from .output import ERR, OUT, Output, Sink
 from .programs import Program
-from .ranks import Rank, Stop, exit_code, explain, first_failure, in_words, some_of
+from .ranks import GUARD_S, Rank, Stop, exit_code, explain, first_failure, in_words, some_of
 from .standard_input import is_for_others, make_lender
 from .unguarded import end_unguarded
 
@@ -27,9 +27,6 @@ _AFTER_FAILURE_S = 1.0
 _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
 # Until the first one's. srun may have to wait for an allocation, as long as it takes.
 _FIRST_CALL_LIMIT_S = 300.0
-# What a guard may take besides the grace period: SIGTERM after SIGINT, terminate_client, before SIGTERM and before
-# SIGKILL, and what the rank left.
-_GUARD_S = 25.0
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
 # Which ranks have when it is gone: to say how they ended, and what before, as long as they say something.
 _AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0
@@ -331,7 +328,7 @@ class Job:
             return
         self.output.finish(rank.rank)
         if rank.code is None:
-            rank.code, rank.signal, rank.ended_at = 128 + signal.SIGKILL, signal.SIGKILL, time.monotonic()
+            rank.code, rank.is_lost, rank.ended_at = 128 + signal.SIGKILL, True, time.monotonic()
             self._unguarded.append(rank)
             if self._stop is None:
                 self._failures.append(rank)
@@ -358,7 +355,7 @@ class Job:
     ) -> None:
         """End the job in the safe order, ``number`` being ranks' first signal; called again, only hurry."""
         grace = self._grace_s if grace_s is None else grace_s
-        deadline = time.monotonic() + grace + _GUARD_S
+        deadline = time.monotonic() + grace + GUARD_S
         if self._stop is None:
             self._stop = Stop(code, deadline, is_launchers)
             self._reason = reason

@@ -48,10 +48,17 @@ def close_launcher_fds() -> None:
             continue  # this launcher has none, or closed it
 
 
-def ask_gpus(command: list[str]) -> str:
-    """Return what a program that lists GPUs prints; nothing where there is none, or nobody asks."""
+def set_variables(wanted: dict[str, str | None]) -> None:
+    for name, value in wanted.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def ask_gpus(command: list[str]) -> tuple[int, str]:
+    """Return what a program that lists GPUs prints, after its status as a shell would call it; nothing if none asks."""
     if not command:
-        return ""
+        return 0, ""
     read, write = os.pipe()
     guard, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -69,7 +76,7 @@ def ask_gpus(command: list[str]) -> str:
     os.close(read)
     if time.monotonic() >= until:
         send_signal(pid, signal.SIGKILL)
-    return said.decode(errors="replace") if exit_code(os.waitpid(pid, 0)[1]) == 0 else ""
+    return exit_code(os.waitpid(pid, 0)[1]), said.decode(errors="replace")
 
 
 def become_rank(guard: int, rank: int, orders: dict[str, Any], outputs: dict[bytes, int], failure: int) -> NoReturn:
@@ -90,10 +97,7 @@ def become_rank(guard: int, rank: int, orders: dict[str, Any], outputs: dict[byt
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(outputs[b"o"], 1)
         os.dup2(outputs[b"e"], 2)
-        for name, value in orders["env"].items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        set_variables(orders["env"])
         if orders["cpus"]:
             os.sched_setaffinity(0, orders["cpus"])
         os.execvp(orders["argv"][0], orders["argv"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import _core
@@ -130,16 +130,35 @@ def count_ranks(ranks: int | None, ranks_per_gpu: int | None, gpus: int) -> int:
     return room if ranks is None else ranks
 
 
-def check_room(host: str, ranks: int, ranks_per_gpu: int, gpus: int) -> None:
+def all_cores(shown: Iterable[Sequence[Sequence[int]]]) -> list[list[int]]:
+    """Return the cores, each as its CPUs, that processes of a node may use together.
+
+    Args:
+        shown: Those of each process. A launcher may have bound it to a part of them, or of a core.
+    """
+    found: list[set[int]] = []
+    for core in sorted({tuple(core) for cores in shown for core in cores}):
+        parts = [one for one in found if one.intersection(core)]
+        found = [one for one in found if one not in parts] + [set(core).union(*parts)]
+    return sorted(map(sorted, found))
+
+
+def check_room(host: str, ranks: int, ranks_per_gpu: int, gpus: int, why_none: str = "") -> None:
     """Refuse what ``count_ranks`` cannot see of other hosts, and what a host file says.
 
+    Args:
+        host: Its name.
+        ranks: That it would get.
+        ranks_per_gpu: As asked for.
+        gpus: That may be used there.
+        why_none: Why there are none, if so.
     Raises:
         UsageError: More ranks on a host than ``ranks_per_gpu`` allows.
     """
     if ranks > ranks_per_gpu * gpus:
         raise _core.UsageError(
             f"--ranks-per-gpu {ranks_per_gpu}: {host} would get {ranks} ranks, and has room for {ranks_per_gpu * gpus} "
-            f"on the {gpus} GPUs that are listed there"
+            f"on the {gpus} GPUs that are listed there{f': {why_none}' if why_none else ''}"
         )
 
 

@@ -12,6 +12,9 @@ from . import last_error
 from .control import Connection
 from .output import Output, Said
 
+# What a guard may take besides the grace period: SIGTERM after SIGINT, terminate_client, before SIGTERM and before
+# SIGKILL, and what the rank left.
+GUARD_S = 25.0
 # A rank that failed may be so slow to leave that it is told to end with the others. Its traceback tells, if it is not
 # older than that when the first rank leaves: then it was of an error that the rank went on after.
 _SLOW_EXIT_S = 10.0
@@ -32,6 +35,7 @@ class Rank:
     code: int | None = None
     signal: int = 0  # that ended it; 0 if none did
     ended_at: float = 0.0
+    is_lost: bool = False  # its guard is: how it ended nobody tells
 
 
 @dataclass
@@ -93,6 +97,9 @@ def _named_by(rank: Rank, others: Sequence[Rank], output: Output) -> Rank | None
 def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
     """Say how a rank failed, and with which error, below all that ranks said."""
     how = f"was killed by {name_of_signal(rank.signal)}" if rank.signal else f"ended with status {rank.code}"
+    if rank.is_lost:
+        when = "" if rank.pid else " before it began"
+        how = f"lost its guard{when}: that was killed, or its connection broke; the rank, then ended,"
     # It may have waited for one that left in order, and cannot know that it did.
     earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
     left = ", ".join(map(str, sorted(one.rank for one in earlier)))

@@ -61,8 +61,10 @@ class Run:
         several_hosts = bool(self._hosts) or self._launcher == "srun"
         room.check_room(self._size, self._ranks_here(), room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
-        self._owners = Owners(self._options.mps, self._say) if several_hosts else None
-        here = "off" if several_hosts else self._options.mps
+        mps = self._options.mps
+        owners = Owners(mps, self._say, self._options.grace, self._not_from_launcher) if several_hosts else None
+        self._owners = owners
+        here = "off" if several_hosts else mps
         with session(here, self._gpus, self._most_on_gpu(), self._say) as self._mps:
             self._job = Job(
                 program,
@@ -183,19 +185,27 @@ class Run:
     def _place(self, ranks: Sequence[Rank]) -> dict[int, placement.Place]:
         near = {gpu.uuid: gpu.near_cpus() for gpu in self._gpus}
         found: dict[int, placement.Place] = {}
+        without: dict[str, str] = {}  # hosts, and why they have no GPUs
         for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
             members = [rank for rank in ranks if rank.hello["node"] == node]
-            own = self._gpus
+            host, own, why = members[0].hello, self._gpus, ""
             if node != procfs.node_key():
                 shown = [rank.hello["visible_gpus"] for rank in members] if self._launcher == "srun" else []
-                own = gpus.choose_elsewhere(gpus.parse_listing(members[0].hello["gpus"], shown), self._options.gpus)
-            host = members[0].hello
+                status, text = host["gpus"]
+                listing = gpus.parse_listing(text, shown, status)
+                own, why = gpus.choose_elsewhere(listing, self._options.gpus), listing.why_none
+            if not own:
+                without[host["host"]] = why or f"--gpus {self._options.gpus}"
             if self._options.ranks_per_gpu is not None:
-                placement.check_room(host["host"], len(members), self._options.ranks_per_gpu, len(own))
+                placement.check_room(host["host"], len(members), self._options.ranks_per_gpu, len(own), why)
+            cores = placement.all_cores(rank.hello["cores"] for rank in members)
             placed = placement.place_ranks(
-                len(members), host["cores"], own, near, bind=self._options.bind == "cores", quota=host["quota"]
+                len(members), cores, own, near, bind=self._options.bind == "cores", quota=host["quota"]
             )
             found |= {rank.rank: place for rank, place in zip(members, placed, strict=True)}
+        if any(place.gpu for place in found.values()):
+            for name, why in without.items():
+                self._say(f"{name}: no GPUs for the ranks there, as the others have: {why}")
         return found
 
     def _watch(self, running: Sequence[Rank]) -> str:

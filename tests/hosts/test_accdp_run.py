@@ -41,6 +41,22 @@ def test_each_rank_gets_a_gpu_of_its_own_host(two_hosts, places, tmp_path):
     assert found == wanted, str(result)
 
 
+def test_a_host_whose_gpus_cannot_be_listed_is_named(two_hosts, places, tmp_path):
+    (tmp_path / "gpus.csv").write_text("0, GPU-0, Stand-in, 81920, 9.0, Disabled, 00000000:00:00.0\n")
+    fails = '[ "$(hostname)" = node1 ] && echo NVIDIA-SMI has failed && exit 9'
+    jobs.write_program(tmp_path / "nvidia-smi", fails, f'exec {STAND_INS}/nvidia-smi "$@"')
+    path = os.pathsep.join(map(str, [tmp_path, STAND_INS, os.environ["PATH"]]))
+    env = {"PATH": path, "STAND_IN_GPUS": str(tmp_path)}
+    why = "nvidia-smi: NVIDIA-SMI has failed"
+    result = two_hosts.login([*ACCDP_RUN, "-n", "4", "--mps", "off", *places, "true"], env, SECONDS)
+    said = f"accdp run: node1: no GPUs for the ranks there, as the others have: {why}\n"
+    assert result.returncode == 0 and result.stderr.count(said) == 1 and "node0: no GPUs" not in result.stderr, str(
+        result
+    )
+    result = two_hosts.login([*ACCDP_RUN, "--ranks-per-gpu", "2", *places, "true"], env, SECONDS)
+    assert result.returncode == 2 and f"on the 0 GPUs that are listed there: {why}" in result.stderr, str(result)
+
+
 @pytest.fixture
 def shared_gpu(two_hosts, tmp_path, request) -> dict[str, str]:
     """Variables of a job on hosts with one stand-in GPU each, and each with a runtime folder of its own."""
@@ -104,6 +120,37 @@ def test_an_owner_is_let_go_when_the_guard_of_a_rank_was_killed(two_hosts, place
     result = two_hosts.login([*ACCDP_RUN, *words, "sh", "-c", script], shared_gpu, SECONDS)
     assert result.returncode and time.time() - int((tmp_path / "killed").read_text()) < 30, str(result)
     assert_owned(tmp_path, 0)
+
+
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from mps_rank import attach, load_cuda
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+library, (daemon, _) = load_cuda(), attach()
+Path(f"began.{os.environ['RANK']}").touch()
+while not told:
+    time.sleep(0.05)
+while time.monotonic() < told[0] + 8:  # longer than an owner of MPS lets clients be that it ends
+    time.sleep(0.05)
+Path(f"saved.{os.environ['RANK']}").write_text(str(len(told)))
+daemon.sendall(b"bye")
+"""
+KILLS_THE_HEAD = (
+    '"$@" & until [ "$(ls began.* 2>&1 | grep -c began.[0-3]$)" = 4 ]; do sleep 0.1; done; kill -KILL $!; wait'
+)
+
+
+def test_ranks_have_their_grace_when_accdp_run_is_gone(two_hosts, places, shared_gpu, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saves.py").write_text(SAVES)
+    words = ["--ranks-per-gpu", "2", "--mps", "on", "--grace", "30", *places, "saves.py", str(jobs.TESTS / "launch")]
+    two_hosts.login(["sh", "-c", KILLS_THE_HEAD, "sh", *ACCDP_RUN, *words], shared_gpu, SECONDS)
+    assert not jobs.until_empty(two_hosts.processes, 60), jobs.describe(two_hosts.processes())
+    assert [(tmp_path / f"saved.{rank}").read_text() for rank in range(4)] == ["1"] * 4  # and were told once
+    assert_owned(tmp_path, 4)
 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])

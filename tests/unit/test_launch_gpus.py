@@ -143,6 +143,9 @@ def test_listings_of_other_nodes():
     assert [gpu.uuid for gpu in found.gpus] == ["GPU-a"]
     assert gpus.choose_elsewhere(found, "all") == found.gpus == gpus.choose_elsewhere(found, "0")
     assert gpus.choose_elsewhere(found, "GPU-of-another-node") == [] == gpus.parse_listing("").gpus
+    assert gpus.parse_listing("", (), 127).why_none == "nvidia-smi is not installed"
+    assert gpus.parse_listing("x", (), 137).why_none == "nvidia-smi did not answer"
+    assert gpus.parse_listing("x\nNo devices were found\n", (), 6).why_none == "nvidia-smi: No devices were found"
     both = f"{ROW}\n{ROW.replace('0, GPU-a', '1, GPU-b')}\n"
     for shown, uuids in [
         (["1", "1"], ["GPU-b"]),

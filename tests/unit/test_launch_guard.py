@@ -203,7 +203,8 @@ def test_threads_that_end_meanwhile_do_not_matter():
 def test_a_listing_of_gpus_that_never_ends_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(offspring, "_ASK_S", 0.2)
     began = time.monotonic()
-    assert offspring.ask_gpus(["sh", "-c", "echo 0; exec sleep 30"]) == ""
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; exec sleep 30"]) == (128 + signal.SIGKILL, "0\n")
     assert time.monotonic() - began < 15
-    assert offspring.ask_gpus(["sh", "-c", "echo 0; echo 1"]) == "0\n1\n"
-    assert offspring.ask_gpus(["sh", "-c", "echo 0; exit 3"]) == offspring.ask_gpus(["/nowhere"]) == ""
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; echo 1"]) == (0, "0\n1\n")
+    assert offspring.ask_gpus(["sh", "-c", "echo 0; exit 3"]) == (3, "0\n")
+    assert offspring.ask_gpus(["/nowhere"]) == (127, "") and offspring.ask_gpus([]) == (0, "")

@@ -26,7 +26,7 @@ def test_an_owner_that_comes_when_all_were_let_go_is_let_go():
         def order(self, **order):
             self.told.append(order)
 
-    owners_of = owners.Owners("auto", print)
+    owners_of = owners.Owners("auto", print, 5.0, {})
     owners_of._hosts["n1"] = owners._Host("n1", {})
     owners_of.release()
     owners_of.hear(Owner(), {"event": "owner", "node": "n1"})

@@ -131,6 +131,15 @@ def test_host_files_of_mpich_and_open_mpi(tmp_path):
     assert hosts.read_hosts(str(path)) == [Host("b", 2), Host("a", 4)]
 
 
+def test_this_host_is_called_as_others_know_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts.socket, "gethostname", lambda: "login.domain")
+    path = tmp_path / "hosts"
+    path.write_text("localhost:1\na:2\nlogin:3\n127.0.0.1\n")
+    assert hosts.read_hosts(str(path)) == [Host("login.domain", 5), Host("a", 2)]
+    path.write_text("localhost:2\n")
+    assert hosts.read_hosts(str(path)) == [Host("localhost", 2)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -121,6 +121,15 @@ def test_a_host_has_room_for_so_many():
         _core.UsageError, match="--ranks-per-gpu 2: node1 would get 5 ranks, .* room for 4 on the 2 GPUs"
     ):
         placement.check_room("node1", 5, 2, 2)
+    with pytest.raises(_core.UsageError, match="on the 0 GPUs that are listed there: none$"):
+        placement.check_room("node1", 1, 2, 0, "none")
+
+
+def test_cores_are_those_of_all_processes_of_a_node():
+    """Of which a launcher may have bound each to a part, as Intel MPI does, or Hydra when it is asked to."""
+    assert placement.all_cores([[[0, 4]], [[1, 5]]]) == [[0, 4], [1, 5]]
+    assert placement.all_cores([[[0, 4], [1]]] * 3) == [[0, 4], [1]]
+    assert placement.all_cores([[[0], [1, 5]], [[0, 4]], [[4]]]) == [[0, 4], [1, 5]]
 
 
 def test_shares_of_a_gpu():

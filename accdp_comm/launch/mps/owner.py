@@ -1,7 +1,8 @@
 """The owner of MPS on one other host of a job: started there by a rank's guard, told what to do by `accdp run`.
 
-``accdp mps own`` is no command for people. It lives as long as its connection to `accdp run`, or until it is told that
-the ranks of its host have ended, and stops its daemons then, as the owner beside `accdp run` does.
+``accdp mps own`` is no command for people. It lives until it is told that the ranks of its host have ended, and stops
+its daemons then, as the owner beside `accdp run` does. When `accdp run` is gone their guards end them, with the grace
+that they have; it stays for as long as that may take.
 
 What it says: ``owner`` (hello, with the node), ``owner_ready`` (pipe and log directory by GPU; none where MPS is not
 used), ``owner_says`` (a line for the user), ``owner_trouble`` (why the job must end). What it is told: ``members``
@@ -14,11 +15,11 @@ import json
 import os
 import select
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ... import _core, own_programs
-from .. import gpus
+from ... import _core, own_programs, procfs
+from .. import gpus, processes
 from ..agent import CONTROL_VARIABLE, OWNER_VARIABLE
 from ..guard_link import Link, connect
 from ..offspring import STOPPING
@@ -47,16 +48,17 @@ def main() -> int:
             shares = {gpu.uuid: mps.share(gpu, 100, 0) for gpu in chosen} if mps else {}
             paths = {uuid: [share.pipe_directory, share.log_directory] for uuid, share in shares.items()}
             link.tell(event="owner_ready", shares=paths)
-            _serve(link, mps, chosen)
+            _serve(link, mps, chosen, wish["patience_s"])
     except _core.Error as error:
         link.tell(event="owner_trouble", text=str(error))
         return 1
     return 0
 
 
-def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu]) -> None:
-    """Look after the clients until `accdp run` has no more need of it, or is gone."""
+def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu], patience_s: float) -> None:
+    """Look after the clients until `accdp run` has no more need of it, or is gone and they are, too."""
     members: list[Member] = []
+    ranks: list[tuple[int, int]] = []  # by pid and start time
     by_uuid = {gpu.uuid: gpu for gpu in chosen}
     while not link.lost:
         ready, _, _ = select.select([link], [], [], _LOOK_S)
@@ -65,14 +67,36 @@ def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu]) -> None:
                 return
             if order["order"] == "members":
                 members = [Member(rank, pid, by_uuid[uuid]) for rank, pid, uuid in order["members"]]
+                ranks = [(member.pid, procfs.start_time(member.pid)) for member in members]
                 if mps:
                     mps.expect([member.rank for member in members])
         if mps and members and (trouble := mps.watch(members)):
             link.tell(event="owner_trouble", text=trouble)
             members = []  # the job ends; said once
+    processes.wait_all(ranks, patience_s)
 
 
-def order(node: str, mode: str, wanted: Sequence[gpus.Gpu], ranks_per_gpu: int) -> dict[str, Any]:
-    """Return what a guard is told, to start an owner on its host."""
-    wish = {"node": node, "mode": mode, "gpus": [gpu.uuid for gpu in wanted], "ranks_per_gpu": ranks_per_gpu}
-    return {"order": "own", "argv": own_programs.accdp("mps", "own"), "wish": json.dumps(wish)}
+def order(
+    node: str,
+    mode: str,
+    wanted: Sequence[gpus.Gpu],
+    ranks_per_gpu: int,
+    patience_s: float,
+    environment: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """Return what a guard is told, to start an owner on its host.
+
+    Args:
+        node, mode, wanted, ranks_per_gpu: Its key, ``--mps``, its GPUs, and most ranks on one of them.
+        patience_s: What guards may take to end their ranks.
+        environment: What it is to have, and gets otherwise from the launcher; None removes a variable.
+    """
+    wish = {
+        "node": node,
+        "mode": mode,
+        "gpus": [gpu.uuid for gpu in wanted],
+        "ranks_per_gpu": ranks_per_gpu,
+        "patience_s": patience_s,
+    }
+    owner = own_programs.accdp("mps", "own")
+    return {"order": "own", "argv": owner, "wish": json.dumps(wish), "env": dict(environment)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..control import Connection
 from ..environment import MpsShare
 from ..gpus import Gpu
+from ..ranks import GUARD_S
 from . import owner
 
 
@@ -30,10 +31,13 @@ class Owners:
     Args:
         mode: ``--mps``.
         say: Writes a line for the user.
+        grace_s: Seconds that ranks have between the first signal and what follows.
+        environment: What owners are to have, and get otherwise from the launcher; None removes a variable.
     """
 
-    def __init__(self, mode: str, say: Callable[[str], None]):
-        self._mode, self._say = mode, say
+    def __init__(self, mode: str, say: Callable[[str], None], grace_s: float, environment: Mapping[str, str | None]):
+        self._mode, self._say, self._environment = mode, say, environment
+        self._patience_s = grace_s + GUARD_S
         self._hosts: dict[str, _Host] = {}  # by node key
         self.trouble = ""  # why the job must end
         self._are_released = False
@@ -54,7 +58,7 @@ class Owners:
             self.trouble = self.trouble or f"{host}: --mps on: there are no GPUs for it"
             return
         self._hosts[node] = _Host(host, ranks)
-        guard.order(**owner.order(node, self._mode, gpus, most))
+        guard.order(**owner.order(node, self._mode, gpus, most, self._patience_s, self._environment))
 
     def are_needed(self) -> bool:
         """Whether any was asked for."""

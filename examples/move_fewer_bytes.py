@@ -1,9 +1,9 @@
 """Broadcast a model's weights in every way that bcast_compressed has, and show what went over the wire.
 
-    mpiexec -n 2 python examples/move_fewer_bytes.py                       ranks on several nodes of a cluster
+    mpiexec -n 2 -hosts a,b python examples/move_fewer_bytes.py            ranks on two nodes of a cluster
     ACCDP_TOPOLOGY=2x1 accdp run -n 2 examples/move_fewer_bytes.py         two "nodes" on one machine
 
-On one node nothing is compressed, because shared memory is faster than any codec: the topology above only pretends.
+On one node "auto" compresses nothing, because shared memory is faster than any codec: the topology only pretends.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Channel(Protocol):
     ) -> Pending: ...
 
     def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
-        """Return the rows of all ranks; integers below 2^63. Collective; errors begin with the purpose."""
+        """Return the rows of all ranks; integers below 2^63. Collective; a mismatch is told with the purpose."""
 
 
 def channel_of(group: Any) -> Channel:
@@ -260,17 +260,11 @@ class TorchChannel:
         return _WorkPending(under_way, self, streams)
 
     def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
-        import torch
-        from torch.distributed import DistBackendError
-
-        # In host memory whatever torch's default device is; and as a datatype of which nobody else gathers so few.
-        mine = torch.tensor(row, dtype=torch.int64, device="cpu")
-        every = torch.empty((self.size, len(row)), dtype=torch.int64, device="cpu")
         try:
-            self._backend._allgather_base(every.view(torch.complex128), mine.view(torch.complex128)).wait()
-        except DistBackendError as error:
-            raise type(error)(f"{purpose}: {error}") from error
-        return every.tolist()
+            every = self._backend.table(list(row))
+        except _core.MismatchError as error:
+            raise _core.MismatchError(f"{purpose}: {error}") from error
+        return [every[at : at + len(row)] for at in range(0, len(every), len(row))]
 
 
 class _WorkPending:

@@ -31,7 +31,7 @@ def compressed_allreduce(
             into checkpoints: ``hook.state_dict(model)``. A step that a GradScaler skips loses what was added to it, and
             what is left is in units of the scaled loss: ``hook.load_state_dict(model, {})`` where the scale changes. So
             does a step in which no rank used a parameter (find_unused_parameters): DDP leaves its gradient out.
-        codec: As in allreduce_compressed().
+        codec: As in allreduce_compressed(). With a bound, runs with "auto" differ in their bits: it takes what is fast.
         group: The process group of the model, with the backend accdp, which a hook is not told of; None: the default
             group.
     Raises:
@@ -103,14 +103,15 @@ class CompressedAllreduce:
         """Take what state_dict() returned, instead of what is known; an empty one forgets all. Not collective.
 
         Raises:
-            UsageError: A name that is no parameter of the model, or another number of elements.
+            UsageError: A name that is no parameter of the model, another number of elements, or not floats.
         """
         parameters = dict(model.named_parameters())
         for name, left in state.items():
             count = _reals_of(parameters[name]) if name in parameters else -1
-            wanted = f"a tensor of {count} elements" if name in parameters else "no such name"
-            if not isinstance(left, torch.Tensor) or left.numel() != count:
-                got = f"one of {left.numel()}" if isinstance(left, torch.Tensor) else f"a {type(left).__name__}"
+            wanted = f"a tensor of {count} floats" if name in parameters else "no such name"
+            if not isinstance(left, torch.Tensor) or left.numel() != count or not left.is_floating_point():
+                is_tensor = isinstance(left, torch.Tensor)
+                got = f"{left.numel()} of {left.dtype}" if is_tensor else f"a {type(left).__name__}"
                 raise _core.UsageError(f"state[{name!r}]: expected {wanted}, got {got}")
         self._buckets.clear()
         self._left.clear()

@@ -171,6 +171,18 @@ PYBIND11_MODULE(_torch, m) {
           py::arg("tensor"), py::arg("counts"), py::arg("op"), py::arg("codec"), py::arg("chunk_bytes"),
           py::arg("error_bound"), py::arg("relative"), py::arg("residual"), py::arg("label"), py::arg("is_async"),
           py::arg("timeout"))
+      .def(
+          "table",
+          [](ProcessGroupAccdp& self, std::vector<std::int64_t> row) {
+            const auto rows = std::make_shared<std::vector<std::int64_t>>();
+            const StreamUnderWay under_way = [&] {
+              NoGil nogil;
+              return StreamUnderWay{self.table(std::move(row), rows), {}};
+            }();
+            under_way.ends_within(kNoTimeout);
+            return *rows;
+          },
+          py::arg("row"), "The rows of all ranks, one behind the other.")
       .def("_set_default_timeout", &ProcessGroupAccdp::setTimeout, py::arg("timeout"));
   m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
   m.def("open_groups", &ProcessGroupAccdp::open,

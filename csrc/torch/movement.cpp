@@ -129,6 +129,21 @@ c10::intrusive_ptr<Work> ProcessGroupAccdp::bcast_stream(Tensors tensors, Tensor
       });
 }
 
+c10::intrusive_ptr<Work> ProcessGroupAccdp::table(std::vector<std::int64_t> row,
+                                                  std::shared_ptr<std::vector<std::int64_t>> rows) {
+  rows->resize(row.size() * size_);
+  const Plan plan{OpType::ALLGATHER, "accdp:all_gather", {}, {}, c10d::kUnsetTimeout, true};
+  return launch_work(plan, at::kCPU,
+                     [row = std::move(row), rows = std::move(rows)](Group& group, double timeout_s, const Execution&) {
+                       const ConstBytes mine = std::as_bytes(std::span(row));
+                       const Bytes all = std::as_writable_bytes(std::span(*rows));
+                       std::vector<Bytes> outs;
+                       for (std::size_t at = 0; at < all.size(); at += mine.size())
+                         outs.push_back(all.subspan(at, mine.size()));
+                       group.allgather(mine, outs, Datatype::kC128, timeout_s, host_collectives());
+                     });
+}
+
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::allgather(Lists& outputs, Tensors& inputs,
                                                         const c10d::AllgatherOptions& options) {
   const Checks checks = checks_of("allgather");

@@ -126,8 +126,11 @@ class ProcessGroupAccdp : public c10d::Backend {
   Machine measure();
   /// Of broadcast() from now on. Replicas must stay alike, so with a bound the root takes the decoded values too.
   void set_bcast(StreamCall call);
-  // Streams throw the core's own errors, and only why they cannot begin; theirs are in the work, with which `report`
-  // is filled.
+  // These throw the core's own errors, and only why they cannot begin; the operation's are in the work, with which
+  // `rows` or `report` is filled.
+  /// As many numbers of each rank, an even number. Nobody else gathers so few of their datatype: who has called
+  /// something else meanwhile is told.
+  c10::intrusive_ptr<Work> table(std::vector<std::int64_t> row, std::shared_ptr<std::vector<std::int64_t>> rows);
   /// All tensors as one stream. references: none, or one per tensor, undefined where there is none.
   c10::intrusive_ptr<Work> bcast_stream(Tensors tensors, Tensors references, int root, const StreamCall& call,
                                         bool is_async, Milliseconds timeout, std::shared_ptr<StreamReport> report);

@@ -68,11 +68,11 @@ def test_what_was_left_out_goes_into_checkpoints(rank, size):
     hook.load_state_dict(model, saved)
     assert hook._residual_of(bucket, counts).tolist() == list(range(8))
     other = compressed_allreduce(relative(0.1))
-    with pytest.raises(UsageError, match="state\\['bias'\\]: expected no such name, got one of 2"):
+    with pytest.raises(UsageError, match="state\\['bias'\\]: expected no such name, got 2 of torch.float32"):
         other.load_state_dict(torch.nn.Linear(3, 2, bias=False), saved)
-    with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 elements, got one of 6"):
+    with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 floats, got 6 of torch.float32"):
         other.load_state_dict(torch.nn.Linear(3, 3), saved)
-    with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 elements, got a NoneType"):
+    with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 floats, got a NoneType"):
         other.load_state_dict(torch.nn.Linear(3, 3), {"weight": None})
 
 

@@ -50,13 +50,10 @@ struct CallOfPython final : DeviceCollectives {
     end();
   }
 };
-struct WithoutGil {
-  void operator()(HostCopies* copies) const {
-    const NoGil nogil;
-    delete copies;
-  }
-};
-using CopiesOfPython = std::unique_ptr<HostCopies, WithoutGil>;
+using CopiesOfPython = std::unique_ptr<HostCopies, EndWithoutGil>;
+/// CUDA is called without the GIL: a function of another library that runs Python in a stream waits for it, and the
+/// driver may keep us until that has returned.
+using MarkOfPython = std::unique_ptr<StreamMark, EndWithoutGil>;
 
 constexpr bool kIsBuilt = true;
 CudaReport report() { return cuda_report(); }
@@ -99,8 +96,9 @@ void bind_device(py::module_& m) {
   py::class_<Collectives>(m, "Collectives", "How a call is carried out: the argument `via` of Group's methods.");
   py::class_<DeviceTensors>(m, "DeviceTensors", "Tensors on a device behind their host copies.");
 #ifdef ACCDP_WITH_CUDA
-  m.def("device_of", &device_of, "ptr"_a, "name"_a, "The CUDA device that memory lies on.");
-  py::class_<StreamMark>(m, "StreamMark", "What a stream held at one time, whatever becomes of the stream.");
+  m.def("device_of", &device_of, "ptr"_a, "name"_a, py::call_guard<NoGil>(), "The CUDA device that memory lies on.");
+  py::class_<StreamMark, MarkOfPython>(m, "StreamMark",
+                                       "What a stream held at one time, whatever becomes of the stream.");
   py::class_<DevicePath, std::shared_ptr<DevicePath>>(m, "DevicePath", "What a group's calls on device memory share.")
       .def(py::init([](std::shared_ptr<Group> group) {
              return std::shared_ptr<DevicePath>(new DevicePath(std::move(group)), EndWithoutGil());
@@ -136,7 +134,7 @@ void bind_device(py::module_& m) {
           "mark",
           [](DevicePath& path, int device, std::uintptr_t stream) {
             path.admit(device, stream);
-            return std::make_unique<StreamMark>(device, stream);
+            return MarkOfPython(new StreamMark(device, stream));
           },
           "device"_a, "stream"_a, py::call_guard<NoGil>(), "What the stream holds now.")
       .def("capsule", [](std::shared_ptr<DevicePath> path) {
@@ -159,7 +157,9 @@ void bind_device(py::module_& m) {
                                         "One call on memory of a CUDA device. owners: of that memory, kept if the "
                                         "device may go on with it after a failure.")
       .def(py::init([](std::shared_ptr<DevicePath> path, int device, std::uintptr_t stream, py::object owners) {
-             return std::make_unique<CallOfPython>(std::move(path), device, stream, owners_of(std::move(owners)));
+             DeviceRoute::Owners held = owners_of(std::move(owners));
+             const NoGil nogil;
+             return new CallOfPython(std::move(path), device, stream, std::move(held));
            }),
            "path"_a, "device"_a, "stream"_a, "owners"_a);
   using nogil = py::call_guard<NoGil>;

@@ -166,9 +166,6 @@ void drain(cudaStream_t stream) noexcept;
 void drain(const Event& event) noexcept;
 bool is_done(cudaStream_t stream) noexcept;
 bool is_done(const Event& event) noexcept;
-/// Calls a function of the host when the stream gets there. It must not call CUDA, nor wait: until it returns, drivers
-/// may have who launches another one on the stream wait, or any who calls them.
-void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument);
 /// What comes next on the stream waits until a word of page-locked memory is `value`, and keeps no part of the device
 /// busy meanwhile.
 void wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value);

@@ -149,13 +149,29 @@ struct alignas(16) Pack {
   static constexpr int kLanes = 16 / sizeof(T);
   T lane[kLanes];
 };
+struct alignas(16) Words {
+  std::uint32_t word[4];
+};
+/// How a pack is held until it is used. To take elements of less than 4 bytes out of what was loaded waits for the
+/// load, and nvcc would do so at once, for the sake of the narrow way, whose loads give elements.
 template <class T>
-__device__ Pack<T> load_pack(const void* from, std::size_t i, bool is_narrow) {
-  if (!is_narrow) return static_cast<const Pack<T>*>(from)[i];
+using Held = std::conditional_t<(sizeof(T) < sizeof(std::uint32_t)), Words, Pack<T>>;
+
+template <class To, class From>
+__device__ To same_bytes(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class T>
+__device__ Held<T> load_pack(const void* from, std::size_t i, bool is_narrow) {
+  if (!is_narrow) return static_cast<const Held<T>*>(from)[i];
   Pack<T> pack;
 #pragma unroll
   for (int l = 0; l < Pack<T>::kLanes; ++l) pack.lane[l] = static_cast<const T*>(from)[i * Pack<T>::kLanes + l];
-  return pack;
+  return same_bytes<Held<T>>(pack);
 }
 template <class T>
 __device__ void store_pack(void* to, std::size_t i, const Pack<T>& pack, bool is_narrow) {
@@ -182,23 +198,26 @@ __global__ void reduce_kernel(Target to, Sources srcs, std::size_t count, Reduce
   const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = first; i < packs; i += stride) {
-    Pack<T> pack = load_pack<T>(srcs.at[0], i, srcs.narrow & 1);
-    Acc acc[kLanes];
-#pragma unroll
-    for (int l = 0; l < kLanes; ++l) acc[l] = Element::load(pack.lane[l]);
+    Acc acc[kLanes]{};
     constexpr int kInFlight = 4;  // loads begun before the first is used
-    for (int s = 1; s < srcs.count; s += kInFlight) {
-      Pack<T> more[kInFlight];
+    for (int s = 0; s < srcs.count; s += kInFlight) {
+      Held<T> held[kInFlight];
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j)
-        if (s + j < srcs.count) more[j] = load_pack<T>(srcs.at[s + j], i, srcs.narrow >> (s + j) & 1);
+        if (s + j < srcs.count) held[j] = load_pack<T>(srcs.at[s + j], i, srcs.narrow >> (s + j) & 1);
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j) {
         if (s + j >= srcs.count) break;
+        const Pack<T> next = same_bytes<Pack<T>>(held[j]);
+        const bool is_first = s + j == 0;
 #pragma unroll
-        for (int l = 0; l < kLanes; ++l) acc[l] = combine(op, acc[l], Element::load(more[j].lane[l]));
+        for (int l = 0; l < kLanes; ++l) {
+          const Acc value = Element::load(next.lane[l]);
+          acc[l] = is_first ? value : combine(op, acc[l], value);
+        }
       }
     }
+    Pack<T> pack;
 #pragma unroll
     for (int l = 0; l < kLanes; ++l) pack.lane[l] = Element::store(divisor > 1 ? divided(acc[l], divisor) : acc[l]);
     store_pack(to.dst, i, pack, to.is_dst_narrow);

@@ -294,10 +294,6 @@ void synchronize(const Event& event) {
   ACCDP_CUDA(cudaEventSynchronize(event.get()));
 }
 
-void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument) {
-  ACCDP_CUDA(cudaLaunchHostFunc(stream, function, argument));
-}
-
 void wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
   using Wait = int(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags);
   constexpr unsigned kEqual = 1;  // CU_STREAM_WAIT_VALUE_EQ

@@ -263,6 +263,8 @@ void Pool::wait_for_events() {
 }
 
 std::byte* Pool::open(Context& c) {
+  // A copy or a kernel, and a wait, for each mate, and what a rank does for itself.
+  if (events_) lead_.grow(stream(), 3 * groups_.mates().size() + 4);
   c.open(0);  // waits until all have published the step before
   if (awaited_ < step_) wait_for_events();
   ++step_;

@@ -8,6 +8,7 @@
 #include "coll/context.hpp"
 #include "device/cuda.hpp"
 #include "gpu/gpu_groups.hpp"
+#include "gpu/lead.hpp"
 #include "gpu/readers.hpp"
 
 namespace accdp {
@@ -95,6 +96,7 @@ class Pool {
   std::string why_not_, why_no_events_;
   PoolExports exports_;
   Stream stream_;
+  Lead lead_;
   std::atomic<bool> is_stuck_{false};
   GpuGroups groups_, gpus_;
   std::vector<IpcMapping> mappings_;        // by rank of the node; none for this one and other groups

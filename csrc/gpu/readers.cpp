@@ -69,25 +69,10 @@ void Readers::add(int local_rank, int rank, const Process& process, Event read) 
 void Readers::hand_over(const Event* read, cudaStream_t stream) {
   const std::uint64_t step = published_;
   if (step == handed_over_) return;
-  if (read) {
-    record(*read, stream);
-  } else {
-    struct Said {
-      std::shared_ptr<const Readers> by;
-      std::uint64_t step;
-    };
-    auto said = std::unique_ptr<Said>(new Said{shared_from_this(), step});
-    call_in_stream(
-        stream,
-        [](void* what) {
-          const std::unique_ptr<Said> it(static_cast<Said*>(what));
-          it->by->say_done(it->step);
-        },
-        said.get());
-    static_cast<void>(said.release());
-  }
+  read ? record(*read, stream) : synchronize(stream);
   handed_over_ = step;
   board_->mine().reads_handed_over.store(step, std::memory_order_release);
+  if (!read) say_done(step);
 }
 
 void Readers::say_done(std::uint64_t step) const noexcept {

@@ -29,8 +29,9 @@ EndlessWait wait_for_work_of(std::vector<Process> processes, bool has_failed = f
 /// After each operation a rank records an event behind its reads and says on the node's board up to which step these
 /// have been handed over; once its stream is known to have done them, that too. Others ask the event only as long as
 /// the rank has not said that, since the event may go with its process. Where events of other processes do not work,
-/// the stream tells by a function of the host. Nobody waits for a rank that is gone, nor after a failure.
-class Readers : public std::enable_shared_from_this<Readers> {
+/// the rank waits for its stream: a function of the host in the stream, that would say it, stands still with some
+/// drivers while memory is freed. Nobody waits for a rank that is gone, nor after a failure.
+class Readers {
  public:
   /// Of the current device.
   explicit Readers(std::shared_ptr<Board> board);
@@ -41,7 +42,7 @@ class Readers : public std::enable_shared_from_this<Readers> {
 
   // What this rank says of itself, in steps of the node: of the pool all of its ranks take the same ones.
   void publishes(std::uint64_t step) { published_ = step; }
-  /// What it reads in the steps up to there, unless it had said so before. read: to be recorded, null to do without.
+  /// What it reads in the steps up to there, unless it had said so before. read: to be recorded; null: waits for it.
   void hand_over(const Event* read, cudaStream_t stream);
   /// What had been handed over by then is done.
   std::uint64_t handed_over() const { return handed_over_; }

@@ -3,9 +3,10 @@
 //   2. each rank reduces its own slice from its own buffer and the others' slots, straight into its result and its next
 //      slot;
 //   3. each rank copies the others' slices out of their slots.
+// A step has a phase of each of three pieces: ranks wait for each other once for each piece.
 // Up to kFlatDeviceBytes every rank copies all of its data and reduces all slots itself: one step instead of two.
 // All ranks get the same bits: sources are in rank order, whoever reduces.
-// Cost for k ranks of S bytes: 2*ceil(S/slot) steps; 2*S*(k-1)/k + S/k copied and S reduced per rank.
+// Cost for k ranks of S bytes: ceil(S/slot)+1 steps; 2*S*(k-1)/k + S/k copied and S reduced per rank.
 // On several GPUs, some with several ranks, slices longer than that are reduced over the ranks of each GPU first, and
 // handed out by one rank of each (gpu_steps.hpp), unless ranks shall be taken in order: 4 steps a piece. With m ranks
 // on each of g GPUs 2*S*(g-1)/g bytes pass over the link of a GPU, else m times as many. 16-bit floats are rounded
@@ -29,28 +30,60 @@ void reduce_flat(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reducti
   });
 }
 
-void reduce_piece(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, bool wanted) {
-  const int k = c.local_size(), me = c.local_rank();
-  const std::size_t each = slice_bytes(in.size(), k);
-  std::byte* slot = pool.open(c);
-  const std::size_t behind = (me + 1) * each;  // where the slices after its own begin
-  const ConstBytes before = piece(in, 0, me * each), after = piece(in, behind, in.size());
-  copy_async(slot, before.data(), before.size(), pool.stream());
-  copy_async(slot + behind, after.data(), after.size(), pool.stream());
-  pool.publish(c);
-  pool.await_all(c);
-  const ConstBytes mine = piece(in, me * each, each);
-  std::vector<const void*> sources;
-  for (int rank = 0; rank < k; ++rank) sources.push_back(rank == me ? mine.data() : pool.slot(rank) + me * each);
-  slot = pool.open(c);
-  reduce_async(slot + me * each, wanted ? piece(out, me * each, each).data() : nullptr, sources,
-               elements(mine.size(), how), how, pool.stream());
-  pool.publish(c);
-  pool.await_all(c);
-  for (int rank = 0; wanted && rank < k; ++rank) {
-    const Bytes part = piece(out, rank * each, each);
-    if (rank != me) copy_async(part.data(), pool.slot(rank) + rank * each, part.size(), pool.stream());
+/// A message in pieces, and these in slices of one size, of which each rank reduces one. The last may be cut short, or
+/// empty.
+struct Slices {
+  std::size_t each, ranks;
+  std::size_t piece_bytes() const { return each * ranks; }
+  template <class Block>
+  Block of(const Block& block, std::size_t at, std::size_t rank) const {
+    return piece(block, at + rank * each, each);
   }
+};
+
+Slices slices_of(std::size_t bytes, std::size_t most, std::size_t ranks) {
+  const std::size_t pieces = ceil_div(bytes, round_down(most / ranks, kDeviceAlign) * ranks);
+  return {device_aligned(ceil_div(bytes, pieces * ranks)), ranks};
+}
+
+/// In each step a rank has three pieces in hand: it takes the sums of one, reduces its slice of the next, and gives of
+/// the one after that. The slice of its slot that nobody else reduces is where its sums are.
+void reduce_in_turns(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, bool wanted) {
+  const std::size_t k = c.local_size(), me = c.local_rank();
+  const Slices slices = slices_of(in.size(), pool.slot_bytes(), k);
+  const std::size_t each = slices.each, whole = slices.piece_bytes();
+  std::vector<const std::byte*> shown(k);  // the slots of the step before
+  const auto take = [&](std::size_t at) {
+    for (std::size_t rank = 0; wanted && rank < k; ++rank) {
+      const Bytes part = slices.of(out, at, rank);
+      if (rank != me) copy_async(part.data(), shown[rank] + rank * each, part.size(), pool.stream());
+    }
+  };
+  const auto sum = [&](std::size_t at, std::byte* slot) {
+    const ConstBytes mine = slices.of(in, at, me);
+    std::vector<const void*> sources;
+    for (std::size_t rank = 0; rank < k; ++rank) sources.push_back(rank == me ? mine.data() : shown[rank] + me * each);
+    reduce_async(slot + me * each, wanted ? slices.of(out, at, me).data() : nullptr, sources,
+                 elements(mine.size(), how), how, pool.stream());
+  };
+  const auto give = [&](std::size_t at, std::byte* slot) {
+    const std::size_t behind = (me + 1) * each;  // where the slices after its own begin
+    const ConstBytes before = piece(in, at, me * each), after = piece(in, at + behind, whole - behind);
+    copy_async(slot, before.data(), before.size(), pool.stream());
+    copy_async(slot + behind, after.data(), after.size(), pool.stream());
+  };
+  std::size_t taken = 0, summed = 0, given = 0;
+  while (summed < in.size()) {
+    for (std::size_t rank = 0; rank < k; ++rank) shown[rank] = pool.slot(rank);
+    std::byte* const slot = pool.open(c);
+    if (taken < summed) take(taken), taken += whole;
+    if (summed < given) sum(summed, slot), summed += whole;
+    if (given < in.size()) give(given, slot), given += whole;
+    pool.publish(c);
+    pool.await_all(c);
+  }
+  for (std::size_t rank = 0; rank < k; ++rank) shown[rank] = pool.slot(rank);
+  take(taken);
 }
 
 void reduce_piece_by_gpus(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, int receiver) {
@@ -82,15 +115,9 @@ void reduce_shared_gpu(Context& c, Pool& pool, ConstBytes in, Bytes out, const R
                        bool in_rank_order) {
   const bool wanted = receiver < 0 || receiver == c.local_rank();
   if (in.size() <= kFlatDeviceBytes) return reduce_flat(c, pool, in, out, how, wanted);
-  const bool by_gpus = !in_rank_order && goes_by_gpus(pool, in.size());
-  for (std::size_t at = 0; at < in.size(); at += pool.slot_bytes()) {
-    const ConstBytes part = piece(in, at, pool.slot_bytes());
-    const Bytes result = piece(out, at, pool.slot_bytes());
-    if (by_gpus)
-      reduce_piece_by_gpus(c, pool, part, result, how, receiver);
-    else
-      reduce_piece(c, pool, part, result, how, wanted);
-  }
+  if (in_rank_order || !goes_by_gpus(pool, in.size())) return reduce_in_turns(c, pool, in, out, how, wanted);
+  for (std::size_t at = 0; at < in.size(); at += pool.slot_bytes())
+    reduce_piece_by_gpus(c, pool, piece(in, at, pool.slot_bytes()), piece(out, at, pool.slot_bytes()), how, receiver);
 }
 
 void reduce_scatter_shared_gpu(Context& c, Pool& pool, const std::vector<ConstBytes>& ins, Bytes out,

@@ -48,6 +48,12 @@ void renew_ipc_waits(bool renewed);
 /// Who hands over work behind cuStreamWaitValue32 is kept until that has its value, as some drivers do.
 void keep_callers_behind_values(bool kept);
 
+/// Calls a function of the host when the stream gets there.
+void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument);
+
+/// A stream of this process takes so many pieces of work (1000 at first), and keeps who hands over another one.
+void set_most_queued(std::size_t pieces);
+
 /// Streams of this process take up no more work, as when it is killed with work under way.
 void stop_streams();
 

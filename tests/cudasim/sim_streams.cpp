@@ -21,7 +21,7 @@ struct SimQueue {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   std::uint64_t put = 0, done = 0;  // pieces of work, ever
-  bool ending = false, is_in_host_function = false, awaits_value = false;
+  bool ending = false, awaits_value = false;
 };
 
 struct SimStream {
@@ -44,6 +44,7 @@ struct SimEvent {
 namespace {
 
 constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
+std::atomic<std::size_t> g_most_queued{1000};
 std::atomic<int> g_jitter_us{0}, g_jitter_one_in{1};
 std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false},
     g_callers_are_kept{false};
@@ -134,6 +135,7 @@ void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
 void lose_ipc_events(bool lost) { g_ipc_events_are_lost = lost; }
 void renew_ipc_waits(bool renewed) { g_ipc_waits_are_renewed = renewed; }
 void keep_callers_behind_values(bool kept) { g_callers_are_kept = kept; }
+void set_most_queued(std::size_t pieces) { g_most_queued = pieces; }
 void stop_streams() { g_streams_are_stopped = true; }
 
 void drain_all() {
@@ -150,13 +152,17 @@ cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()>
   SimQueue& it = queue_of(stream);
   {
     std::unique_lock lock(it.mutex);
-    it.changed.wait(lock, [&] { return !it.awaits_value; });
+    it.changed.wait(lock, [&] { return !it.awaits_value && it.work.size() < g_most_queued; });
     it.awaits_value = keeps_others;
     it.work.push_back(std::move(work));
     ++it.put;
   }
   it.changed.notify_all();
   return cudaSuccess;
+}
+
+void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument) {
+  if (enqueue("call_in_stream", stream, [=] { function(argument); }) != cudaSuccess) std::abort();
 }
 
 }  // namespace cudasim
@@ -194,26 +200,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
   return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
-}
-/// Drivers have been seen to keep who launches one while another runs on that stream.
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
-  SimQueue& it = queue_of(stream);
-  const auto says = [&it](bool is_in) {
-    {
-      std::lock_guard lock(it.mutex);
-      it.is_in_host_function = is_in;
-    }
-    it.changed.notify_all();
-  };
-  {
-    std::unique_lock lock(it.mutex);
-    it.changed.wait(lock, [&] { return !it.is_in_host_function; });
-  }
-  return cudasim::enqueue("cudaLaunchHostFunc", stream, [=] {
-    says(true);
-    function(argument);
-    says(false);
-  });
 }
 int cudasim::wait_for_value(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags) {
   constexpr unsigned kEqual = 1;

@@ -20,7 +20,8 @@ int seen_by_other_stream(bool ordered) {
   std::atomic<bool> released{false};
   copy_async(place.data(), &before, sizeof(int), writer.get());
   synchronize(writer.get());
-  call_in_stream(writer.get(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &released);
+  cudasim::call_in_stream(
+      writer.get(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &released);
   copy_async(place.data(), &after, sizeof(int), writer.get());
   if (ordered) {
     record(event, writer.get());

@@ -35,7 +35,7 @@ void settles(bool fails) {
       while (!may_go_on) usleep(1000);
       is_done = true;
     };
-    call_in_stream(gpu.stream(), is_late, nullptr);
+    cudasim::call_in_stream(gpu.stream(), is_late, nullptr);
     std::thread later;
     {
       DeviceCollectives via(gpu.path, kDevice, reinterpret_cast<std::uintptr_t>(gpu.stream()), std::move(owner));

@@ -33,6 +33,23 @@ void set_up(Group& group) {
   CHECK(cudasim::late_loads() == 0);
 }
 
+/// A long sum takes a step for each piece, and one more: not a step for each phase of a piece.
+void steps_of_a_sum(Group& group) {
+  constexpr int kPieces = 5;
+  const Gpu gpu(group);
+  const Array data(gpu, input(group.rank(), kPieces * (64 << 10) / element_bytes(kType)));
+  DeviceCollectives via = gpu.via();
+  const auto records_of_a_sum = [&] {
+    const int before = cudasim::calls("cudaEventRecord");
+    group.allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via);
+    return cudasim::calls("cudaEventRecord") - before;
+  };
+  records_of_a_sum();  // and of what is set up
+  // Beside the steps': before and after it for the caller's stream, and behind what was read.
+  CHECK(records_of_a_sum() == kPieces + 1 + 3);
+  gpu.synchronize();
+}
+
 void one_gpu(int) {}
 void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
 void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
@@ -44,6 +61,7 @@ void gpus_apart(int rank) {
 int main() {
   for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
+  CHECK(run_ranks(2, steps_of_a_sum));
   for (int size : {1, 2, 3, 8, 16}) run(size, "shared GPU, ordered by events", one_gpu);
   run(3, "peer GPUs, ordered by events", a_gpu_each);
   run(4, "peer GPUs, ordered by events", two_on_each_gpu);

@@ -38,7 +38,7 @@ void bcast(const Gpu& gpu, const Array& data, int root) {
 
 /// What rank 1's device gets from now on it never does.
 void stall(const Gpu& gpu) {
-  if (gpu.group.rank() == kDead) call_in_stream(gpu.stream(), [](void*) { sleep(1000); }, nullptr);
+  if (gpu.group.rank() == kDead) cudasim::call_in_stream(gpu.stream(), [](void*) { sleep(1000); }, nullptr);
 }
 void die(const Gpu& gpu) {
   if (gpu.group.rank() == kDead) raise(SIGKILL);
@@ -62,6 +62,23 @@ void after_a_call(const std::function<void(const Gpu&, const Array&)>& call) {
     CHECK_THROWS(call(*gpu, data), PeerDied, "rank 1 (pid");
     CHECK(!gpu->path->settle());
     gpu->path.reset();
+    leave();
+  });
+}
+
+/// While many calls are handed over, one after the other: more than the driver takes before it keeps the caller.
+void after_many_calls() {
+  with_a_death(kOneNode, [](Group& group, const auto& leave) {
+    const Gpu gpu(group);
+    const Array data(gpu, Ints(kCount));
+    const auto call_often = [&] {
+      for (int call = 0; call < 1000; ++call) bcast(gpu, data, call % 2);
+    };
+    call_often();
+    gpu.synchronize();
+    if (group.rank() == kDead) cudasim::set_most_queued(1'000'000);  // else it may be the one that stands first
+    stall_and_die(gpu);
+    CHECK_THROWS(call_often(), PeerDied, "rank 1 (pid");
     leave();
   });
 }
@@ -122,7 +139,7 @@ void late_work() {
     const Array data(gpu, Ints(kCount));
     bcast(gpu, data, 0);
     gpu.synchronize();
-    if (group.rank() == 0) call_in_stream(gpu.stream(), [](void*) { sleep(5); }, nullptr);
+    if (group.rank() == 0) cudasim::call_in_stream(gpu.stream(), [](void*) { sleep(5); }, nullptr);
     bcast(gpu, data, 0);
     if (group.rank() == 0) group.abort("no paper left");
     CHECK_THROWS(group.barrier(), Error, "no paper left");
@@ -226,6 +243,7 @@ int main() {
         send_from_device(gpu.group, kDevice, stream(gpu), data.bytes(), kDead, 3, -1);
       }),
       after([&](const Gpu& gpu, const Array&) { gpu.path->await(kDevice, stream(gpu)); }),
+      after_many_calls,
       owners_are_kept,
       others_end,
       late_work,

@@ -44,7 +44,7 @@ class Memory {
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) {
-    call_in_stream(
+    cudasim::call_in_stream(
         stream,
         [](void* gate) {
           while (!static_cast<Gate*>(gate)->is_open_) usleep(100);

@@ -254,8 +254,9 @@ def _cuda_array(x: Any, name: str, writable: bool, device: bool) -> Buffer:
 
 
 def _device_of(pointer: int, x: Any, name: str) -> int:
-    # An empty array has no address to ask about; without an owner that knows, it counts as on the current device.
-    known = None if pointer else getattr(getattr(x, "device", None), "id", None)
+    # First the array, as CuPy's know: to ask about an address makes a context on the thread's current device, and an
+    # empty array has none to ask about. Without an owner that knows, that one counts as on the current device.
+    known = getattr(getattr(x, "device", None), "id", None)
     return known if isinstance(known, int) else _core.device_of(pointer, name)
 
 

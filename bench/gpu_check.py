@@ -8,14 +8,15 @@ fails is recorded, and the next goes on:
   mps        bench/gpu_rank.py with 2 ranks on GPU 0, without MPS and with it: the operations of Communicator and of the
              torch backend against torch, every reduction of every datatype against NumPy, deterministic ones against
              those of host memory; whether DDP's gradients travel while backward goes on (bench/gpu_overlap.py); then
-             allreduce and bcast beside Gloo; which way the data went tells what the probe of IPC events found
+             allreduce and bcast beside Gloo, and a long allreduce with slots of several sizes; which way the data went
+             tells what the probe of IPC events found
   codecs     bench/gpu_codecs.py: the codecs on the GPU against those of the host, speeds and ratios
   apart      as mps, with 2 ranks, each on a declared node of its own, and compressed allreduces between them
   nodes      as mps, with 4 ranks that are declared to be on 2 nodes of 2: two GPU groups, joined through host memory
   memory     bench/gpu_memory.py: 2 ranks on memory of torch's expandable segments, cudaMallocAsync, a MemPool, and CuPy
   sanitizer  the checks on 1 rank under compute-sanitizer, each tensor in an allocation of its own
   sanitizer_codecs  the same of what codecs encode and decode: bench/gpu_codecs.py with fpk and qpk, not timed
-  more_ranks with 4 ranks, and with 8 under MPS: without it taking turns is slow
+  more_ranks with 4 ranks, and with 8 under MPS, with slots of several sizes: without MPS taking turns is slow
   by_host    the checks with 2 ranks whose hosts wait for each other's events instead of their devices
   staged     the same through host memory, as where nothing else works
   most_ranks with 16 ranks, of which allreduce and bcast are checked and timed with short messages; then, without MPS,
@@ -173,7 +174,7 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
     A run that `accdp run` refused is kept, as a failure, where MPS is installed: all that follows goes without it then.
     """
     for mps in (False, True):
-        found = ranks_on_one_gpu(2, mps)
+        found = ranks_on_one_gpu(2, mps, options=["--slots"])
         if (refused := refusal(found)) and find_binary() is None:
             return f"not available: {refused}"
         keep(found)
@@ -189,7 +190,7 @@ def two_ranks(keep: Callable[[dict], None]) -> str:
 def more_ranks(mps: bool, keep: Callable[[dict], None]) -> dict:
     """Run 4 ranks, and under MPS 8."""
     for ranks in (4, 8) if mps else (4,):
-        keep(ranks_on_one_gpu(ranks, mps))
+        keep(ranks_on_one_gpu(ranks, mps, options=["--slots"] if mps else []))
     return {"rows": []}  # they are among the runs
 
 

@@ -27,11 +27,12 @@ import torch.distributed as dist
 from gpu_checks import Checks, Expect, inputs, seconds
 from torch.nn.parallel import DistributedDataParallel
 
-from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, nvcomp, relative
+from accdp_comm import Communicator, allreduce_compressed, bcast_compressed, nvcomp, relative, settings
 from accdp_comm.hooks import compressed_allreduce
 
 CHECKED = (0, 1, 1000, 65_537, 3_000_001)  # elements
 BYTES = (4 << 10, 1 << 20, 64 << 20, 256 << 20)
+SLOTS, SLOTS_BYTES = ("1M", "2M", "4M", "8M", "16M", "32M"), 64 << 20
 GLOO_MOST_BYTES = 64 << 20  # through the host, of ranks that share a GPU: above, it alone would take most of the time
 MEETING_S = 45.0  # that ranks wait for each other between checks: longer than inside them
 CALL_S = 30.0
@@ -284,6 +285,15 @@ def measure(
                 yield {"what": name, "bytes": nbytes, "ranks": comm.size, "s": taken}
 
 
+def measure_slots(device: str, nbytes: int) -> Iterator[dict]:
+    """Time an allreduce with slots of several sizes, each in a group of its own: small ones stay in the GPU's cache."""
+    x = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
+    for size in SLOTS:
+        with settings.override(gpu_slot_bytes=size), Communicator(timeout_s=CALL_S) as comm:
+            taken = seconds(lambda x=x, comm=comm: comm.allreduce(x, "max"), comm, device, 15)
+            yield {"what": f"slots of {size}", "bytes": nbytes, "ranks": comm.size, "s": taken}
+
+
 class Run:
     """What a rank does, and what rank 0 writes down of it."""
 
@@ -383,6 +393,8 @@ class Run:
             if not self.holds_on_all(name in peers):
                 peers.pop(name, None)
         self.keep(measure(self.comm, self.device, self.options.most_bytes, peers, self.attempt))
+        if self.options.slots:
+            self.keep(measure_slots(self.device, min(SLOTS_BYTES, self.options.most_bytes)))
         if not self.options.compressed and not self.options.few:
             self.check_codecs()
 
@@ -407,6 +419,7 @@ def main() -> None:
     parser.add_argument("--peers", default="gloo", help="backends to time beside, comma separated; may be empty")
     parser.add_argument("--compressed", action="store_true", help="time compressed allreduces, too")
     parser.add_argument("--codec-s", type=float, default=CODEC_S, help="time limit of a call with a codec")
+    parser.add_argument("--slots", action="store_true", help="time a long allreduce with slots of several sizes, too")
     parser.add_argument("--few", action="store_true", help="check allreduce and bcast only, for many ranks")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -29,12 +29,22 @@ __global__ void find_largest(Batch batch, Scratch scratch) {
       [](const DeviceChunk& chunk) { return (chunk.in_bytes / std::uint32_t{sizeof(T)} + kSegment - 1) / kSegment; },
       [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t s) {
         const std::uint32_t end = chunk.in_bytes / std::uint32_t{sizeof(T)}, first = s * kSegment;
+        const T* const in = reinterpret_cast<const T*>(chunk.in) + first;
         std::uint32_t largest = 0;
-        for (std::uint32_t i = first; i < end && i < first + kSegment; ++i) {
-          const std::uint32_t exponent = Number::exponent(reinterpret_cast<const T*>(chunk.in)[i]);
+        const auto look_at = [&](T one) {
+          const std::uint32_t exponent = Number::exponent(one);
           largest = exponent > largest ? exponent : largest;
+        };
+        if (first + kSegment <= end) {
+          T x[kSegment];
+          load(reinterpret_cast<const std::byte*>(in), x);
+#pragma unroll
+          for (T one : x) look_at(one);
+        } else {
+          for (std::uint32_t i = 0; first + i < end; ++i) look_at(in[i]);
         }
-        atomicMax(scratch.largest + c, largest);
+        // It only grows, so that an older value costs no more than a step too many, of all threads on one word.
+        if (largest > scratch.largest[c]) atomicMax(scratch.largest + c, largest);
       });
 }
 

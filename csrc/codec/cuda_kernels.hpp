@@ -198,9 +198,10 @@ __global__ void add_up(Batch batch, Scratch scratch) {
   each_in_chunks(
       batch, batch.groups, [&](const DeviceChunk& chunk) { return (blocks(chunk) + kGroup - 1) / kGroup; },
       [&](std::uint32_t c, const DeviceChunk& chunk, std::uint32_t g) {
+        const std::uint32_t all = blocks(chunk), first = g * kGroup, end = first + kGroup < all ? first + kGroup : all;
         std::uint32_t sum = 0;
-        for (std::uint32_t b = g * kGroup; b < (g + 1) * kGroup && b < blocks(chunk); ++b)
-          sum += scratch.plans[c * batch.blocks + b].bytes;
+#pragma unroll 8
+        for (std::uint32_t b = first; b < end; ++b) sum += scratch.plans[c * batch.blocks + b].bytes;
         scratch.sums[c * batch.groups + g] = sum;
       });
 }

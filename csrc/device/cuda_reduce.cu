@@ -130,8 +130,9 @@ __device__ Complex<double>::T combine(ReduceOp op, Complex<double>::T a, Complex
 template <class T>
 __device__ T divided(T sum, int by) {
   if constexpr (kIsInteger<T>) {
-    // There may be more ranks than a small integer can count.
-    using Most = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    // There may be more ranks than a small integer can count. Of 64 bits a division takes many times as long.
+    using Small = std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>;
+    using Most = std::conditional_t<(sizeof(T) > sizeof(Small)), T, Small>;
     return static_cast<T>(static_cast<Most>(sum) / static_cast<Most>(by));
   } else if constexpr (std::is_floating_point_v<T>) {
     return sum / static_cast<T>(by);

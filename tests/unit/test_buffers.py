@@ -330,6 +330,15 @@ def test_the_stream_is_that_of_the_array_s_own_device(cuda):
     assert describe(Array(), "x", writable=True, device=True).stream == 71 and not current
 
 
+def test_an_array_that_knows_its_device_is_not_asked_by_its_address(cuda, monkeypatch):
+    """That would make a context on whatever device is the thread's current one."""
+    assert describe(OnDevice(), "x", writable=True, device=True).device == 1
+    monkeypatch.setattr(buffers._core, "device_of", None)
+    array = OnDevice()
+    array.device = types.SimpleNamespace(id=3)
+    assert describe(array, "x", writable=True, device=True).device == 3
+
+
 def test_another_thread_has_no_use_for_the_stream_of_a_thread(cuda):
     """Stream 2 of who calls is not stream 2 of who ends an asynchronous operation; other operations may have it."""
     said = "rank 0 of 1: (x|tensor): expected an array not used on its thread's own default stream, got .* stream 2"

@@ -45,7 +45,7 @@ def test_ranks_check_and_measure(tmp_path):
     with rank.open("a") as file:
         file.write("gpu_ops.WITHIN_S = float('inf')\ngpu_rank.main()\n")
     command = [*gpu_check.ACCDP, "run", "-n", "2", str(rank), "--device", "cpu", "--most-bytes", "4096"]
-    command += ["--most-elements", "70000", "--compressed"]
+    command += ["--most-elements", "70000", "--compressed", "--slots"]
     ended = gpu_check.run([*command, "--out", str(out)], 110)
     assert ended.status == 0, ended.said
     assert not out.with_suffix(".failures").exists()
@@ -56,6 +56,7 @@ def test_ranks_check_and_measure(tmp_path):
     assert all(one["datatypes"] == 17 and "not_done" not in one for one in reductions.values())
     ways = [f"compressed {codec}" for codec in ("none", "fpk", *ANS, "qpk")]
     ways += [f"{name}{way}" for way in ("", " torch", " gloo") for name in ("allreduce", "bcast")]
+    ways += [f"slots of {size}" for size in ("1M", "2M", "4M", "8M", "16M", "32M")]
     assert [row["what"] for row in rows] == ways
     assert all(row["bytes"] == 4096 and row["ranks"] == 2 and row["s"] > 0 for row in rows)
 
@@ -300,7 +301,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_go_on(monkeypatch, tmp_path,
 )
 @pytest.mark.parametrize("works", ["by_host", "staged"])
 def test_ranks_that_cannot_wait_for_events_go_another_way(monkeypatch, works, said):
-    def run_(ranks, mps):
+    def run_(ranks, mps, **_):
         way = os.environ.get("ACCDP_GPU_PATH", "auto")
         trouble = {"failed": said} if way != works and (mps or way != "auto") else {}
         return {"mps": mps, "rows": [], "device_path": way} | trouble

@@ -387,11 +387,10 @@ def hold_port() -> socket.socket:
 
 def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
     """Be the guard of one rank; return the exit code for the stub."""
-    link = Link(connect(control["addresses"], control["port"]))
+    link = Link(connect(control["addresses"], control["port"], control["token"]))
     holder = hold_port() if rank == 0 else None
     link.tell(
         event="hello",
-        token=control["token"],
         rank=rank,
         host=socket.gethostname(),
         node=procfs.node_key(),

@@ -1,5 +1,9 @@
 """A guard's end of its connection to `accdp run`. Imported by file, too: agent.py runs without the package.
 
+Before anything else both show that they know the token of the job, which itself never travels: whoever else listens at
+one of the addresses tried, or calls `accdp run`, is told nothing and obeyed in nothing. The guard sends a nonce,
+`accdp run` answers with one of its own and a proof() for both, the guard with another proof().
+
 Messages both ways: 4 bytes length (little endian, of kind and content), 1 byte kind, content. Kinds: ``j`` JSON, ``o``
 and ``e`` bytes of the rank's standard output and error.
 """
@@ -7,10 +11,13 @@ and ``e`` bytes of the rank's standard output and error.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +27,18 @@ else:
     from ..keepalive import keep_open
 
 _CONNECT_S = 5.0
+_ANSWER_S = 30.0  # `accdp run` may be held up by all ranks calling at once
 _CHUNK = 1 << 16
+NONCE_BYTES = PROOF_BYTES = 32
+HEAD, GUARD = b"head", b"guard"
 
 
-def connect(addresses: Sequence[str], port: int) -> socket.socket:
+def proof(token: str, who: bytes, nonces: bytes) -> bytes:
+    """Return what shows that HEAD or GUARD knows the token; ``nonces``: the guard's, and then that of `accdp run`."""
+    return hashlib.blake2b(who + nonces, key=token.encode(), digest_size=PROOF_BYTES).digest()
+
+
+def connect(addresses: Sequence[str], port: int, token: str) -> socket.socket:
     """Return a connection to `accdp run`, by the first address that leads there."""
     trouble = []
     for address in addresses:
@@ -32,11 +47,32 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
         except OSError as error:
             trouble.append(f"{address}: {error}")
             continue
+        try:
+            _meet(link, token)
+        except OSError as error:
+            trouble.append(f"{address}: {error}")
+            link.close()
+            continue
         link.settimeout(None)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_open(link)
         return link
     sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
+
+
+def _meet(link: socket.socket, token: str) -> None:
+    """Find out that it is `accdp run` that answers, and show who calls."""
+    mine, answer, deadline = os.urandom(NONCE_BYTES), b"", time.monotonic() + _ANSWER_S
+    link.sendall(mine)
+    while (missing := NONCE_BYTES + PROOF_BYTES - len(answer)) and (left := deadline - time.monotonic()) > 0:
+        link.settimeout(left)
+        if not (data := link.recv(missing)):
+            break
+        answer += data
+    nonces = mine + answer[:NONCE_BYTES]
+    if answer[NONCE_BYTES:] != proof(token, HEAD, nonces):
+        raise OSError("somebody else answers there")
+    link.sendall(proof(token, GUARD, nonces))
 
 
 def borrow(address: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Sequence
@@ -25,10 +26,19 @@ class Host:
     ranks: int
 
 
+def is_loopback(name: str) -> bool:
+    return name == "localhost" or name.startswith("127.")
+
+
 def is_here(name: str) -> bool:
     """Whether a name is known, without asking anybody, to be this host's."""
     own = socket.gethostname()
-    return name in ("localhost", own, own.partition(".")[0]) or name.startswith("127.")
+    return is_loopback(name) or name in (own, own.partition(".")[0])
+
+
+def own_name() -> str:
+    """Return what others call this host: Slurm, where it is one of its nodes, by a name that hostname may not say."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def read_hosts(path: str) -> list[Host]:
@@ -61,7 +71,8 @@ def read_hosts(path: str) -> list[Host]:
     if not hosts:
         raise _core.UsageError(f"--hosts {path}: it names no host")
     if not all(is_here(host.name) for host in hosts):
-        hosts = [replace(host, name=socket.gethostname()) if is_here(host.name) else host for host in hosts]
+        known = next((host.name for host in hosts if is_here(host.name) and not is_loopback(host.name)), own_name())
+        hosts = [replace(host, name=known) if is_here(host.name) else host for host in hosts]
     names = list(dict.fromkeys(host.name for host in hosts))
     if len(names) == len(hosts):
         return hosts

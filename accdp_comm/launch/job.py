@@ -76,7 +76,7 @@ class Job:
         sinks = {kind: Sink(fd, self._wakeup, self._on_signals) for kind, fd in ((OUT, 1), (ERR, 2))}
         same = os.fstat(1)[:2] == os.fstat(2)[:2]
         self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
-        self._listener = Listener(addresses)
+        self._listener = Listener(addresses, ranks)
         is_here = program.launcher == "mpiexec" and not addresses
         self._lender = make_lender() if is_here else None
         self._selector = selectors.DefaultSelector()
@@ -178,6 +178,8 @@ class Job:
             stdin = self._lender.address if self._lender and rank.rank == 0 else ""
             rank.connection.order(order="start", grace_s=self._grace_s, stdin=stdin, **order)
         self._is_started = True
+        self._selector.unregister(self._listener)
+        self._listener.close()  # all who were to call have
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -186,8 +188,7 @@ class Job:
             if key.data == "wakeup":
                 self._on_signals()
             elif key.data == "listener":
-                connection = self._listener.accept()
-                self._selector.register(connection, selectors.EVENT_READ, connection)
+                self._listener.accept(self._selector)
             elif key.data == "lender":
                 assert self._lender is not None
                 self._lender.lend()
@@ -317,10 +318,7 @@ class Job:
         return next((rank for rank in self._ranks.values() if rank.connection is connection), None)
 
     def _on_lost(self, connection: Connection) -> None:
-        # By the key: the descriptor is closed by now.
-        for key in list(self._selector.get_map().values()):
-            if key.fileobj is connection:
-                self._selector.unregister(connection)
+        connection.leave(self._selector)
         if self._owners:
             self._owners.lost(connection)
         rank = self._rank_of(connection)
@@ -333,7 +331,7 @@ class Job:
             if self._stop is None:
                 self._failures.append(rank)
             if self._owners:  # of MPS, who ends in the safe order what such a rank left
-                self._owners.ended(rank.rank)
+                self._owners.ended(rank.rank, is_lost=True)
         if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
             end_unguarded(self._unguarded, self._grace_s, self._terminate_clients)
             self._all_left_at = time.monotonic()

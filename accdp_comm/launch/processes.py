@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 
+from .. import procfs
 from ..procfs import start_time
 
 _POLL_S = 0.01
@@ -22,6 +23,17 @@ def send_signal(pid: int, started: int, number: int) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             return
+
+
+def in_sessions(leaders: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the living processes of sessions, as pid and start time.
+
+    Args:
+        leaders: Who began them, and may have ended.
+    """
+    table = procfs.processes()
+    sessions = {pid for pid, started in leaders if pid not in table or table[pid].started == started}
+    return [(pid, found.started) for pid, found in table.items() if found.session in sessions]
 
 
 def wait_all(wanted: Iterable[tuple[int, int]], seconds: float) -> list[tuple[int, int]]:

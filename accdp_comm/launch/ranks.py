@@ -98,13 +98,13 @@ def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
     """Say how a rank failed, and with which error, below all that ranks said."""
     how = f"was killed by {name_of_signal(rank.signal)}" if rank.signal else f"ended with status {rank.code}"
     if rank.is_lost:
-        when = "" if rank.pid else " before it began"
-        how = f"lost its guard{when}: that was killed, or its connection broke; the rank, then ended,"
+        how = f"lost its guard{'' if rank.pid else ' before it began'}, which was killed, or whose connection broke"
     # It may have waited for one that left in order, and cannot know that it did.
     earlier = [one for one in ranks if one.code == 0 and one.ended_at < rank.ended_at]
     left = ", ".join(map(str, sorted(one.rank for one in earlier)))
     after = f" (after rank{'s' if ',' in left else ''} {left} with status 0)" if left else ""
-    what = f"(pid {rank.pid}, host {rank.hello['host']}) {how}{after}"
+    who = f"pid {rank.pid}, host {rank.hello['host']}" if rank.pid else f"host {rank.hello['host']}"
+    what = f"({who}) {how}{after}"
     said = output.last_error(rank.rank)
     for line in last_error.account(rank.rank, what, [one.text for one in said], output.is_last(rank.rank, said)):
         output.say(line)

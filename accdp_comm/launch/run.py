@@ -107,6 +107,7 @@ class Run:
     def _find_gpus(self) -> list[gpus.Gpu]:
         options = self._options
         listing = gpus.list_gpus()
+        self._why_no_gpus = listing.why_none
         chosen = gpus.choose(listing, options.gpus)
         if not chosen and options.ranks_per_gpu is not None:
             raise _core.UsageError(
@@ -188,7 +189,7 @@ class Run:
         without: dict[str, str] = {}  # hosts, and why they have no GPUs
         for node in dict.fromkeys(rank.hello["node"] for rank in ranks):
             members = [rank for rank in ranks if rank.hello["node"] == node]
-            host, own, why = members[0].hello, self._gpus, ""
+            host, own, why = members[0].hello, self._gpus, self._why_no_gpus
             if node != procfs.node_key():
                 shown = [rank.hello["visible_gpus"] for rank in members] if self._launcher == "srun" else []
                 status, text = host["gpus"]

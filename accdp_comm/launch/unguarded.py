@@ -47,6 +47,4 @@ def end_unguarded(
 
 def _left(ranks: Sequence[Rank]) -> list[tuple[int, int]]:
     """Return the living processes of the ranks' sessions, which are theirs alone, as pid and start time."""
-    table = procfs.processes()
-    sessions = {rank.pid for rank in ranks if rank.pid not in table or table[rank.pid].started == rank.start_time}
-    return [(pid, found.started) for pid, found in table.items() if found.session in sessions]
+    return processes.in_sessions((rank.pid, rank.start_time) for rank in ranks)

@@ -23,10 +23,11 @@ from .measure import Meter, Plan, Rate
 from .space import Point
 
 _LOOK_S = 0.1
-# What the common allocators say, and `accdp run` of a rank that the kernel's out-of-memory killer found.
+# What the common allocators say, and `accdp run` of a rank that the kernel's out-of-memory killer found, maybe with its
+# whole control group.
 _EXHAUSTED = re.compile(
     r"out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory"
-    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL",
+    r"|std::bad_alloc|MemoryError\b|CUBLAS_STATUS_ALLOC_FAILED|was killed by SIGKILL|lost its guard, which was killed",
 )
 _ELSEWHERE = b"ACCDP_STEP_LOG="  # in the line of a rank that finds no folder for its log (steps.begin)
 _WORDS = re.compile(r"\{(batch_size|global_batch_size|workers|ranks)\}")

@@ -143,10 +143,13 @@ KILLS_THE_HEAD = (
 )
 
 
-def test_ranks_have_their_grace_when_accdp_run_is_gone(two_hosts, places, shared_gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("shell", [[], ["sh", "-c", '"$@"; :', "sh"]])
+def test_ranks_have_their_grace_when_accdp_run_is_gone(two_hosts, places, shared_gpu, tmp_path, monkeypatch, shell):
+    """What is below a shell, too, which ends at once when it is told to."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "saves.py").write_text(SAVES)
-    words = ["--ranks-per-gpu", "2", "--mps", "on", "--grace", "30", *places, "saves.py", str(jobs.TESTS / "launch")]
+    rank = [*shell, *([sys.executable] if shell else []), "saves.py", str(jobs.TESTS / "launch")]
+    words = ["--ranks-per-gpu", "2", "--mps", "on", "--grace", "30", *places, "--", *rank]
     two_hosts.login(["sh", "-c", KILLS_THE_HEAD, "sh", *ACCDP_RUN, *words], shared_gpu, SECONDS)
     assert not jobs.until_empty(two_hosts.processes, 60), jobs.describe(two_hosts.processes())
     assert [(tmp_path / f"saved.{rank}").read_text() for rank in range(4)] == ["1"] * 4  # and were told once

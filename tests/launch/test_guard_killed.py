@@ -28,7 +28,7 @@ def kill_guard_of_shell(process, told):
 def test_the_rank_ends():
     result = act(["run", "--grace", "1", "-n", "2", RANK, "stubborn"], 2, kill_guard, {})
     assert result.returncode == 128 + signal.SIGKILL, str(result)
-    assert "lost its guard: that was killed, or its connection broke" in result.stderr, str(result)
+    assert "lost its guard, which was killed, or whose connection broke" in result.stderr, str(result)
 
 
 @pytest.mark.parametrize("behaviour", ["stubborn", "plain"])

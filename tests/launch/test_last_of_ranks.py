@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import jobs
+import pytest
 from running import ACCDP, act
 
 from accdp_comm import procfs
@@ -69,3 +70,28 @@ def test_what_goes_on_starting_others_ends_with_them(tmp_path):
 
     result = act(["run", "--grace", "1", "-n", "1", "--gpus", "none", str(script)], 1, end, {})
     assert result.returncode == 128 + signal.SIGTERM and result.seconds < jobs.SOON_S, str(result)
+
+
+FAILS_ON_ONE = """
+import os, signal, sys, time
+from pathlib import Path
+ready = Path(sys.argv[1])
+if os.environ["RANK"] == "0":
+    while not ready.exists():
+        time.sleep(0.01)
+    raise ValueError("enough")
+signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+ready.touch()
+time.sleep(0.6)  # longer than torchrun takes to end the others of a job
+print("rank 1 misses rank 0", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_who_misses_a_rank_that_failed_has_time_to_say_so(launcher, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS_ON_ONE)
+    script = [str(tmp_path / "fails.py"), str(tmp_path / "ready")]
+    result = jobs.run([*ACCDP, "run", "--launcher", launcher, "-n", "2", *script], timeout=60.0)
+    assert result.returncode == 1 and "rank 1 misses rank 0" in result.stdout, str(result)
+    assert result.stderr.count("accdp run: rank 0 (pid") == 1 and "accdp run: rank 1" not in result.stderr, str(result)

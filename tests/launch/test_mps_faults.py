@@ -297,6 +297,9 @@ def test_a_daemon_that_all_programs_find_is_somebody_elses(machine, monkeypatch,
     assert refusals.somebody_elses({}) == ""
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # a number that is ours by now
     assert refusals.somebody_elses({}) == ""
+    (tmp_path / "nvidia-cuda-mps-control.pid").unlink()
+    os.mkfifo(tmp_path / "nvidia-cuda-mps-control.pid")  # that nobody writes to: any user may have put it there
+    assert refusals.somebody_elses({}) == ""
 
 
 def test_nvidia_s_tools_are_not_asked_all_the_time_for_a_rank_that_uses_no_gpu(monkeypatch):

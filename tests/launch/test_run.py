@@ -372,25 +372,6 @@ def test_a_rank_that_leaves_mpi_s_world_open_ends_the_job(tmp_path):
     assert result.returncode != 0 and "a rank left without MPI_Finalize" in result.stderr.splitlines()[-1], str(result)
 
 
-FAILS_ON_ONE = """
-import os, signal, time
-if os.environ["RANK"] == "0":
-    raise ValueError("enough")
-signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
-time.sleep(0.6)  # longer than torchrun takes to end the others of a job
-print("rank 1 misses rank 0", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
-def test_who_misses_a_rank_that_failed_has_time_to_say_so(launcher, tmp_path):
-    (tmp_path / "fails.py").write_text(FAILS_ON_ONE)
-    result = run("--launcher", launcher, "-n", "2", str(tmp_path / "fails.py"))
-    assert result.returncode == 1 and "rank 1 misses rank 0" in result.stdout, str(result)
-    assert result.stderr.count("accdp run: rank 0 (pid") == 1 and "accdp run: rank 1" not in result.stderr, str(result)
-
-
 def test_a_program_that_cannot_start_is_said():
     result = run("-n", "2", "/dev/null")
     assert result.returncode == 2 and "neither a Python script (*.py) nor a program" in result.stderr, str(result)

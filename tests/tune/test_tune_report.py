@@ -64,6 +64,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 EiB",
         "terminate called after throwing an instance of 'std::bad_alloc'",
         "accdp run: rank 1 (pid 7, host n1) was killed by SIGKILL and wrote nothing to standard error",
+        "accdp run: rank 1 (pid 7, host n1) lost its guard, which was killed, or whose connection broke; this is",
         "OSError: [Errno 12] Cannot allocate memory",
     ],
 )

@@ -1,22 +1,145 @@
 """What `accdp run` and its guards, and owners of MPS, say to each other over."""
 
+import contextlib
 import json
+import selectors
 import socket
+import threading
+import time
+
+import pytest
 
 from accdp_comm.launch import control, guard_link
 from accdp_comm.launch.mps import owners
 
 
-def test_connections_of_guards_outlast_hours_of_silence():
+class Head:
+    """`accdp run`, as far as it is called."""
+
+    def __init__(self, ranks: int = 1):
+        self.listener = control.Listener([], ranks)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.listener, selectors.EVENT_READ, "listener")
+        invitation = json.loads(self.listener.invitation("RANK", []))
+        self.port, self.token = invitation["port"], invitation["token"]
+        self.known: list[control.Connection] = []
+
+    def serve(self, seconds: float = 0.0) -> None:
+        """Take what there is, and what comes in that time."""
+        until = time.monotonic() + seconds
+        while ready := self.selector.select(max(0.0, until - time.monotonic())):
+            for key, _ in ready:
+                if key.data == "listener":
+                    self.listener.accept(self.selector)
+                    continue
+                assert list(key.data.receive()) == []
+                if key.data.is_closed:
+                    key.data.leave(self.selector)
+                elif key.data.is_known:
+                    self.known.append(key.data)
+
+    def call(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=5)
+
+    def close(self) -> None:
+        self.listener.close()
+        for key in list(self.selector.get_map().values()):
+            if isinstance(key.data, control.Connection):
+                key.data.close()
+        self.selector.close()
+
+
+@pytest.fixture
+def head():
+    with contextlib.closing(Head()) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def guard_of(head: Head):
+    """A guard that calls, while somebody listens."""
+    found = []
+    caller = threading.Thread(
+        target=lambda: found.append(guard_link.connect(["127.0.0.1"], head.port, head.token)), daemon=True
+    )
+    caller.start()
+    until = time.monotonic() + 20
+    while not head.known and time.monotonic() < until:
+        head.serve(0.05)
+    caller.join(20)
+    with found[0] as link:
+        yield link
+
+
+def is_turned_away(caller: socket.socket) -> bool:
+    try:
+        while caller.recv(1000):
+            pass
+    except ConnectionError:  # closed with something unread
+        pass
+    return True
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b"\xff" * 64])
+def test_strangers_are_obeyed_in_nothing(head, text):
+    caller = head.call()
+    caller.sendall(text)
+    head.serve(0.1)
+    assert head.known == [] and is_turned_away(caller)
+    with guard_of(head):
+        assert len(head.known) == 1
+
+
+def test_a_stranger_s_proof_is_not_that_of_the_head_repeated(head):
+    caller = head.call()
+    caller.sendall(bytes(guard_link.NONCE_BYTES))
+    head.serve(0.1)
+    answer = caller.recv(1000)
+    assert len(answer) == guard_link.NONCE_BYTES + guard_link.PROOF_BYTES
+    caller.sendall(answer[guard_link.NONCE_BYTES :])
+    head.serve(0.1)
+    assert head.known == [] and is_turned_away(caller)
+
+
+def test_strangers_cost_no_more_than_a_connection_each(head, monkeypatch):
+    """Of which there are as many at a time as guards, and some; the oldest goes."""
+    callers = [head.call() for _ in range(control._STRANGERS + 10)]
+    head.serve(0.1)
+    assert len(head.selector.get_map()) <= 1 + 1 + control._STRANGERS
+    assert callers[0].recv(1) == b""  # it has been dismissed
+    monkeypatch.setattr(control, "_MEET_S", 0.0)
+    with guard_of(head):
+        assert len(head.known) == 1 and len(head.selector.get_map()) == 2
+    for caller in callers:
+        caller.close()
+
+
+def test_a_guard_obeys_nobody_else():
+    """Who listens at an address that does not lead to `accdp run` gets a nonce of it, and no answer to its own."""
+    heard = []
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            heard.append(connection.recv(1000))
+            connection.sendall(bytes(guard_link.NONCE_BYTES + guard_link.PROOF_BYTES))
+            heard.append(connection.recv(1000))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stranger = threading.Thread(target=answer, args=(listener,), daemon=True)
+        stranger.start()
+        with pytest.raises(SystemExit, match="127.0.0.1: somebody else answers there"):
+            guard_link.connect(["127.0.0.1"], listener.getsockname()[1], "a token of 32 characters")
+        stranger.join(20)
+    assert [len(part) for part in heard] == [guard_link.NONCE_BYTES, 0]
+
+
+def test_connections_of_guards_outlast_hours_of_silence(head):
     """What stands between two hosts forgets those that say nothing."""
-    listener = control.Listener(["127.0.0.1"])
-    port = json.loads(listener.invitation("RANK", []))["port"]
-    with guard_link.connect(["127.0.0.1"], port) as link:
-        ends = [link, listener.accept()._socket]
+    with guard_of(head) as link:
+        ends = [link, head.known[0]._socket]
         assert all(end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1 for end in ends)
         assert all(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 120 for end in ends)
-        ends[1].close()
-    listener.close()
 
 
 def test_an_owner_that_comes_when_all_were_let_go_is_let_go():
@@ -30,4 +153,4 @@ def test_an_owner_that_comes_when_all_were_let_go_is_let_go():
     owners_of._hosts["n1"] = owners._Host("n1", {})
     owners_of.release()
     owners_of.hear(Owner(), {"event": "owner", "node": "n1"})
-    assert Owner.told == [{"order": "release"}]
+    assert Owner.told == [{"order": "release", "is_guarded": False}]

@@ -135,7 +135,11 @@ def test_this_host_is_called_as_others_know_it(tmp_path, monkeypatch):
     monkeypatch.setattr(hosts.socket, "gethostname", lambda: "login.domain")
     path = tmp_path / "hosts"
     path.write_text("localhost:1\na:2\nlogin:3\n127.0.0.1\n")
-    assert hosts.read_hosts(str(path)) == [Host("login.domain", 5), Host("a", 2)]
+    assert hosts.read_hosts(str(path)) == [Host("login", 5), Host("a", 2)]
+    path.write_text("localhost:1\na:2\n")
+    assert hosts.read_hosts(str(path)) == [Host("login.domain", 1), Host("a", 2)]
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    assert hosts.read_hosts(str(path)) == [Host("n7", 1), Host("a", 2)]
     path.write_text("localhost:2\n")
     assert hosts.read_hosts(str(path)) == [Host("localhost", 2)]
 

@@ -1,12 +1,14 @@
 """The owner of MPS on one other host of a job: started there by a rank's guard, told what to do by `accdp run`.
 
 ``accdp mps own`` is no command for people. It lives until it is told that the ranks of its host have ended, and stops
-its daemons then, as the owner beside `accdp run` does. When `accdp run` is gone their guards end them, with the grace
-that they have; it stays for as long as that may take.
+its daemons then, as the owner beside `accdp run` does: when all is gone that the ranks have started, for which their
+guards see to, with the grace that it has, when `accdp run` is gone, too. What a rank leaves whose guard was killed is
+its own to end.
 
 What it says: ``owner`` (hello, with the node), ``owner_ready`` (pipe and log directory by GPU; none where MPS is not
-used), ``owner_says`` (a line for the user), ``owner_trouble`` (why the job must end). What it is told: ``members``
-(rank, pid and GPU of each rank that should be a client), ``release``.
+used), ``owner_says`` (a line for the user), ``owner_trouble`` (why the job must end). What it is told: ``started`` (pid
+of a rank), ``members`` (rank, pid and GPU of each rank that should be a client), ``release`` (whether guards see to the
+rest).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import select
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +30,7 @@ from .attachment import Member
 from .session import Session, session
 
 _LOOK_S = 0.5
+_POLL_S = 0.05  # each is a look at all processes
 
 
 def main() -> int:
@@ -38,8 +42,8 @@ def main() -> int:
     for number in STOPPING:
         # Its clients go first. Not SIG_IGN, which daemons would inherit.
         signal.signal(number, lambda *_: None)
-    link = Link(connect(control["addresses"], control["port"]))
-    link.tell(event="owner", token=control["token"], node=wish["node"])
+    link = Link(connect(control["addresses"], control["port"], control["token"]))
+    link.tell(event="owner", node=wish["node"])
     chosen = [gpu for gpu in gpus.list_gpus({}).gpus if gpu.uuid in wish["gpus"]]
     try:
         with session(
@@ -60,20 +64,25 @@ def _serve(link: Link, mps: Session | None, chosen: Sequence[gpus.Gpu], patience
     members: list[Member] = []
     ranks: list[tuple[int, int]] = []  # by pid and start time
     by_uuid = {gpu.uuid: gpu for gpu in chosen}
-    while not link.lost:
+    is_released = False
+    while not link.lost and not is_released:
         ready, _, _ = select.select([link], [], [], _LOOK_S)
         for order in link.receive() if ready else ():
             if order["order"] == "release":
-                return
-            if order["order"] == "members":
+                is_released = True
+                ranks = ranks if order["is_guarded"] else []
+            elif order["order"] == "started":
+                ranks.append((order["pid"], procfs.start_time(order["pid"])))
+            elif order["order"] == "members":
                 members = [Member(rank, pid, by_uuid[uuid]) for rank, pid, uuid in order["members"]]
-                ranks = [(member.pid, procfs.start_time(member.pid)) for member in members]
                 if mps:
                     mps.expect([member.rank for member in members])
-        if mps and members and (trouble := mps.watch(members)):
+        if mps and members and not is_released and (trouble := mps.watch(members)):
             link.tell(event="owner_trouble", text=trouble)
             members = []  # the job ends; said once
-    processes.wait_all(ranks, patience_s)
+    deadline = time.monotonic() + patience_s
+    while processes.in_sessions(ranks) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def order(

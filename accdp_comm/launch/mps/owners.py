@@ -23,6 +23,7 @@ class _Host:
     shares: dict[str, list[str]] | None = None  # by GPU; None until the owner has said
     pids: dict[int, int] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
+    is_guarded: bool = True  # the guards of all its ranks live
 
 
 class Owners:
@@ -83,7 +84,7 @@ class Owners:
         if message["event"] == "owner":
             self._hosts[message["node"]].connection = connection
             if self._are_released:
-                connection.order(order="release")
+                connection.order(order="release", is_guarded=False)
             return
         host = self._of(connection)
         if message["event"] == "owner_ready":
@@ -102,26 +103,28 @@ class Owners:
     def started(self, rank: int, pid: int) -> None:
         """Take note that a rank has begun; when all of its host have, their owner is told whom to look for."""
         for host in self._hosts.values():
-            if rank in host.ranks:
+            if rank in host.ranks and host.connection:
                 host.pids[rank] = pid
-                if len(host.pids) == len(host.ranks) and host.shares and host.connection:
+                host.connection.order(order="started", pid=pid)
+                if len(host.pids) == len(host.ranks) and host.shares:
                     members = [[number, host.pids[number], gpu.uuid] for number, gpu in host.ranks.items()]
                     host.connection.order(order="members", members=members)
 
-    def ended(self, rank: int) -> None:
-        """Take note that a rank has ended; an owner is let go after the last of its host."""
+    def ended(self, rank: int, *, is_lost: bool = False) -> None:
+        """Take note that a rank has ended, or its guard; an owner is let go after the last of its host."""
         for host in self._hosts.values():
             if rank in host.ranks:
                 host.ended.add(rank)
+                host.is_guarded = host.is_guarded and not is_lost
                 if len(host.ended) == len(host.ranks) and host.connection:
-                    host.connection.order(order="release")
+                    host.connection.order(order="release", is_guarded=host.is_guarded)
 
     def release(self) -> None:
         """Let all go, because no rank will start; those too that have yet to call."""
         self._are_released = True
         for host in self._hosts.values():
             if host.connection is not None:
-                host.connection.order(order="release")
+                host.connection.order(order="release", is_guarded=False)
 
     def close(self) -> None:
         """Leave them alone: each stops its daemons when it hears nothing more."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from ..gpus import Gpu, driver_cuda, list_gpus, processes
 from .control import BINARY, PID_FILE, SERVER, find_binary
@@ -80,10 +82,13 @@ def why_not(gpus: Sequence[Gpu], ranks_per_gpu: int) -> str:
 def _system_daemon() -> int:
     """Return the pid of a daemon that programs find without being told; 0 where there is none."""
     try:
-        with open(os.path.join(_DEFAULT, PID_FILE)) as file:
-            pid = int(file.read())
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
+        # Its folder may be any user's: a pipe there must not keep us, nor a device fill our memory.
+        file = os.open(os.path.join(_DEFAULT, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            pid = int(os.read(file, 32)) if stat.S_ISREG(os.fstat(file).st_mode) else 0
+        finally:
+            os.close(file)
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return 0
     return pid if any(os.path.basename(word) == BINARY.encode() for word in words[:2]) else 0

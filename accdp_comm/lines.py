@@ -11,6 +11,7 @@ import fcntl
 import os
 import resource
 import secrets
+import select
 import socket
 import sys
 import time
@@ -207,11 +208,23 @@ def _say_none(exchange: Exchange, why: str) -> None:
         )
 
 
+def gone(fds: Iterable[int]) -> str:
+    """Say whose line has ended, of open_lines()' descriptors; "" where none has."""
+    looked_at = select.poll()
+    ranks = {fd: rank for rank, fd in enumerate(fds) if fd >= 0}
+    for fd in ranks:
+        looked_at.register(fd, select.POLLIN)  # nothing is said through a line
+    ended = sorted(ranks[fd] for fd, _ in looked_at.poll(0))
+    return f"rank {ended[0]} has ended" if ended else ""
+
+
 def _accept(listener: socket.socket, awaited: set[int], nonce: bytes) -> Iterable[tuple[int, int]]:
     """Take the connections of these ranks, which have been made, and leave strangers'."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while awaited:
-        listener.settimeout(max(deadline - time.monotonic(), 0.001))
+        if (left := deadline - time.monotonic()) <= 0:  # strangers may call without end
+            raise TimeoutError
+        listener.settimeout(left)
         link, _ = listener.accept()
         with link:
             hello = _read(link, len(nonce) + _RANK_BYTES, deadline)

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -191,10 +191,9 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     # From here on MPI_Init waits for the others by itself; all of them were alive a moment ago.
     seat = {"PMI_PORT": f"{address}:{service['port']}", "PMI_ID": str(exchange.rank)}
     with _environment(dict.fromkeys(LAUNCHER_VARIABLES) | seat):  # another launcher's words would be in the way
-        _initialise(load(), exchange.timeout_s)
+        _initialise(load(), exchange.timeout_s, fds)
+    _unlink_segments_of_mpich()  # all have left MPI_Init
     load().watch_lines(fds)
-    load().Exchange().allgather(b"", exchange.timeout_s)  # all have left MPI_Init
-    _unlink_segments_of_mpich()
     _world.universe, _world.has_launcher, _world.minds_deaths = service["token"], False, False
     _world.patience_s = exchange.timeout_s
     return str(service["token"])
@@ -213,14 +212,18 @@ def make_wire(ranks: Sequence[int], identity: str, timeout_s: float) -> object:
 
 
 @contextlib.contextmanager
-def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | None = None) -> Iterator[None]:
-    """Around a call that waits for other ranks within MPI, uninterruptible: end this process if one is missing."""
+def _ending_if_late(call: str, timeout_s: float, gone_of: Callable[[], str] = str) -> Iterator[None]:
+    """Around a call that waits for other ranks within MPI, uninterruptible: end this process if one is missing.
+
+    Args:
+        gone_of: Says who is known to be gone; "" for nobody.
+    """
     deadline = time.monotonic() + timeout_s
     returned = threading.Event()
 
     def watch() -> None:
         while not returned.wait(min(_LOOK_SECONDS, timeout_s)):
-            gone = others.gone() if others else ""
+            gone = gone_of()
             if not gone and time.monotonic() < deadline:
                 continue
             if returned.is_set():  # while one looked
@@ -241,7 +244,7 @@ def _ending_if_late(call: str, timeout_s: float, others: siblings.Siblings | Non
         returned.set()
 
 
-def _initialise(module: ModuleType, timeout_s: float) -> None:
+def _initialise(module: ModuleType, timeout_s: float, fds: Sequence[int] = ()) -> None:
     if _world.pid:
         module.init()  # raises where somebody has finalised it
         return
@@ -250,7 +253,7 @@ def _initialise(module: ModuleType, timeout_s: float) -> None:
     others = siblings.Siblings() if find_launcher() else None
     deadline = time.monotonic() + timeout_s
     with _relay_to_srun(module):
-        with _ending_if_late("MPI_Init", timeout_s, others):
+        with _ending_if_late("MPI_Init", timeout_s, lambda: lines.gone(fds) or (others.gone() if others else "")):
             module.init()
         _join_all(module, others, deadline, timeout_s)
     _world.pid = os.getpid()

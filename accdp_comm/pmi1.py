@@ -31,6 +31,9 @@ else:
 _VALUE_BYTES = 1024
 _LINE_BYTES = 4096
 _HELLO_SECONDS = 3.0
+_FIRST_BYTES = 200
+_REST_SECONDS = 0.05
+_PATIENCE_SECONDS = 5.0  # beyond a time-out at which clients end by themselves
 
 
 def process_mapping(nodes: Sequence[int]) -> str | None:
@@ -137,6 +140,9 @@ class Pmi1Service:
             try:
                 connection, _ = self._listener.accept()
             except OSError as error:
+                if self._has_strangers():  # what they take of descriptors comes back soon
+                    time.sleep(_REST_SECONDS)
+                    continue
                 self._stop_accepting(f"the PMI-1 service of {self.size} ranks takes no more connections: {error}")
                 return
             with self._changed:
@@ -144,7 +150,15 @@ class Pmi1Service:
                     connection.close()
                     return
                 self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="accdp-pmi1", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="accdp-pmi1", daemon=True).start()
+            except RuntimeError:  # no more threads: a rank whose connection breaks says so
+                self._left(_Client(), connection)
+                connection.close()
+
+    def _has_strangers(self) -> bool:
+        with self._changed:
+            return not self._closed and len(self._connections) > len(self._joined - self._finished)
 
     def _stop_accepting(self, why: str) -> None:
         with self._changed:
@@ -160,16 +174,16 @@ class Pmi1Service:
             with connection, connection.makefile("rb") as lines:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 keep_open(connection)  # breaks too where the rank's host is no more
-                # A stranger that says nothing must not hold a thread for ever; a rank may be silent for days.
-                connection.settimeout(_HELLO_SECONDS)
-                while (line := lines.readline(_LINE_BYTES)).endswith(b"\n"):
+                # A stranger must not hold a thread for ever, whatever it says; a rank may be silent for days.
+                line = _first_line(connection)
+                while line.endswith(b"\n"):
                     answer = self._answer(client, line.decode("ascii", "replace").strip())
-                    if client.rank is not None:
-                        connection.settimeout(None)
                     if answer:
                         connection.sendall("".join(f"{text}\n" for text in answer).encode())
                     if client.leaves:
                         break
+                    connection.settimeout(None)
+                    line = lines.readline(_LINE_BYTES)
         except OSError:
             pass  # the peer vanished or close() shut the connection; _left() says so where it matters
         finally:
@@ -277,9 +291,26 @@ class Pmi1Service:
             if not met:
                 late = min(set(range(self.size)) - self._waiting - {rank}, default=rank)
                 self._fail(f"rank {late} of {self.size} did not come to the PMI-1 barrier within {self._timeout_s:g} s")
-        # Clients do not look at a barrier's return code; a closed connection makes their MPI call fail.
+            # A closed connection is a crash of the client, whose library looks at no return code either. At the end of
+            # MPI a rank that is gone is none to wait for. Before MPI has begun nothing goes on without it: who waits
+            # ends by itself, and says so.
+            if self._barriers > 0:
+                return ["cmd=barrier_out rc=0"]
+            left = deadline + _PATIENCE_SECONDS - time.monotonic()
+            self._changed.wait_for(lambda: self._closed, min(left, threading.TIMEOUT_MAX))
         client.leaves = True
         return []
+
+
+def _first_line(connection: socket.socket) -> bytes:
+    """Return what a connection says first, and no more; it has so much time for all of it."""
+    line, deadline = b"", time.monotonic() + _HELLO_SECONDS
+    while not line.endswith(b"\n") and len(line) < _FIRST_BYTES and (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        if not (byte := connection.recv(1)):
+            break
+        line += byte
+    return line
 
 
 class _Client:

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ class Turn {
   /// Goes on without one after kPatience, behind a process that was stopped, and where files cannot be locked.
   explicit Turn(const std::string& path) {
     if (path.empty()) return;
-    file_ = open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    file_ = open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     const auto end = Clock::now() + kPatience;
     while (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && Clock::now() < end)
       std::this_thread::sleep_for(20ms);  // each may be a question to a file server
@@ -47,6 +48,22 @@ class Turn {
   static constexpr auto kPatience = 2s;
   int file_ = -1;
 };
+
+/// What a file of the cache holds; nothing of what is no file, such as a pipe that somebody has put there, to which
+/// nobody writes.
+std::string contents_of(const std::string& path) {
+  constexpr std::size_t kMost = 1 << 20;
+  std::string text(kMost, '\0');
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return {};
+  struct stat found{};
+  std::size_t bytes = 0;
+  if (fstat(file, &found) == 0 && S_ISREG(found.st_mode))
+    for (ssize_t more; (more = read(file, text.data() + bytes, kMost - bytes)) > 0;) bytes += more;
+  close(file);
+  text.resize(bytes);
+  return text;
+}
 
 }  // namespace
 
@@ -82,7 +99,7 @@ void SpeedTable::load() {
   std::error_code ignored;
   fs::create_directories(folder, ignored);
   path_ = folder + "/" + file_of(processor_);
-  std::ifstream file(path_);
+  std::istringstream file(contents_of(path_));
   std::string line;
   if (!std::getline(file, line) || line != first_line()) return;
   Key key;

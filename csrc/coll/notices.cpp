@@ -1,5 +1,6 @@
 #include "coll/notices.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -55,6 +56,8 @@ std::string LimitedNotices::within_limit(Call call) noexcept {
     problem = error.what();
   }
   gave_up_ = true;
+  static std::atomic_flag is_told;  // of all groups of a process, whose store is one
+  if (is_told.test_and_set()) return {};
   std::fprintf(
       stderr,
       "accdp: ranks of other nodes are not told of failures through torch's store any more, nor asked for them: %s\n",

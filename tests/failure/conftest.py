@@ -33,14 +33,20 @@ class Play:
         self.cause_at = 0.0  # time.monotonic() of what went wrong
 
     def start(
-        self, scene: str, size: int, *, env: Mapping[int, Mapping[str, str]] | None = None, **arguments: Any
+        self,
+        scene: str,
+        size: int,
+        *,
+        env: Mapping[int, Mapping[str, str]] | None = None,
+        file: str = SCENES,
+        **arguments: Any,
     ) -> None:
-        """Start ``scene(rank=..., size=..., store=..., **arguments)``; ``env``: variables of some ranks."""
+        """Start ``scene(rank=..., size=..., store=..., **arguments)`` of a file; ``env``: variables of some ranks."""
         self.cast = [self._nursery.start((env or {}).get(rank)) for rank in range(size)]
         store = str(self._folder / "store")
         for rank, player in enumerate(self.cast):
             given = {"rank": rank, "size": size, "store": store, **arguments}
-            player.link.send({"file": SCENES, "function": scene, "arguments": given, "last": True})
+            player.link.send({"file": file, "function": scene, "arguments": given, "last": True})
 
     def until(self, event: str, who: list[int], limit_s: float = 50.0) -> None:
         """Wait until these ranks have said that."""

@@ -120,16 +120,32 @@ def test_barrier_waits_for_all_and_can_be_used_again(serve, timeout_s):
         assert first.hear() == "cmd=barrier_out rc=0"
 
 
-def test_rank_that_leaves_ends_the_others_barrier(serve):
-    service, join = serve([0, 0, 0])
+def test_rank_that_leaves_is_not_waited_for_at_the_end(serve):
+    """MPICH's clients crash where a connection is closed."""
+    service, join = serve([0, 0])
     first, second = join(0), join(1)
     first.say("cmd=barrier_in")
+    assert [second.ask("cmd=barrier_in"), first.hear()] == ["cmd=barrier_out rc=0"] * 2
+    first.say("cmd=barrier_in")
     second.close()
-    assert first.hear() == ""  # the connection is closed: nothing to wait for any more
+    assert first.hear() == "cmd=barrier_out rc=0"
+    assert service.broken == "rank 1 of 2 left the PMI-1 service without MPI_Finalize"
+    assert first.ask("cmd=finalize") == "cmd=finalize_ack rc=0" and service.wait_closed(10)
+
+
+def test_rank_that_leaves_before_mpi_has_begun_keeps_the_others_to_their_time_out(serve, monkeypatch):
+    monkeypatch.setattr(pmi1, "_PATIENCE_SECONDS", 0.2)
+    service, join = serve([0, 0, 0], timeout_s=0.5)
+    first, second = join(0), join(1)
+    began = time.monotonic()
+    first.say("cmd=barrier_in")
+    second.close()
+    assert first.hear() == "" and time.monotonic() - began >= 0.7
     assert service.broken == "rank 1 of 3 left the PMI-1 service without MPI_Finalize"
 
 
-def test_rank_that_never_comes_ends_the_barrier_at_its_time_out(serve):
+def test_rank_that_never_comes_ends_the_barrier_at_its_time_out(serve, monkeypatch):
+    monkeypatch.setattr(pmi1, "_PATIENCE_SECONDS", 0.0)
     service, join = serve([0, 0], timeout_s=0.2)
     first = join(0)
     started = time.monotonic()
@@ -138,8 +154,9 @@ def test_rank_that_never_comes_ends_the_barrier_at_its_time_out(serve):
     assert "rank 1 of 2 did not come" in service.broken
 
 
-def test_abort_is_told_to_the_others(serve):
-    service, join = serve([0, 0])
+def test_abort_is_told_to_the_others(serve, monkeypatch):
+    monkeypatch.setattr(pmi1, "_PATIENCE_SECONDS", 0.0)
+    service, join = serve([0, 0], timeout_s=0.5)
     first, second = join(0), join(1)
     first.say("cmd=barrier_in")
     second.say("cmd=abort exitcode=1")
@@ -165,6 +182,39 @@ def test_strangers_are_dropped(serve, text):
     except ConnectionError:
         pass  # dropped before it had read all of it
     assert join(0).ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+
+
+def test_a_stranger_has_so_much_time_whatever_it_says(serve, monkeypatch):
+    monkeypatch.setattr(pmi1, "_HELLO_SECONDS", 0.4)
+    service, join = serve([0])
+    stranger, began = Client(service.port), time.monotonic()
+    with pytest.raises(ConnectionError):
+        while time.monotonic() < began + 10:  # a byte at a time
+            stranger.link.sendall(b"c")
+            time.sleep(0.1)
+    assert join(0).ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+
+
+def test_strangers_that_take_all_descriptors_drop_no_rank(monkeypatch):
+    """They are dropped before long, and who waits comes then."""
+    monkeypatch.setattr(pmi1, "_HELLO_SECONDS", 0.5)
+    service = pmi1.Pmi1Service([0, 1], "127.0.0.1", 10.0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as held:
+        held.callback(service.close)
+        first = Client(service.port).join(0)
+        calls = [held.enter_context(socket.socket()) for _ in range(12)]
+        second = held.enter_context(socket.socket())
+        second.settimeout(10)
+        fillers = [os.dup(second.fileno())]
+        held.callback(lambda: [os.close(filler) for filler in fillers])
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[0] + 5, before[1]))  # for some of them
+        for call in [*calls, second]:
+            call.connect(("127.0.0.1", service.port))
+        second.sendall(b"cmd=initack pmiid=1\n")
+        assert second.recv(20).startswith(b"cmd=initack rc=0")
+        assert first.ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0" and service.broken == ""
 
 
 def test_unknown_commands_and_spawn_are_answered(serve):
@@ -247,6 +297,7 @@ def test_a_service_without_descriptors_says_so_and_keeps_nobody_waiting(capfd):
                     fillers.append(os.dup(late.fileno()))
             with contextlib.suppress(ConnectionRefusedError):  # as accept() takes one before it waits
                 late.connect(("127.0.0.1", service.port))
+                late.sendall(b"cmd=initack pmiid=0\n")  # a stranger would be waited for, and dropped
             assert service.wait_closed(10)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -31,6 +31,7 @@ _SHARE = 3
 # Where lines' descriptors begin. The kernel closes those of a process that ends from the last to the first, and some
 # take long (large shared memory, devices): lines must break no later than MPI's connections.
 _HIGH = 2048
+_LATE = 256  # connections that are looked at after that: ranks' may wait behind strangers'
 _NONCE_BYTES, _RANK_BYTES = 16, 4
 _Card = tuple[str, int, str, str]  # address, port and nonce of a listener; or why there is none
 
@@ -220,11 +221,13 @@ def gone(fds: Iterable[int]) -> str:
 
 def _accept(listener: socket.socket, awaited: set[int], nonce: bytes) -> Iterable[tuple[int, int]]:
     """Take the connections of these ranks, which have been made, and leave strangers'."""
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    deadline, late = time.monotonic() + _CONNECT_SECONDS, 0
     while awaited:
-        if (left := deadline - time.monotonic()) <= 0:  # strangers may call without end
-            raise TimeoutError
-        listener.settimeout(left)
+        left = deadline - time.monotonic()
+        late += left <= 0
+        if late > _LATE:
+            raise TimeoutError("others called without end")
+        listener.settimeout(max(left, 0.001))
         link, _ = listener.accept()
         with link:
             hello = _read(link, len(nonce) + _RANK_BYTES, deadline)

@@ -33,7 +33,7 @@ _LINE_BYTES = 4096
 _HELLO_SECONDS = 3.0
 _FIRST_BYTES = 200
 _REST_SECONDS = 0.05
-_PATIENCE_SECONDS = 5.0  # beyond a time-out at which clients end by themselves
+_PATIENCE_SECONDS = 5.0  # in which ranks that look every half second end by themselves
 
 
 def process_mapping(nodes: Sequence[int]) -> str | None:
@@ -292,12 +292,11 @@ class Pmi1Service:
                 late = min(set(range(self.size)) - self._waiting - {rank}, default=rank)
                 self._fail(f"rank {late} of {self.size} did not come to the PMI-1 barrier within {self._timeout_s:g} s")
             # A closed connection is a crash of the client, whose library looks at no return code either. At the end of
-            # MPI a rank that is gone is none to wait for. Before MPI has begun nothing goes on without it: who waits
-            # ends by itself, and says so.
+            # MPI a rank that is gone is none to wait for. Before MPI has begun nothing goes on without it, and who
+            # waits is given the time to notice, to say so and to end.
             if self._barriers > 0:
                 return ["cmd=barrier_out rc=0"]
-            left = deadline + _PATIENCE_SECONDS - time.monotonic()
-            self._changed.wait_for(lambda: self._closed, min(left, threading.TIMEOUT_MAX))
+            self._changed.wait_for(lambda: self._closed, _PATIENCE_SECONDS)
         client.leaves = True
         return []
 

@@ -9,7 +9,6 @@ import secrets
 import selectors
 import socket
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from .guard_link import GUARD, HEAD, NONCE_BYTES, PROOF_BYTES, proof
 _CHUNK = 1 << 18
 _LARGEST = 1 << 24  # no message of a guard is longer
 _STRANGERS = 64  # callers beside guards who may be about to show who they are
-_MEET_S = 30.0  # which each has for it
 
 
 class Listener:
@@ -55,7 +53,7 @@ class Listener:
     def accept(self, selector: selectors.BaseSelector) -> None:
         """Take a call, and register it, with the Connection as its data."""
         self._unknown = [one for one in self._unknown if not (one.is_known or one.is_closed)]
-        while self._unknown and (len(self._unknown) >= self._most or self._unknown[0].age() > _MEET_S):
+        if len(self._unknown) >= self._most:
             self._unknown.pop(0).leave(selector)
         try:
             accepted, _ = self._socket.accept()
@@ -70,8 +68,15 @@ class Listener:
         self._unknown.append(connection := Connection(accepted, self._token))
         selector.register(connection.key, selectors.EVENT_READ, connection)
 
+    def leave(self, selector: selectors.BaseSelector) -> None:
+        """Nobody is to call any more, and who has, without showing that he is a guard, is dismissed."""
+        for one in self._unknown:
+            if not one.is_known:
+                one.leave(selector)
+        selector.unregister(self._socket.fileno())
+        self.close()
+
     def close(self) -> None:
-        """Nobody is to call any more."""
         self._socket.close()
 
 
@@ -88,16 +93,12 @@ class Connection:
         self._token = token
         self._buffer = bytearray()
         self._nonces = b""
-        self._since = time.monotonic()
         self.key = connection.fileno()  # of selectors, also when it is closed
         self.is_known = False
         self.is_closed = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    def age(self) -> float:
-        return time.monotonic() - self._since
 
     def leave(self, selector: selectors.BaseSelector) -> None:
         """Close it, if it is not closed, and have it no longer looked at."""

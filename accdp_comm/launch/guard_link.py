@@ -1,8 +1,8 @@
 """A guard's end of its connection to `accdp run`. Imported by file, too: agent.py runs without the package.
 
-Before anything else both show that they know the token of the job, which itself never travels: whoever else listens at
-one of the addresses tried, or calls `accdp run`, is told nothing and obeyed in nothing. The guard sends a nonce,
-`accdp run` answers with one of its own and a proof() for both, the guard with another proof().
+Before anything else both show that they know the token of the job, which came with the environment and is not sent
+here: whoever else listens at one of the addresses tried, or calls `accdp run`, is told nothing and obeyed in nothing.
+The guard sends a nonce, `accdp run` answers with one of its own and a proof() for both, the guard with another proof().
 
 Messages both ways: 4 bytes length (little endian, of kind and content), 1 byte kind, content. Kinds: ``j`` JSON, ``o``
 and ``e`` bytes of the rank's standard output and error.
@@ -11,7 +11,7 @@ and ``e`` bytes of the rank's standard output and error.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import hmac
 import json
 import os
 import socket
@@ -27,7 +27,9 @@ else:
     from ..keepalive import keep_open
 
 _CONNECT_S = 5.0
-_ANSWER_S = 30.0  # `accdp run` may be held up by all ranks calling at once
+# `accdp run` may be held up: by all ranks calling at once, or by who reads its output. At the last address as long as
+# ranks may take to start.
+_ANSWER_S, _LAST_ANSWER_S = 10.0, 120.0
 _CHUNK = 1 << 16
 NONCE_BYTES = PROOF_BYTES = 32
 HEAD, GUARD = b"head", b"guard"
@@ -35,7 +37,7 @@ HEAD, GUARD = b"head", b"guard"
 
 def proof(token: str, who: bytes, nonces: bytes) -> bytes:
     """Return what shows that HEAD or GUARD knows the token; ``nonces``: the guard's, and then that of `accdp run`."""
-    return hashlib.blake2b(who + nonces, key=token.encode(), digest_size=PROOF_BYTES).digest()
+    return hmac.digest(token.encode(), who + nonces, "sha256")
 
 
 def connect(addresses: Sequence[str], port: int, token: str) -> socket.socket:
@@ -48,7 +50,7 @@ def connect(addresses: Sequence[str], port: int, token: str) -> socket.socket:
             trouble.append(f"{address}: {error}")
             continue
         try:
-            _meet(link, token)
+            _meet(link, token, _LAST_ANSWER_S if address == addresses[-1] else _ANSWER_S)
         except OSError as error:
             trouble.append(f"{address}: {error}")
             link.close()
@@ -60,9 +62,9 @@ def connect(addresses: Sequence[str], port: int, token: str) -> socket.socket:
     sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
 
 
-def _meet(link: socket.socket, token: str) -> None:
+def _meet(link: socket.socket, token: str, seconds: float) -> None:
     """Find out that it is `accdp run` that answers, and show who calls."""
-    mine, answer, deadline = os.urandom(NONCE_BYTES), b"", time.monotonic() + _ANSWER_S
+    mine, answer, deadline = os.urandom(NONCE_BYTES), b"", time.monotonic() + seconds
     link.sendall(mine)
     while (missing := NONCE_BYTES + PROOF_BYTES - len(answer)) and (left := deadline - time.monotonic()) > 0:
         link.settimeout(left)

@@ -178,8 +178,7 @@ class Job:
             stdin = self._lender.address if self._lender and rank.rank == 0 else ""
             rank.connection.order(order="start", grace_s=self._grace_s, stdin=stdin, **order)
         self._is_started = True
-        self._selector.unregister(self._listener)
-        self._listener.close()  # all who were to call have
+        self._listener.leave(self._selector)  # all who were to call have
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +187,8 @@ class Job:
             if key.data == "wakeup":
                 self._on_signals()
             elif key.data == "listener":
-                self._listener.accept(self._selector)
+                if not self._is_started:  # what else has come may just have completed the ranks
+                    self._listener.accept(self._selector)
             elif key.data == "lender":
                 assert self._lender is not None
                 self._lender.lend()

@@ -101,15 +101,15 @@ def test_a_stranger_s_proof_is_not_that_of_the_head_repeated(head):
     assert head.known == [] and is_turned_away(caller)
 
 
-def test_strangers_cost_no_more_than_a_connection_each(head, monkeypatch):
-    """Of which there are as many at a time as guards, and some; the oldest goes."""
+def test_strangers_cost_no_more_than_a_connection_each(head):
+    """Of which there are as many at a time as guards, and some; the oldest goes, and all when the job begins."""
     callers = [head.call() for _ in range(control._STRANGERS + 10)]
     head.serve(0.1)
     assert len(head.selector.get_map()) <= 1 + 1 + control._STRANGERS
     assert callers[0].recv(1) == b""  # it has been dismissed
-    monkeypatch.setattr(control, "_MEET_S", 0.0)
     with guard_of(head):
-        assert len(head.known) == 1 and len(head.selector.get_map()) == 2
+        head.listener.leave(head.selector)
+        assert [key.data for key in head.selector.get_map().values()] == head.known and len(head.known) == 1
     for caller in callers:
         caller.close()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import resource
 import socket
@@ -133,15 +134,16 @@ def test_rank_that_leaves_is_not_waited_for_at_the_end(serve):
     assert first.ask("cmd=finalize") == "cmd=finalize_ack rc=0" and service.wait_closed(10)
 
 
-def test_rank_that_leaves_before_mpi_has_begun_keeps_the_others_to_their_time_out(serve, monkeypatch):
-    monkeypatch.setattr(pmi1, "_PATIENCE_SECONDS", 0.2)
-    service, join = serve([0, 0, 0], timeout_s=0.5)
+def test_the_others_have_time_to_notice_a_rank_that_leaves_before_mpi_has_begun(serve, monkeypatch):
+    monkeypatch.setattr(pmi1, "_PATIENCE_SECONDS", 0.5)
+    service, join = serve([0, 0], timeout_s=math.inf)
     first, second = join(0), join(1)
     began = time.monotonic()
     first.say("cmd=barrier_in")
     second.close()
-    assert first.hear() == "" and time.monotonic() - began >= 0.7
-    assert service.broken == "rank 1 of 3 left the PMI-1 service without MPI_Finalize"
+    assert first.hear() == "" and 0.5 <= time.monotonic() - began < 5
+    assert service.broken == "rank 1 of 2 left the PMI-1 service without MPI_Finalize"
+    assert service.wait_closed(5)  # however long ranks might wait
 
 
 def test_rank_that_never_comes_ends_the_barrier_at_its_time_out(serve, monkeypatch):

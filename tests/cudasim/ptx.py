@@ -77,7 +77,9 @@ class Kernel:
         self.addresses |= {name: f"ptx::address({table})" for name, table in tables.items()}
         # Assembly in the source comes in braces, some with a register of its own that nothing reads.
         body = re.sub(r"//[^\n]*", "", entry["body"])
-        body = re.sub(r"\{ \.reg \.b16 tmp; (mov\.b32 \{)tmp(,.*?;) \}", r"\1_\2", body)
+        body = re.sub(
+            r"\{ \.reg \.b16 tmp; (mov\.b32 \{[^}]*\}.*?;) \}", lambda found: re.sub(r"\btmp\b", "_", found[1]), body
+        )
         self.body = re.sub(r"\{ +(cvt.*?;)\}", r"\1", body)
 
     def value(self, operand: str) -> str:

@@ -27,9 +27,9 @@ else:
     from ..keepalive import keep_open
 
 _CONNECT_S = 5.0
-# `accdp run` may be held up: by all ranks calling at once, or by who reads its output. At the last address as long as
-# ranks may take to start.
-_ANSWER_S, _LAST_ANSWER_S = 10.0, 120.0
+# At one address, and while one is silent at all of them, again and again: `accdp run` may be held up by all ranks
+# calling at once, or by who reads its output. It gives ranks so long to start.
+_ANSWER_S, _START_S = 10.0, 120.0
 _CHUNK = 1 << 16
 NONCE_BYTES = PROOF_BYTES = 32
 HEAD, GUARD = b"head", b"guard"
@@ -42,31 +42,38 @@ def proof(token: str, who: bytes, nonces: bytes) -> bytes:
 
 def connect(addresses: Sequence[str], port: int, token: str) -> socket.socket:
     """Return a connection to `accdp run`, by the first address that leads there."""
-    trouble = []
-    for address in addresses:
-        try:
-            link = socket.create_connection((address, port), timeout=_CONNECT_S)
-        except OSError as error:
-            trouble.append(f"{address}: {error}")
-            continue
-        try:
-            _meet(link, token, _LAST_ANSWER_S if address == addresses[-1] else _ANSWER_S)
-        except OSError as error:
-            trouble.append(f"{address}: {error}")
-            link.close()
-            continue
-        link.settimeout(None)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_open(link)
-        return link
-    sys.exit(f"accdp run: no route from {socket.gethostname()} to the launcher, port {port} ({'; '.join(trouble)})")
+    deadline = time.monotonic() + _START_S
+    while True:
+        trouble, is_silent = [], False
+        for address in addresses:
+            try:
+                link = socket.create_connection((address, port), timeout=_CONNECT_S)
+            except OSError as error:
+                trouble.append(f"{address}: {error}")
+                continue
+            try:
+                _meet(link, token)
+            except OSError as error:
+                trouble.append(f"{address}: {error}")
+                is_silent = is_silent or isinstance(error, TimeoutError)
+                link.close()
+                continue
+            link.settimeout(None)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_open(link)
+            return link
+        if not is_silent or time.monotonic() >= deadline:
+            host = socket.gethostname()
+            sys.exit(f"accdp run: no route from {host} to the launcher, port {port} ({'; '.join(trouble)})")
 
 
-def _meet(link: socket.socket, token: str, seconds: float) -> None:
+def _meet(link: socket.socket, token: str) -> None:
     """Find out that it is `accdp run` that answers, and show who calls."""
-    mine, answer, deadline = os.urandom(NONCE_BYTES), b"", time.monotonic() + seconds
+    mine, answer, deadline = os.urandom(NONCE_BYTES), b"", time.monotonic() + _ANSWER_S
     link.sendall(mine)
-    while (missing := NONCE_BYTES + PROOF_BYTES - len(answer)) and (left := deadline - time.monotonic()) > 0:
+    while missing := NONCE_BYTES + PROOF_BYTES - len(answer):
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError("no answer in time")
         link.settimeout(left)
         if not (data := link.recv(missing)):
             break

@@ -134,6 +134,16 @@ def test_a_guard_obeys_nobody_else():
     assert [len(part) for part in heard] == [guard_link.NONCE_BYTES, 0]
 
 
+def test_a_head_that_is_held_up_is_called_again(head, monkeypatch):
+    monkeypatch.setattr(guard_link, "_ANSWER_S", 0.2)
+    threading.Timer(0.7, head.serve, [1.0]).start()
+    with guard_link.connect(["127.0.0.1"], head.port, head.token):
+        until = time.monotonic() + 5
+        while not head.known and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(head.known) == 1
+
+
 def test_connections_of_guards_outlast_hours_of_silence(head):
     """What stands between two hosts forgets those that say nothing."""
     with guard_of(head) as link:

@@ -82,7 +82,7 @@ if os.environ["RANK"] == "0":
     raise ValueError("enough")
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
 ready.touch()
-time.sleep(0.6)  # longer than torchrun takes to end the others of a job
+time.sleep(0.4)  # longer than torchrun takes to end the others of a job
 print("rank 1 misses rank 0", flush=True)
 time.sleep(60)
 """

@@ -46,6 +46,8 @@ _AFTER_TERMINATE_S = 0.2  # a rank whose work was ended may still leave by itsel
 _AFTER_LAUNCHER_S = 1.0
 _KILL_AGAIN_S = 0.05
 _ORPHANS_S = 1.0  # what a rank leaves running has so long after SIGTERM
+# Of torchrun and of Open MPI's mpirun, which tell the other ranks to terminate as soon as one has failed.
+_RANKS_OF_HASTY = ("RANK", "OMPI_COMM_WORLD_RANK")
 _CHUNK = 1 << 16
 _CUDA = b"/libcuda.so"  # the driver's library, which every client of MPS has in memory, and shells have not
 
@@ -414,8 +416,8 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 ranks_guard.obey(orders[number + 1 :])
                 code = offspring.exit_code(ranks_guard.run())
                 link.part()
-                if ranks_guard.has_failed and control["rank_variable"] == "RANK":
-                    time.sleep(_AFTER_LAUNCHER_S)  # torchrun tells the others to terminate when it sees this
+                if ranks_guard.has_failed and control["rank_variable"] in _RANKS_OF_HASTY:
+                    time.sleep(_AFTER_LAUNCHER_S)
                 return code
         return 1
     finally:

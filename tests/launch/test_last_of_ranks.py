@@ -29,7 +29,7 @@ def test_a_signal_after_a_rank_has_ended_costs_nothing_of_what_it_said(tmp_path)
     script.write_text(TALKER)
     command = [*ACCDP, "run", "-n", "2", "--gpus", "none", "--", "sh", "-c"]
     # A rank that is late does not mind; the guards get the signal in any case.
-    rank = f"trap '' USR1; exec {sys.executable} {script} {tmp_path}/rank${{PMI_RANK}}"
+    rank = f"trap '' USR1; exec {sys.executable} {script} {tmp_path}/rank${{RANK}}"
     with subprocess.Popen([*command, rank], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert not jobs.until_empty(lambda: [mark for mark in marks if not has_ended(mark)], 50)
         time.sleep(1)  # for their guards to say so, and to leave if they did that

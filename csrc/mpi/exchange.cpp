@@ -55,10 +55,14 @@ struct Exchange::Duplicate {
   MPI_Request request = MPI_REQUEST_NULL;
 };
 
-Exchange::Exchange(MPI_Comm comm) : duplicate_(std::make_unique<Duplicate>()) {
+Exchange::Exchange(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) comm = world_comm();
   auto lock = safe_turn();
   ACCDP_MPI(MPI_Comm_size(comm, &size_));
+  // Nobody would wait for the duplicate, and Open MPI crashes where a communicator is freed before its duplicate is
+  // made.
+  if (size_ == 1) return;
+  duplicate_ = std::make_unique<Duplicate>();
   ACCDP_MPI(MPI_Comm_idup(comm, &duplicate_->comm, &duplicate_->request));
 }
 
@@ -73,6 +77,7 @@ Exchange::~Exchange() {
 }
 
 std::vector<std::string> Exchange::allgather(const std::string& mine, double timeout_s) {
+  if (size_ == 1) return {mine};
   if (!duplicate_) throw UsageError("an exchange among ranks that has failed: expected no use of it");
   if (mine.size() > INT_MAX)
     throw UsageError("data has " + std::to_string(mine.size()) + " bytes: expected less than 2 GiB");

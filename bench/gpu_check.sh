@@ -29,6 +29,8 @@ unset PYTHONDONTWRITEBYTECODE  # every rank of every step would make the byte co
 # torch's libraries are of gigabytes, which a new machine reads for the first time: beside the build.
 "${PYTHON:-python3}" -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1 &
 export ACCDP_CUDA=on PIP_RETRIES=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# All cores, whatever memory is free now: virtual machines get theirs as they use it, and those with a GPU have plenty.
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 # What was brought along is tried, whichever MPI the machine has besides.
 if compgen -G "${wheels:-/nowhere}/mpich-*.whl" > /dev/null; then export MPICC="${MPICC:-$PWD/.venv-gpu/bin/mpicc}"; fi
 make=(make VENV=.venv-gpu VENV_FLAGS=--system-site-packages WHEELS="$wheels")

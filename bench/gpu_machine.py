@@ -8,7 +8,7 @@ import platform
 import subprocess
 import time
 
-SMI = "driver_version,uuid,compute_mode"
+SMI = "driver_version,uuid,compute_mode,persistence_mode"
 
 
 def said_by(*command: str) -> str:

@@ -174,10 +174,13 @@ __device__ Held<T> load_pack(const void* from, std::size_t i, bool is_narrow) {
   for (int l = 0; l < Pack<T>::kLanes; ++l) pack.lane[l] = static_cast<const T*>(from)[i * Pack<T>::kLanes + l];
   return same_bytes<Held<T>>(pack);
 }
-template <class T>
+/// kIsReadSoon: else the first to leave the cache.
+template <bool kIsReadSoon, class T>
 __device__ void store_pack(void* to, std::size_t i, const Pack<T>& pack, bool is_narrow) {
-  if (!is_narrow) {
+  if (!is_narrow && kIsReadSoon) {
     static_cast<Pack<T>*>(to)[i] = pack;
+  } else if (!is_narrow) {
+    __stcs(static_cast<uint4*>(to) + i, same_bytes<uint4>(pack));
   } else {
 #pragma unroll
     for (int l = 0; l < Pack<T>::kLanes; ++l) static_cast<T*>(to)[i * Pack<T>::kLanes + l] = pack.lane[l];
@@ -221,8 +224,8 @@ __global__ void reduce_kernel(Target to, Sources srcs, std::size_t count, Reduce
     Pack<T> pack;
 #pragma unroll
     for (int l = 0; l < kLanes; ++l) pack.lane[l] = Element::store(divisor > 1 ? divided(acc[l], divisor) : acc[l]);
-    store_pack(to.dst, i, pack, to.is_dst_narrow);
-    if (to.also) store_pack(to.also, i, pack, to.is_also_narrow);
+    store_pack<true>(to.dst, i, pack, to.is_dst_narrow);
+    if (to.also) store_pack<false>(to.also, i, pack, to.is_also_narrow);
   }
   for (std::size_t i = packs * kLanes + first; i < count; i += stride) {
     Acc acc = Element::load(static_cast<const T*>(srcs.at[0])[i]);

@@ -71,7 +71,7 @@ void DevicePath::State::make_pool(Context& c) {
   if (!why_not.empty()) return;
   pool = std::make_unique<Pool>(c, device, c.asked().device_slot_bytes);
   why_not = pool->why_not();
-  if (pool->is_usable()) load_reductions();
+  if (pool->is_usable()) load_reductions(), load_copies();
 }
 
 Pool* DevicePath::State::shared_pool(Context& c) {

@@ -36,13 +36,16 @@ std::vector<const void*> contributions(const Pool& pool, int lane, std::size_t a
 void take_shown(Context& c, Pool& pool, std::span<const Shown> parts, bool by_gpus) {
   const GpuGroups& gpus = pool.gpus();
   auto comes_relayed = [&](const Shown& part) { return by_gpus && gpus.of(part.holder) != gpus.mine(); };
+  std::vector<Copy> taken;
   auto take = [&](const Shown& part, const std::byte* from) {
     for (std::byte* to : {part.to, part.also})
-      if (to) copy_async(to, from, part.bytes, pool.stream());
+      if (to) taken.push_back({to, from, part.bytes, false});
   };
   for (const Shown& part : parts)
     if (!comes_relayed(part)) take(part, pool.slot(part.holder) + part.at);
+  pool.copy(taken);
   if (!by_gpus) return;
+  taken.clear();
   auto agent = [&](const Shown& part) { return gpus.agent(gpus.mine(), part.lane); };
   std::vector<const std::byte*> held;
   for (const Shown& part : parts) held.push_back(pool.slot(part.holder) + part.at);
@@ -54,6 +57,7 @@ void take_shown(Context& c, Pool& pool, std::span<const Shown> parts, bool by_gp
   pool.await_all(c);
   for (const Shown& part : parts)
     if (comes_relayed(part)) take(part, pool.slot(agent(part)) + part.relay_at);
+  pool.copy(taken);
 }
 
 }  // namespace accdp

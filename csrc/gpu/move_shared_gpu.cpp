@@ -12,9 +12,9 @@
 namespace accdp {
 namespace {
 
-void take_piece(Pool& pool, const Bytes& block, std::size_t at, std::size_t most, const std::byte* from) {
+Copy of_piece(const Bytes& block, std::size_t at, std::size_t most, const std::byte* from) {
   const Bytes part = piece(block, at, most);
-  copy_async(part.data(), from, part.size(), pool.stream());
+  return {part.data(), from, part.size(), false};
 }
 
 /// Tells all ranks the sizes of all blocks, checks those for this rank, and returns the largest.
@@ -83,8 +83,10 @@ void allgather_shared_gpu(Context& c, Pool& pool, ConstBytes in, const std::vect
 void gather_shared_gpu(Context& c, Pool& pool, ConstBytes in, const std::vector<Bytes>& outs, int root) {
   const int me = c.local_rank();
   in_pieces(c, pool, {me == root ? ConstBytes() : in}, in.size(), [&](std::size_t at, std::size_t most) {
+    std::vector<Copy> taken;
     for (int rank = 0; me == root && rank < c.local_size(); ++rank)
-      if (rank != me) take_piece(pool, outs[rank], at, most, pool.slot(rank));
+      if (rank != me) taken.push_back(of_piece(outs[rank], at, most, pool.slot(rank)));
+    pool.copy(taken);
   });
   if (me == root) copy_async(outs[me].data(), in.data(), in.size(), pool.stream());
 }
@@ -97,7 +99,7 @@ void scatter_shared_gpu(Context& c, Pool& pool, const std::vector<ConstBytes>& i
     blocks[me] = {};
   }
   in_pieces(c, pool, blocks, out.size(), [&](std::size_t at, std::size_t most) {
-    if (me != root) take_piece(pool, out, at, most, pool.slot(root) + me * most);
+    if (me != root) pool.copy({{of_piece(out, at, most, pool.slot(root) + me * most)}});
   });
   if (me == root) copy_async(out.data(), ins[me].data(), out.size(), pool.stream());
 }
@@ -108,8 +110,10 @@ void alltoall_shared_gpu(Context& c, Pool& pool, const std::vector<ConstBytes>& 
   std::vector<ConstBytes> blocks = ins;
   blocks[me] = {};
   in_pieces(c, pool, blocks, longest, [&](std::size_t at, std::size_t most) {
+    std::vector<Copy> taken;
     for (int rank = 0; rank < c.local_size(); ++rank)
-      if (rank != me) take_piece(pool, outs[rank], at, most, pool.slot(rank) + me * most);
+      if (rank != me) taken.push_back(of_piece(outs[rank], at, most, pool.slot(rank) + me * most));
+    pool.copy(taken);
   });
   copy_async(outs[me].data(), ins[me].data(), ins[me].size(), pool.stream());
 }

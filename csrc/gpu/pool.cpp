@@ -285,6 +285,12 @@ void Pool::await_all(Context& c) {
   wait_for_events();
 }
 
+void Pool::copy(std::span<const Copy> copies) {
+  if (one_gpu_) return copy_async(copies, stream());
+  // Over a link copy engines take nothing from kernels.
+  for (const Copy& one : copies) copy_async(one.to, one.from, one.bytes, stream());
+}
+
 void Pool::hand_over_reads() {
   if (groups_.mates().size() > 1) readers_->hand_over(events_ ? &exports_.read : nullptr, stream());
 }

@@ -2,11 +2,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "coll/context.hpp"
-#include "device/cuda.hpp"
+#include "device/cuda_copies.hpp"
 #include "gpu/gpu_groups.hpp"
 #include "gpu/lead.hpp"
 #include "gpu/readers.hpp"
@@ -63,6 +64,8 @@ class Pool {
   std::byte* open(Context& context);
   void publish(Context& context);
   void await_all(Context& context);
+  /// Puts them on the stream; none writes what another reads or writes.
+  void copy(std::span<const Copy> copies);
   /// After an operation: what this rank reads of the others' slots is on the stream.
   void hand_over_reads();
   std::byte* own_slot() const { return base(me_) + half(step_) * slot_bytes_; }

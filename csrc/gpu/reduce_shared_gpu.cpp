@@ -53,10 +53,11 @@ void reduce_in_turns(Context& c, Pool& pool, ConstBytes in, Bytes out, const Red
   const Slices slices = slices_of(in.size(), pool.slot_bytes(), k);
   const std::size_t each = slices.each, whole = slices.piece_bytes();
   std::vector<const std::byte*> shown(k);  // the slots of the step before
+  std::vector<Copy> copies;                // of a step: they touch nothing of its sums
   const auto take = [&](std::size_t at) {
     for (std::size_t rank = 0; wanted && rank < k; ++rank) {
       const Bytes part = slices.of(out, at, rank);
-      if (rank != me) copy_async(part.data(), shown[rank] + rank * each, part.size(), pool.stream());
+      if (rank != me) copies.push_back({part.data(), shown[rank] + rank * each, part.size(), false});
     }
   };
   const auto sum = [&](std::size_t at, std::byte* slot) {
@@ -69,8 +70,8 @@ void reduce_in_turns(Context& c, Pool& pool, ConstBytes in, Bytes out, const Red
   const auto give = [&](std::size_t at, std::byte* slot) {
     const std::size_t behind = (me + 1) * each;  // where the slices after its own begin
     const ConstBytes before = piece(in, at, me * each), after = piece(in, at + behind, whole - behind);
-    copy_async(slot, before.data(), before.size(), pool.stream());
-    copy_async(slot + behind, after.data(), after.size(), pool.stream());
+    copies.push_back({slot, before.data(), before.size(), true});
+    copies.push_back({slot + behind, after.data(), after.size(), true});
   };
   std::size_t taken = 0, summed = 0, given = 0;
   while (summed < in.size()) {
@@ -79,11 +80,14 @@ void reduce_in_turns(Context& c, Pool& pool, ConstBytes in, Bytes out, const Red
     if (taken < summed) take(taken), taken += whole;
     if (summed < given) sum(summed, slot), summed += whole;
     if (given < in.size()) give(given, slot), given += whole;
+    pool.copy(copies);
+    copies.clear();
     pool.publish(c);
     pool.await_all(c);
   }
   for (std::size_t rank = 0; rank < k; ++rank) shown[rank] = pool.slot(rank);
   take(taken);
+  pool.copy(copies);
 }
 
 void reduce_piece_by_gpus(Context& c, Pool& pool, ConstBytes in, Bytes out, const Reduction& how, int receiver) {

@@ -2,8 +2,9 @@
 
 namespace accdp {
 
-void copy_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::size_t at, std::size_t most,
-                 cudaStream_t stream) {
+std::vector<Copy> copies_of_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::size_t at,
+                                   std::size_t most) {
+  std::vector<Copy> copies;
   std::byte* to = slot;
   ConstBytes run;
   for (std::size_t b = 0; b < blocks.size(); ++b) {
@@ -15,12 +16,13 @@ void copy_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::si
     if (goes_on && is_one_allocation(run.data(), part.data())) {
       run = {run.data(), run.size() + part.size()};
     } else {
-      copy_async(to, run.data(), run.size(), stream);
+      copies.push_back({to, run.data(), run.size(), true});
       run = part;
       to = place;
     }
   }
-  copy_async(to, run.data(), run.size(), stream);
+  copies.push_back({to, run.data(), run.size(), true});
+  return copies;
 }
 
 }  // namespace accdp

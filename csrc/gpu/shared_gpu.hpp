@@ -37,9 +37,9 @@ inline std::size_t slice_bytes(std::size_t bytes, std::size_t count) {
   return (bytes / count / kDeviceAlign + 1) * kDeviceAlign;
 }
 
-/// Copies block b's piece at `at` to b * most of the slot; in one go what lies side by side on both sides.
-void copy_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::size_t at, std::size_t most,
-                 cudaStream_t stream);
+/// Copies that bring block b's piece at `at` to b * most of the slot; in one go what lies side by side on both sides.
+std::vector<Copy> copies_of_pieces(std::byte* slot, const std::vector<ConstBytes>& blocks, std::size_t at,
+                                   std::size_t most);
 
 /// Piece by piece: every rank copies the next piece of each of its blocks into its slot, and once all have, takes what
 /// it wants of the slots: take(at, most), where block b's piece lies at b * most of its rank's slot. All ranks give as
@@ -52,7 +52,7 @@ void in_pieces(Context& context, Pool& pool, const std::vector<ConstBytes>& bloc
   // Short blocks lie no farther apart than need be: those of one array do so as they did there.
   const std::size_t most = std::min(room, device_aligned(longest));
   for (std::size_t at = 0; at < longest; at += most) {
-    copy_pieces(pool.open(context), blocks, at, most, pool.stream());
+    pool.copy(copies_of_pieces(pool.open(context), blocks, at, most));
     pool.publish(context);
     pool.await_all(context);
     take(at, most);

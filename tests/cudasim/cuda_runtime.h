@@ -18,6 +18,19 @@ struct dim3 {
   dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+// What is said of the device's cache changes no bits.
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,

@@ -83,7 +83,8 @@ void cannot_fetch() {
 int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "128k");
   failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
-  failing_call("cudaMemcpyAsync", 5, "cudaMemcpyAsync(to, from, bytes");
+  failing_call("cudaLaunchKernelExC", 3, "cudaErrorLaunchFailure, device/cuda_copies.cu:");
+  failing_call("cudaMemcpyAsync", 3, "cudaMemcpyAsync(to, from, bytes");
   failing_call("cudaEventRecord", 3, "cudaEventRecord(event.get(), stream)");
   failing_call("cudaStreamWaitEvent", 4, "cudaStreamWaitEvent(later");
 

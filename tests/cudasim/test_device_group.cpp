@@ -33,20 +33,21 @@ void set_up(Group& group) {
   CHECK(cudasim::late_loads() == 0);
 }
 
-/// A long sum takes a step for each piece, and one more: not a step for each phase of a piece.
+/// A long sum takes a step for each piece, and one more: not a step for each phase of a piece. And in each a kernel for
+/// the sums and one for all copies.
 void steps_of_a_sum(Group& group) {
   constexpr int kPieces = 5;
   const Gpu gpu(group);
   const Array data(gpu, input(group.rank(), kPieces * (64 << 10) / element_bytes(kType)));
   DeviceCollectives via = gpu.via();
-  const auto records_of_a_sum = [&] {
-    const int before = cudasim::calls("cudaEventRecord");
-    group.allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via);
-    return cudasim::calls("cudaEventRecord") - before;
-  };
-  records_of_a_sum();  // and of what is set up
+  const auto operations = [] { return cudasim::calls("cudaLaunchKernelExC") + cudasim::calls("cudaMemcpyAsync"); };
+  const auto sum = [&] { group.allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via); };
+  sum();  // and what is set up
+  const int records = cudasim::calls("cudaEventRecord"), before = operations();
+  sum();
   // Beside the steps': before and after it for the caller's stream, and behind what was read.
-  CHECK(records_of_a_sum() == kPieces + 1 + 3);
+  CHECK(cudasim::calls("cudaEventRecord") == records + kPieces + 1 + 3);
+  CHECK(operations() == before + kPieces + kPieces + 2);  // the results of the last piece come after the last step
   gpu.synchronize();
 }
 
@@ -61,7 +62,7 @@ void gpus_apart(int rank) {
 int main() {
   for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
-  CHECK(run_ranks(2, steps_of_a_sum));
+  for (int size : {2, 4}) CHECK(run_ranks(size, steps_of_a_sum));
   for (int size : {1, 2, 3, 8, 16}) run(size, "shared GPU, ordered by events", one_gpu);
   run(3, "peer GPUs, ordered by events", a_gpu_each);
   run(4, "peer GPUs, ordered by events", two_on_each_gpu);

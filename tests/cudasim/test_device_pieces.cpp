@@ -17,15 +17,18 @@ int copies(const std::vector<ConstBytes>& blocks, std::size_t at, std::size_t mo
   const Stream stream = make_stream();
   const DeviceBuffer slot(blocks.size() * most);
   std::memset(slot.data(), 0, slot.bytes());
-  const int before = cudasim::calls("cudaMemcpyAsync");
-  copy_pieces(slot.data(), blocks, at, most, stream.get());
+  int made = 0;
+  for (const Copy& one : copies_of_pieces(slot.data(), blocks, at, most)) {
+    made += one.bytes > 0;
+    copy_async(one.to, one.from, one.bytes, stream.get());
+  }
   synchronize(stream.get());
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const ConstBytes part = piece(blocks[b], at, most);
     CHECK(part.empty() || std::memcmp(slot.data() + b * most, part.data(), part.size()) == 0);
     for (std::size_t i = part.size(); i < most; ++i) CHECK(slot.data()[b * most + i] == std::byte{0});
   }
-  return cudasim::calls("cudaMemcpyAsync") - before;
+  return made;
 }
 
 /// So many blocks side by side, each of other bytes.

@@ -294,11 +294,12 @@ def errors_surface(group, rank, size):
     await_all("whole", rank, size)  # a failure overtakes what others have yet to end
     x = to_device(numbers(rank))
     if rank == 1:
-        sim_torch.fail("cudaMemcpyAsync")
+        for call in ("cudaMemcpyAsync", "cudaLaunchKernelExC"):  # what comes first depends on the way
+            sim_torch.fail(call)
     work = summing(group, x)
-    refuses(group, "cudaMemcpyAsync", work.wait)
-    refuses(group, "cudaMemcpyAsync", lambda: summing(group, x).wait())
-    refuses(group, "cudaMemcpyAsync", lambda: summing(group, x, False))
+    refuses(group, "cudaErrorLaunchFailure", work.wait)
+    refuses(group, "cudaErrorLaunchFailure", lambda: summing(group, x).wait())
+    refuses(group, "cudaErrorLaunchFailure", lambda: summing(group, x, False))
 
 
 SCENES = [

@@ -61,9 +61,10 @@ std::optional<Block> joined(const std::vector<Block>& blocks) {
   return all;
 }
 
-/// What is sent, as one memory that does not overlap `out`.
+/// What is sent, as one memory that does not overlap `out`, nor begins where that does: MPI libraries refuse this even
+/// of an empty one.
 ConstBytes together(Context& c, const std::vector<ConstBytes>& ins, std::size_t bytes, ConstBytes out) {
-  if (const auto all = joined(ins); all && !overlap(*all, out)) return *all;
+  if (const auto all = joined(ins); all && all->data() != out.data() && !overlap(*all, out)) return *all;
   const Bytes room = c.scratch(bytes);
   std::byte* at = room.data();
   for (const ConstBytes& block : ins)

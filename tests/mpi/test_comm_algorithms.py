@@ -118,6 +118,17 @@ def test_baselines(comm, topology, operation):
             BASELINES[operation](world, case)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_baseline_of_an_empty_part(comm):
+    """It begins where the contributions do; MPI takes no buffer twice, however short."""
+    with formed(comm, "", baseline="mpi", mpi="on") as world:
+        x = np.arange(4.0)
+        blocks = [x[0:0]] * (world.size - 1) + [x]
+        out = np.zeros(4) if world.rank == world.size - 1 else x[0:0]
+        world.reduce_scatter(blocks, "sum", out=out)
+        assert (out == np.arange(4.0)[: out.size] * world.size).all()
+
+
 def check_reduce(world: Communicator, case: Case) -> None:
     for root in range(world.size):
         x, out = case.given(world.rank), case.blank(case.count)

@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -131,6 +132,8 @@ def dependencies() -> list[str]:
     return needed
 
 
+# pip applies pyproject.toml's `requires` where it isolates builds alone, and what an older one says fills a page.
+toolchain.require_setuptools(setuptools.__version__)
 setup(
     ext_modules=[Extension(f"accdp_comm.{name}", sources=[]) for name in MODULES],
     cmdclass={"build_ext": CMakeBuild},

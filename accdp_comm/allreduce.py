@@ -100,7 +100,8 @@ def allreduce_compressed(
             (u)int8..64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128. Same
             count and datatype on all ranks; a torch tensor may be dense in another memory format (channels_last), if
             it is on all ranks and there are no ``parts``. Is replaced.
-        op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
+        op: sum, avg (not of bool), prod, min, max (not of complex); band, bor, bxor of integers and bool; equal on all
+            ranks.
         group: A torch process group with the backend accdp, or a Communicator. None: torch's default group where it
             has that backend, else all ranks of the job.
         codec: "auto" samples the data and takes what is predicted to be fastest, "none" included; or a name from
@@ -115,7 +116,8 @@ def allreduce_compressed(
         residual: float32, as many elements as ``tensor``, in the same memory: takes what encoding left out of what this
             rank sent, in units of a contribution, so that result + sum of all residuals (divided for avg) is the exact
             result; of float64 no more than float32 holds, which may be 3.4e38 at most.
-        chunk_bytes: Longest chunk before encoding; None: the setting codec_chunk_bytes.
+        chunk_bytes: Longest chunk before encoding: 4096 to 16777216, a multiple of 4096; None: the setting
+            codec_chunk_bytes.
         async_op: Return at once, with an AllreduceWork.
     Returns:
         AllreduceResult; or AllreduceWork where async_op.

@@ -172,7 +172,8 @@ def bcast_compressed(
             standard deviation. Root's own tensors stay as they are; all other ranks get the same bits.
         reference: Tensors that all ranks hold already with the same content, usually the version before, in the same
             structure as ``tensor``; on receivers they may be ``tensor`` itself. Only differences travel; lossless.
-        chunk_bytes: Size of a chunk before encoding; None: the setting codec_chunk_bytes.
+        chunk_bytes: Size of a chunk before encoding: 4096 to 16777216, a multiple of 4096; None: the setting
+            codec_chunk_bytes.
         async_op: Return at once, with a BcastWork.
     Returns:
         BcastResult; or BcastWork where async_op.
@@ -180,8 +181,8 @@ def bcast_compressed(
         UsageError: Not such tensors, an unknown codec or one that does not work here, an error bound for integers or
             together with a reference. Nothing was sent.
         MismatchError: Ranks disagree on any argument, or their references differ, by checksum: nothing was written. Of
-            a short one, ranks that agree with root may have got it, and hear of it in the next collective, as root does
-            (docs/sharp_bits.md).
+            a short one, ranks that agree with root may have got it, and hear of it when they next wait for others, as
+            root does (docs/sharp_bits.md).
         CodecError: What arrived was damaged. Tensors are undefined.
         PeerTimeout, PeerDied: A rank did not come, or is gone.
 

@@ -10,9 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ._version import __version__
+
+# What installing the package brings, where its dependencies are installed.
+_REQUIRED = ("numpy", "rich")
 
 # Command -> module with ``add_parser(commands)`` and ``main(options) -> exit code``. The modules are imported for
 # every command line, so they import at their top only what is light.
@@ -63,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who read our output has seen enough, as `head` has. What is still buffered must not fail at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except ModuleNotFoundError as error:
+        if error.name not in _REQUIRED:
+            raise
+        print(f"accdp: {error.name} is not installed: pip install {error.name}", file=sys.stderr)
+        return 1
     except OSError as error:  # a disk is full, a file cannot be written
         if words[:1] == ["bench"]:  # its ranks end by what they fail with, so that others hear of it
             raise
@@ -81,13 +91,26 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
 
 
+def _why_no_core() -> str | None:
+    """What it lacks where there is none for this Python; None where there is one."""
+    found = sorted(path.name for path in Path(__file__).parent.glob("_core*.so"))
+    if any(name == f"_core{suffix}" for name in found for suffix in EXTENSION_SUFFIXES):
+        return None
+    if not found:
+        return "is not built: make build in a checkout, pip install . for an environment"
+    return (
+        f"is built for another Python ({', '.join(found)}), not for {sys.implementation.cache_tag} ({sys.executable}): "
+        "install accdp with this one, or start it with the other"
+    )
+
+
 def _main(words: list[str]) -> int:
     if words[:1] == ["bench"]:  # its options are OMB's, and depend on the operation
         return int(importlib.import_module(".bench.command", __package__).main(words[1:]))
     try:
         from ._core import Error
     except ImportError as error:
-        print(f"accdp: its core could not be loaded: {error}", file=sys.stderr)
+        print(f"accdp: its core {_why_no_core() or f'could not be loaded: {error}'}", file=sys.stderr)
         return 1
     options = _parser().parse_args(words)
     try:

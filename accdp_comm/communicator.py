@@ -22,7 +22,7 @@ class Communicator(Messages):
     """A set of ranks that communicate.
 
     Args:
-        comm: An mpi4py communicator to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then counts, or None for
+        comm: A communicator of mpi4py (4.0 or newer) to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then counts, or None for
             the whole job: the ranks of the MPI launcher, else those of torch.distributed's world, else torchrun's, else
             this process alone.
         timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end. The setting
@@ -32,6 +32,8 @@ class Communicator(Messages):
     Raises:
         UsageError: Not such arguments; versions or settings differ between ranks; ranks cannot be connected here.
         PeerTimeout: Some ranks did not come.
+
+    Every operation may raise a plain Error, too: another rank was interrupted, or has left by an exception.
 
     Collective over the ranks it is made of. Close it, or use it in a with-block. All methods but close, plan and those
     that move messages (send, recv, isend, irecv) are collective, and every rank calls them in the same order. An
@@ -141,7 +143,8 @@ class Communicator(Messages):
         Args:
             x: Contiguous array or tensor; bool, (u)int8..64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32,
                 float64, complex64, complex128. Same count and datatype on all ranks.
-            op: sum, avg, prod, min, max; band, bor, bxor for integers; equal on all ranks.
+            op: sum, avg (not of bool), prod, min, max (not of complex); band, bor, bxor of integers and bool; equal on
+                all ranks.
             out: Takes the result: same count and datatype as ``x``. None: the result replaces ``x``.
         Returns:
             ``out``, or ``x`` where it is None.

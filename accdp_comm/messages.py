@@ -66,7 +66,7 @@ class Messages(OnDevices):
         Args:
             x: Contiguous array or tensor, any datatype.
             dst: Receiving rank.
-            tag: Number >= 0 that the receiver asks for.
+            tag: Number from 0 to 2147483647 that the receiver asks for.
         Raises:
             UsageError: Not such an array, or dst or tag out of range. Nothing was sent.
             MismatchError: It receives another number of bytes; datatypes are not compared. Where the message is short,

@@ -59,6 +59,17 @@ def real(what: str, is_good: Callable[[float], bool]) -> Callable[[str], float]:
     return read
 
 
+def not_empty(what: str) -> Callable[[str], str]:
+    """Return a reader of a name, which an empty word, as of a variable that is not set, is not."""
+
+    def read(text: str) -> str:
+        if not text:
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+        return text
+
+    return read
+
+
 def bytes_of(text: str) -> int:
     """Read bytes such as 0, 4096, 64k, 64M or 64MiB, all in powers of 1024."""
     match = re.fullmatch(r"([0-9]{1,18})(?:([kmg])(?:ib)?)?", text, re.IGNORECASE | re.ASCII)

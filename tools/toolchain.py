@@ -21,12 +21,22 @@ from pathlib import Path
 from typing import NoReturn
 
 OLDEST_TORCH = (2, 11)
+OLDEST_SETUPTOOLS = 77
 OLDEST_CMAKE = (3, 22)
 
 
 def stop(sentence: str) -> NoReturn:
     """End the build with one sentence."""
     raise SystemExit(f"accdp cannot be built: {sentence}")
+
+
+def require_setuptools(version: str) -> None:
+    """End the build where pyproject.toml has fields that this version does not know."""
+    if int(version.split(".")[0]) < OLDEST_SETUPTOOLS:
+        stop(
+            f"setuptools {version} is older than {OLDEST_SETUPTOOLS}; run 'pip install -U setuptools', or leave out "
+            "--no-build-isolation, and pip fetches one for the build."
+        )
 
 
 def find_program(name: str) -> str | None:

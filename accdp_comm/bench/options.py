@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..readers import at_least, bytes_of, is_whole, real, some_of
+from ..readers import at_least, bytes_of, is_whole, not_empty, real, some_of
 from ..stream_call import ErrorBound
 from . import torch_backends
 from .measure import LEAST_ITERATIONS
@@ -136,8 +136,8 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of torch's backends: a call is async_op=True, and wait() at once",
     )
-    add("--json", metavar="FILE", help="append one JSON object per row")
-    add("--csv", metavar="FILE", help="append rows")
+    add("--json", type=not_empty("a file"), metavar="FILE", help="append one JSON object per row")
+    add("--csv", type=not_empty("a file"), metavar="FILE", help="append rows")
     add("--mpi-is-cuda-aware", action="store_true", help="with -d cuda: the MPI takes device memory")
 
 

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -153,10 +153,20 @@ def _settings() -> dict[str, str]:
     return {row.env: row.value for row in settings.table() if row.source != "default"}
 
 
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What cannot be written says into which file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
+        raise
+
+
 def append_json(path: str, rows: Iterable[dict[str, Any]]) -> None:
     """Append one JSON object per line."""
     joint = "" if _ends_a_line(path) else "\n"
-    with open(path, "a", encoding="utf-8") as file:
+    with _named(path), open(path, "a", encoding="utf-8") as file:
         file.write(joint + "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -204,7 +214,8 @@ def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
     columns = list(dict.fromkeys([*head, *(name for row in rows for name in row)]))
     cells = [{k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in row.items()} for row in rows]
     is_grown = bool(head) and columns != head
-    with open(f"{path}.new" if is_grown else path, "w" if is_grown else "a", encoding="utf-8", newline="") as file:
+    target = f"{path}.new" if is_grown else path
+    with _named(target), open(target, "w" if is_grown else "a", encoding="utf-8", newline="") as file:
         if not is_grown and not _ends_a_line(path):
             file.write("\n")  # the last one was cut
         writer = csv.DictWriter(file, fieldnames=columns)
@@ -212,4 +223,4 @@ def append_csv(path: str, rows: list[dict[str, Any]]) -> None:
             writer.writeheader()
         writer.writerows([*there, *cells] if is_grown else cells)
     if is_grown:
-        os.replace(f"{path}.new", path)
+        os.replace(target, path)

@@ -123,6 +123,10 @@ class Job:
                 signal.signal(number, handler)
             for end in (self._wakeup, self._wakeup_write):
                 os.close(end)
+            self._selector.close()
+            for pipe in (self._launcher.stdout, self._launcher.stderr) if self._launcher else ():
+                assert pipe is not None
+                pipe.close()
 
     # -- starting ---------------------------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
         if "OMP_NUM_THREADS" not in os.environ:
             strange["OMP_NUM_THREADS"] = "1"  # else it says that it sets this; ranks get a number of ours
         return Program("torchrun", [*command, "--no-python"], "RANK", strange)
+    if family not in _LOCAL:
+        raise _core.UsageError(
+            "accdp was built with an MPI that is neither a relative of MPICH nor Open MPI: start ranks by its own launcher "
+            "(mpirun python script.py, say), or by --launcher torchrun"
+        )
     return mpiexec(find_mpiexec(family), family, ranks, hosts, is_root=os.geteuid() == 0)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..launch.options import add_script
-from ..readers import numbers, real
+from ..readers import not_empty, numbers, real
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,8 +97,14 @@ def main(options: argparse.Namespace) -> int:
     if best is None:
         console.print("no point was measured")
         return code or 1
-    if code != 1:  # else there is no room for a profile either
+    console.print(f"best: {report.command_line(wanted.job, best)}")
+    if code == 1:  # there is no room for a profile either
+        return code
+    try:
         _write(options.output, wanted, search, best, console)
+    except OSError as error:
+        console.print(f"{options.output}: cannot write results there: {error.strerror or error}")
+        return 1
     return code
 
 
@@ -171,17 +177,17 @@ def _says(outcome: Outcome) -> str:
 
 
 def _write(folder: Path, wanted: Asked, search: Search, best: Outcome, console: Console) -> None:
-    """Write the profile and the picture, and say how to go on with the best point."""
+    """Write the profile and the picture, and say where they are."""
     from . import record, report, trial
 
     profile, drawn = folder / "profile.json", folder / "throughput.png"
     record.write_profile(profile, best, trial.words_of(wanted.job.script, best.point))
+    by_profile = shlex.join(["accdp", "run", *wanted.job.run_options, "--profile", str(profile)])
+    console.print(f"or:   {by_profile}")
     if report.picture(drawn, search.outcomes, wanted.batches):
         console.print(f"picture: {drawn}")
     else:
         console.print("no picture: matplotlib is not installed (pip install matplotlib)")
-    by_profile = shlex.join(["accdp", "run", *wanted.job.run_options, "--profile", str(profile)])
-    console.print(f"best: {report.command_line(wanted.job, best)}\nor:   {by_profile}")
 
 
 def _name(point: Point) -> str:
@@ -215,9 +221,7 @@ def _sorted(least: int) -> Callable[[str], list[int]]:
 
 
 def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder, got ''")
-    return Path(text)
+    return Path(not_empty("a folder")(text))
 
 
 def _words(text: str) -> list[str]:

@@ -100,5 +100,9 @@ def write_profile(path: Path, best: Outcome, script: Sequence[str]) -> None:
         "script": list(script),
     }
     whole = path.with_name(path.name + ".new")
-    whole.write_text(json.dumps(profile, indent=2) + "\n")
-    whole.replace(path)  # a job that begins meanwhile finds the one or the other
+    try:
+        whole.write_text(json.dumps(profile, indent=2) + "\n")
+        whole.replace(path)  # a job that begins meanwhile finds the one or the other
+    except OSError:
+        whole.unlink(missing_ok=True)
+        raise

@@ -242,7 +242,7 @@ class _Trial:
                 return self._failed(f"no rank ran on this host, whose steps are what is seen {self._all_of_it}")
             what = f"no rank formed a group of the backend accdp within {job.start_s:g} s"
         elif passed_s > job.start_s and not self.meter.has_begun:
-            what = f"fewer than {job.plan.warm_up_steps} steps within {job.start_s:g} s; see accdp_comm.step()"
+            what = f"no more than {job.plan.warm_up_steps} steps within {job.start_s:g} s; see accdp_comm.step()"
         elif self.meter.has_begun and (silent := events.silence(logs)) > job.start_s:
             what = f"logged nothing for {silent:.0f} s: does the script hang, or was its training over?"
         elif passed_s > job.limit_s:
@@ -320,7 +320,8 @@ class _Trial:
             outcome.status = "failed"
             outcome.reason = (
                 f"worked off batches of {rate.global_batch:g}, not of {expected}: put {{batch_size}} or "
-                "{global_batch_size} into the command, or read accdp_comm.tuned() in the script"
+                "{global_batch_size} into the command, or read accdp_comm.tuned() in the script; "
+                "accdp_comm.step(samples=...) counts those of its rank"
             )
         return outcome
 

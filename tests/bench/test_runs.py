@@ -227,7 +227,7 @@ def test_what_was_measured_before_ctrl_c_is_shown():
 
 def test_a_full_disk_is_one_line_below_what_was_measured():
     result = start(2, *module("bcast", "-m", "4:4", *TINY, "--json", "/dev/full"))
-    assert result.returncode == 2 and result.stderr.endswith("writing: No space left on device\n"), str(result)
+    assert result.returncode == 2 and result.stderr.endswith("/dev/full: No space left on device\n"), str(result)
     assert len(result.stderr.splitlines()) == 1 and "# OSU" in result.stdout, str(result)
 
 

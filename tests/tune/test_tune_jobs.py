@@ -88,7 +88,8 @@ def test_an_unchanged_script(tmp_path):
     assert profile["script"] == [str(tmp_path / "train.py"), "--batch", str(64 // best["ranks"])]
     assert (profile["ranks"], profile["ranks_per_gpu"]) == (best["ranks"], None)
     assert f"accdp run -n {best['ranks']} --grace 2 -- {' '.join(profile['script'])}" in first.stdout
-    assert first.stdout.endswith(f"accdp run --grace 2 --profile {tmp_path / 'out' / 'profile.json'}\n"), str(first)
+    by_profile = f"or:   accdp run --grace 2 --profile {tmp_path / 'out' / 'profile.json'}"
+    assert by_profile in first.stdout.splitlines(), str(first)
 
     again = tune(tmp_path, TORCH, *options, arguments=arguments)
     assert again.returncode == 0 and rows(tmp_path) == done, str(again)
@@ -167,7 +168,20 @@ def test_a_full_disk_is_said_with_what_was_measured(tmp_path, monkeypatch, capsy
     assert cli.main(["tune", "--ranks", "1,2,4", "--global-batch", "64", "true"]) == 1
     said = capsys.readouterr().out
     assert "accdp-tune: cannot write results there: No space left on device" in said and "200" in said
-    assert not (tmp_path / "accdp-tune" / "profile.json").exists()
+    assert "\nbest: " in said and not (tmp_path / "accdp-tune" / "profile.json").exists()
+
+
+def test_a_disk_that_is_full_at_the_end(tmp_path, monkeypatch, capsys):
+    """What the search has found is said."""
+    monkeypatch.setattr(trial, "run", lambda job, point, *_: trial.Outcome(point, "ok", 9.0, point.ranks, 64))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "accdp-tune").mkdir()
+    (tmp_path / "accdp-tune" / "profile.json.new").symlink_to("/dev/full")
+    assert cli.main(["tune", "--ranks", "1", "--global-batch", "64", "true"]) == 1
+    best, trouble = capsys.readouterr().out.splitlines()[-2:]
+    assert best.startswith("best: ") and best.endswith(" accdp run -n 1 -- true")
+    assert trouble == "accdp-tune: cannot write results there: No space left on device"
+    assert [path.name for path in (tmp_path / "accdp-tune").iterdir()] == ["trials.jsonl"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

@@ -117,6 +117,13 @@ def test_mpi_without_library(bare, monkeypatch):
     assert "accdp_no_such_mpi" in text
 
 
+def test_setuptools_too_old():
+    assert "setuptools 65.5.0 is older than 77" in sentence(toolchain.require_setuptools, "65.5.0")
+    toolchain.require_setuptools("77.0.1")
+    wanted = Path(__file__).resolve().parents[2].joinpath("pyproject.toml").read_text()
+    assert f'"setuptools>={toolchain.OLDEST_SETUPTOOLS}"' in wanted
+
+
 def test_mpi_too_old(bare, monkeypatch):
     monkeypatch.setenv("PATH", f"{bare}:{os.defpath}")
     (bare / "mpi.h").write_text('#define MPI_VERSION 2\nextern "C" int MPI_Init(int*, char***);\n')

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 
@@ -183,6 +186,32 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(words):
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("command", [["info"], ["doctor"], ["bench", "bcast"]])
+def test_a_dependency_that_is_missing(command):
+    """As after pip install --no-deps."""
+    text = f"import sys; sys.modules['numpy'] = None; from accdp_comm import cli; sys.exit(cli.main({command}))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "accdp: numpy is not installed: pip install numpy\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (None, "accdp: its core is not built: make build in a checkout"),
+        ("_core.cpython-39-x86_64-linux-gnu.so", "accdp: its core is built for another Python (_core.cpython-39-"),
+        (f"_core{EXTENSION_SUFFIXES[0]}", "accdp: its core could not be loaded: "),
+    ],
+)
+def test_a_core_that_is_missing(file, said, tmp_path):
+    package = tmp_path / "accdp_comm"
+    shutil.copytree(Path(cli.__file__).parent, package, ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
+    if file:
+        (package / file).write_bytes(b"no library")
+    words = [sys.executable, "-S", "-m", "accdp_comm", "info"]  # without what is installed, where the core is, too
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.parametrize("command", [["info"], ["doctor"]])

@@ -147,3 +147,9 @@ def test_mpiexec_of_the_right_family_is_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(_core.UsageError, match="no mpiexec beside this Python or in PATH"):
         programs.find_mpiexec("mpich")
+
+
+def test_an_mpi_of_no_known_family():
+    """It may be built with, and its own launcher starts ranks."""
+    with pytest.raises(_core.UsageError, match="neither a relative of MPICH nor Open MPI"):
+        programs.find_program("mpiexec", "other", 2, [])

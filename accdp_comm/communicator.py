@@ -22,9 +22,9 @@ class Communicator(Messages):
     """A set of ranks that communicate.
 
     Args:
-        comm: A communicator of mpi4py (4.0 or newer) to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then counts, or None for
-            the whole job: the ranks of the MPI launcher, else those of torch.distributed's world, else torchrun's, else
-            this process alone.
+        comm: A communicator of mpi4py (4.0 or newer) to take the ranks from, whose ranks ``ACCDP_TOPOLOGY`` then
+            counts, or None for the whole job: the ranks of the MPI launcher, else those of torch.distributed's world,
+            else torchrun's, else this process alone.
         timeout_s: How long an operation waits for other ranks, in seconds; infinity: without end. The setting
             ``timeout_s``, where it is above 0, goes before it.
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added

@@ -45,8 +45,8 @@ def override(**values: object) -> Iterator[None]:
     """Set settings for the length of a with-block: ``with settings.override(chunk_bytes="256k"):``.
 
     Args:
-        **values: By name; written as in the environment (``deterministic="on"``). All ranks must make the same change before a group is formed;
-            a group that there is keeps what its ranks must share.
+        **values: By name; written as in the environment (``deterministic="on"``). All ranks must make the same change
+            before a group is formed; a group that there is keeps what its ranks must share.
     Raises:
         UsageError: No such setting or not a value it accepts; nothing stays changed. Of ``topology``, ``codec`` and
             ``codecs_off`` any text is taken here, and refused by what uses it.

@@ -135,8 +135,8 @@ def find_program(launcher: str, family: str, ranks: int, hosts: Sequence[Host]) 
         return Program("torchrun", [*command, "--no-python"], "RANK", strange)
     if family not in _LOCAL:
         raise _core.UsageError(
-            "accdp was built with an MPI that is neither a relative of MPICH nor Open MPI: start ranks by its own launcher "
-            "(mpirun python script.py, say), or by --launcher torchrun"
+            "accdp was built with an MPI that is neither a relative of MPICH nor Open MPI: start ranks by its own "
+            "launcher (mpirun python script.py, say), or by --launcher torchrun"
         )
     return mpiexec(find_mpiexec(family), family, ranks, hosts, is_root=os.geteuid() == 0)
 

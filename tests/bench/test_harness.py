@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import time
@@ -370,3 +371,50 @@ def test_a_wrong_result_ends_with_status_1(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert [line.split()[-1] for line in out.splitlines() if line[:1] in ("4", "8")] == ["Fail", "Fail"]
     assert err == "bench: validation failed: 12 wrong elements: accdp at 4 bytes, accdp at 8 bytes\n"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only the test moves, by calling it with seconds."""
+    now = 0.0
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter=lambda: now))
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return spend
+
+
+def test_barriers_are_no_part_of_what_is_timed(clock):
+    backend = Fake("a", lambda _: clock(1e-3))
+    backend.barrier = lambda: clock(1.0)
+    times = measure.run_point(
+        Alone(), [backend], whole_numbers(), request(iterations=10, warm_up=1, validation_warm_up=None), int
+    )["a"].times
+    assert times.seconds.ravel() == pytest.approx([1e-3] * 10)
+
+
+@pytest.mark.parametrize(("operation", "part"), [("latency", 0.5), ("bw", 1.0)])
+def test_latency_is_of_one_way(clock, operation, part):
+    backend = Fake("a", lambda _: clock(1e-3))
+    backend.pair = lambda _, buffers, window: backend.collective(None, buffers, 0)
+    wanted = request(operation=OPERATIONS[operation], iterations=10, warm_up=1, validation_warm_up=None)
+    times = measure.run_point(Alone(), [backend], whole_numbers(), wanted, int)["a"].times
+    assert times.seconds.ravel() == pytest.approx([part * 1e-3] * 10)
+
+
+def test_wrong_elements_of_all_ranks_count():
+    class Two(Alone):
+        def allgather(self, value):
+            return [value, value + 3] if isinstance(value, int) else super().allgather(value)
+
+    backend = Fake("good", lambda buffer: None)
+    found = measure.run_point(Two(), [backend], whole_numbers(), request(validation_warm_up=0), int)
+    assert found["good"].errors == 3
+
+
+def test_garbage_is_collected_again_afterwards():
+    assert gc.isenabled()
+    measure.run_point(Alone(), [Fake("a", lambda buffer: None)], whole_numbers(), request(), int)
+    assert gc.isenabled()

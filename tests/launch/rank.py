@@ -12,7 +12,7 @@ from pathlib import Path
 def main(behaviour: str, argument: str = "", mark: str = "", seconds: str = "0.7", label: str = "") -> None:
     rank = int(os.environ["RANK"])
     if behaviour == "stubborn":
-        for number in (signal.SIGTERM, signal.SIGUSR2):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
     if behaviour == "usr1":
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(40 + rank))

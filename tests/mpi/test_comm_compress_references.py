@@ -68,6 +68,17 @@ def test_references_in_the_memory_of_other_tensors(world, codec, shift):
     assert_same_bits(memory, wanted, codec)
 
 
+@pytest.mark.parametrize("codec", ["auto", *EXACT])
+def test_references_that_change_places(world, codec):
+    """Of two buffers that take turns each is the other's: it is written while that one still wants it."""
+    old = [np.arange(60_000.0), np.sqrt(np.arange(60_000.0))]
+    new = [old[1] + 1, old[0] + 2]
+    x = [each.copy() for each in (new if world.rank == 0 else old)]
+    bcast_compressed(x, group=world, codec=codec, reference=old[::-1] if world.rank == 0 else x[::-1])
+    for found, wanted in zip(x, new, strict=True):
+        assert_same_bits(found, wanted, codec)
+
+
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("codec", ["auto", *EXACT])
 def test_nodes_that_pass_on_differences_to_what_they_had(comm, codec):

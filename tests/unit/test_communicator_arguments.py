@@ -99,7 +99,7 @@ def test_works():
         waitall([work, comm.irecv(np.empty(3), 0)])
 
 
-@pytest.mark.parametrize("samples", [None, "8", -1, math.nan, [8]], ids=str)
+@pytest.mark.parametrize("samples", [None, "8", -1, math.nan, math.inf, [8]], ids=str)
 def test_steps(samples):
     with pytest.raises(UsageError, match=re.escape(f"step: samples={samples!r}, expected a number >= 0")):
         step(samples)

@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+import os
+import resource
 import selectors
 import socket
+import struct
 import threading
 import time
 
 import pytest
 
 from accdp_comm.launch import control, guard_link
-from accdp_comm.launch.mps import owners
 
 
 class Head:
@@ -152,15 +154,89 @@ def test_connections_of_guards_outlast_hours_of_silence(head):
         assert all(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 120 for end in ends)
 
 
-def test_an_owner_that_comes_when_all_were_let_go_is_let_go():
-    class Owner:
-        told = []
+def test_a_link_waits_for_as_long_as_it_takes(head):
+    """A limit on it would end a rank whose output nobody takes for a while."""
+    with guard_of(head) as link:
+        assert link.gettimeout() is None
 
-        def order(self, **order):
-            self.told.append(order)
 
-    owners_of = owners.Owners("auto", print, 5.0, {})
-    owners_of._hosts["n1"] = owners._Host("n1", {})
-    owners_of.release()
-    owners_of.hear(Owner(), {"event": "owner", "node": "n1"})
-    assert Owner.told == [{"order": "release", "is_guarded": False}]
+def test_strangers_drive_out_no_guard(head):
+    callers = []
+    with guard_of(head):
+        for _ in range(control._STRANGERS + 10):
+            callers.append(head.call())
+            head.serve()
+        head.serve(0.1)
+        assert not head.known[0].is_closed
+    for caller in callers:
+        caller.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"n" * 10, b"n" * guard_link.NONCE_BYTES])
+def test_a_stranger_that_breaks_off(head, said):
+    """By a reset, before or in the middle of what is said first."""
+    caller = head.call()
+    caller.sendall(said)
+    if said:
+        head.serve(0.1)
+    else:
+        head.listener.accept(head.selector)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    caller.close()
+    head.serve(0.2)
+    assert head.known == []
+    with guard_of(head):
+        assert len(head.known) == 1
+
+
+def test_a_proof_in_parts_and_a_message_right_behind_it(head):
+    caller = head.call()
+    mine = bytes(guard_link.NONCE_BYTES)
+    caller.sendall(mine[:10])
+    head.serve(0.05)
+    caller.sendall(mine[10:])
+    head.serve(0.1)
+    proof = guard_link.proof(head.token, guard_link.GUARD, mine + caller.recv(1000)[: guard_link.NONCE_BYTES])
+    caller.sendall(proof[:10])
+    head.serve(0.05)
+    content = b'{"event": "hello"}'
+    caller.sendall(proof[10:] + struct.pack("<I", len(content) + 1) + b"j" + content)
+    ((key, _),) = head.selector.select(5)
+    assert list(key.data.receive()) == [] and key.data.is_known
+    assert list(key.data.receive()) == [("j", {"event": "hello"})]
+    caller.close()
+
+
+def test_an_order_longer_than_one_read(head):
+    """As with an environment of many variables."""
+    with guard_of(head) as connected:
+        link = guard_link.Link(connected)
+        order = {"order": "start", "env": {"LONG": "x" * 500_000}}
+        teller = threading.Thread(target=head.known[0].order, kwargs=order, daemon=True)
+        teller.start()
+        orders = []
+        while not (orders or link.lost):
+            orders = link.receive()
+        teller.join(20)
+        assert orders == [order]
+
+
+def test_without_descriptors_a_stranger_goes(head):
+    first = head.call()
+    head.serve(0.1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with first, socket.socket() as late:
+        late.settimeout(5)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, before[1]))
+        fillers = []
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                while True:
+                    fillers.append(os.dup(late.fileno()))
+            late.connect(("127.0.0.1", head.port))
+            head.listener.accept(head.selector)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for filler in fillers:
+                os.close(filler)
+        assert is_turned_away(first)

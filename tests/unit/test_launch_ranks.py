@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from accdp_comm.launch.output import Said
-from accdp_comm.launch.ranks import Rank, first_failure
+from accdp_comm.launch.ranks import Rank, explain, first_failure, some_of
 
 
 def ranks(*ends: tuple[float, int, float, str]) -> tuple[list[Rank], SimpleNamespace]:
@@ -42,3 +42,27 @@ def test_the_launcher_ended_the_job():
     made, output = ranks((2.0, 143, 0.0, ""), (3.0, 143, 1.5, "ValueError: boom"))
     assert first_failure([], made, output, is_launchers=True).rank == 1
     assert first_failure([], made, output) is None
+
+
+def test_an_error_that_a_rank_went_on_after():
+    """It is older than the first end by more than it takes to leave."""
+    made, output = ranks((30.0, 1, 29.5, "ValueError: boom"), (31.0, 143, 1.0, "KeyError: went on"))
+    assert first_failure(made[:1], made, output).rank == 0
+
+
+def test_a_process_of_that_number_on_another_host():
+    made, output = ranks((1.0, 1, 0.5, gone(1)), (2.0, 1, 1.5, "ValueError: boom"))
+    made[1].hello["host"] = "n2"
+    assert first_failure(made, made, output).rank == 0
+
+
+def test_who_had_ended_before():
+    made, output = ranks((1.0, 0, 0.0, ""), (2.0, 3, 0.0, ""), (3.0, 0, 0.0, ""))
+    lines = []
+    output.say, output.is_last = lines.append, lambda rank, said: False
+    explain(made[1], made, output)
+    assert "(after rank 0 with status 0)" in lines[0], lines
+
+
+def test_some_of_many():
+    assert some_of(list("abcdefgh")).endswith("g, h") and some_of(list("abcdefghi")).endswith("h and 1 more")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -297,7 +298,7 @@ def test_a_service_without_descriptors_says_so_and_keeps_nobody_waiting(capfd):
             with pytest.raises(OSError, match="Too many open files"):
                 while True:
                     fillers.append(os.dup(late.fileno()))
-            with contextlib.suppress(ConnectionRefusedError):  # as accept() takes one before it waits
+            with contextlib.suppress(ConnectionError):  # as accept() takes one before it waits
                 late.connect(("127.0.0.1", service.port))
                 late.sendall(b"cmd=initack pmiid=0\n")  # a stranger would be waited for, and dropped
             assert service.wait_closed(10)
@@ -307,3 +308,35 @@ def test_a_service_without_descriptors_says_so_and_keeps_nobody_waiting(capfd):
                 os.close(filler)
     assert "takes no more connections: [Errno 24] Too many open files" in service.broken
     assert service.broken in capfd.readouterr().err
+
+
+def test_a_value_that_clients_would_cut_is_refused(serve):
+    _, join = serve([0])
+    one = join(0)
+    assert "rc=0" in one.ask(f"cmd=put kvsname=x key=card value={'v' * 1023}")
+    assert "rc=-1" in one.ask(f"cmd=put kvsname=x key=card value={'v' * 1024}")
+
+
+def test_signals_to_the_job_leave_the_service_to_its_ranks():
+    """Which may be at their end, and ask for the last barrier."""
+    process, port = start_process([0])
+    rank = Client(port).join(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    time.sleep(0.3)
+    assert rank.ask("cmd=get_appnum") == "cmd=appnum appnum=0 rc=0"
+    leaving = threading.Thread(target=rank.ask, args=("cmd=finalize",))
+    leaving.start()
+    assert finish(process) == 0
+    leaving.join(10)
+
+
+def test_the_service_takes_as_many_descriptors_as_it_may():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, hard), hard))
+    try:
+        process, _ = start_process([0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    assert finish(process) == 0

@@ -433,6 +433,9 @@ class Job:
         if self._outstayed and all(rank.code == 0 for rank in ranks):
             self.output.say(f"accdp run: {self._program.launcher} did not end after its ranks, and was ended")
             return 0
+        if status == 0 and not self._is_started:
+            self.output.say(f"accdp run: {self._program.launcher} ended before it had started all {self._size} ranks")
+            return 1
         if status != 0:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
             self.output.say(f"accdp run: {self._program.launcher} ended the job {in_words(status)}{why}")

@@ -119,6 +119,12 @@ def test_what_the_binaries_print_is_read():
     assert blocks[4].rows[0]["P99 Tail Lat(us)"] == 2.5 and blocks[5].rows[0]["Validation"] == "Fail"
 
 
+def test_lines_that_are_no_rows_are_left_out():
+    """As what a rank says in between, and rows that a disk had no room for."""
+    text = RECORDED + "4\n2026-11-30 12:00:00 a warning of somebody else\n"
+    assert [block.rows for block in omb.parse(text)] == [block.rows for block in omb.parse(RECORDED)]
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_our_output_is_read_back(name):
     row, columns = OPERATIONS[name], omb.Columns(percentiles=(50, 90, 99))

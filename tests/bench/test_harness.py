@@ -418,3 +418,17 @@ def test_garbage_is_collected_again_afterwards():
     assert gc.isenabled()
     measure.run_point(Alone(), [Fake("a", lambda buffer: None)], whole_numbers(), request(), int)
     assert gc.isenabled()
+
+
+def test_all_ranks_make_as_many_iterations(clock):
+    """However unequally time passes on them: by the slowest."""
+
+    class Slow(Alone):
+        def allgather(self, value):
+            return [value, 3.0]
+
+    paces = [measure._Pace(world, request(seconds=4.0, iterations=1000), 1e-2) for world in (Slow(), Alone())]
+    clock(3.0)
+    slow, alone = (pace.end(2, 150) for pace in paces)
+    clock(-2.0)
+    assert slow == alone == paces[0].end(2, 150) and paces[1].end(2, 150) > alone

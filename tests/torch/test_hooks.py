@@ -74,6 +74,8 @@ def test_what_was_left_out_goes_into_checkpoints(rank, size):
         other.load_state_dict(torch.nn.Linear(3, 3), saved)
     with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 floats, got a NoneType"):
         other.load_state_dict(torch.nn.Linear(3, 3), {"weight": None})
+    with pytest.raises(UsageError, match="state\\['weight'\\]: expected a tensor of 9 floats, got 9 of torch.int64"):
+        other.load_state_dict(torch.nn.Linear(3, 3), {"weight": torch.zeros(9, dtype=torch.int64)})
 
 
 @pytest.mark.on_ranks(1)

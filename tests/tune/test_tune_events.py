@@ -112,6 +112,19 @@ def test_a_process_that_a_rank_starts_leaves_its_log_alone(tmp_path):
         assert (found.size, found.events["label"].tolist().count(steps.STEP)) == (size, 1)
 
 
+def test_a_new_log_leaves_the_old_one_to_who_has_it_mapped(tmp_path):
+    """A file that is made shorter ends who reads what it had."""
+    path = tmp_path / "rank-0.events"
+    path.write_bytes(bytes(1 << 20))
+    code = (
+        "import mmap, os; from accdp_comm import steps\n"
+        f"with open({str(path)!r}, 'r+b') as file: old = mmap.mmap(file.fileno(), 0)\n"
+        f"before = os.stat({str(path)!r}).st_ino\n"
+        f"steps.begin(0, 1); old[-1]; assert os.stat({str(path)!r}).st_ino != before"
+    )
+    subprocess.run([sys.executable, "-c", code], env=_environment(tmp_path), check=True, timeout=60)
+
+
 def test_where_the_folder_is_not_there_nothing_is_made(tmp_path):
     """The tuner has one on its own host; ranks on others get the variable as well."""
     code = "from accdp_comm import Communicator, steps; [Communicator().barrier() for _ in range(2)]; steps.step()"

@@ -16,7 +16,7 @@ constexpr std::size_t kTile = kThreads * kInFlight * kPack;
 
 /// Copies in tiles, which are numbered through all of them.
 struct Tiles {
-  static constexpr int kMost = 64;  // of 36 bytes each: arguments of a kernel are of 4 KiB
+  static constexpr int kMost = 64;  // of 28 bytes each: arguments of a kernel are of 4 KiB
   std::byte* to[kMost];
   const std::byte* from[kMost];
   std::size_t bytes[kMost];

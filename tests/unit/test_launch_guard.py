@@ -114,6 +114,26 @@ def test_whom_it_does_not_end_at_once_is_told_at_once(tmp_path):
     assert said == "saved\n" and 4 < took < 15
 
 
+def test_whom_a_helper_that_fails_did_not_tell_is_told(tmp_path):
+    said, took, _ = guarded(tmp_path, "exec sleep 300", f"{SAYS}; exit 1", (0.5, 15, 30.0))
+    assert said.startswith("--signal 15") and took < 15
+
+
+DEAF = "trap '' 2 15; sleep 300 & sleep 300; :"
+
+
+def test_after_ctrl_c_and_its_grace_little_time_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOKS_AT_MAPS", "1")
+    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (0.5, 2, 1.0))
+    assert 2 < took < 9
+
+
+def test_a_later_order_gives_no_more_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOKS_AT_MAPS", "1")
+    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (0.5, 15, 2.0), (1.0, 15, 30.0))
+    assert 2 < took < 15
+
+
 def test_a_helper_that_does_not_end_is_not_waited_for(tmp_path):
     """Nor is another one started, and the family is killed all the same."""
     script = "trap '' 2; sleep 300 & sleep 300; :"

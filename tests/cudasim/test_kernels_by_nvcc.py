@@ -7,6 +7,7 @@ in a lambda; the older shifts a byte with the sign of 16 bits.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,24 @@ def test_kernels(generator, cuda, tmp_path):
     kernels = kernels_of(gpu, nvcomp_directory is not None)
     assert kernels, f"no PTX in {BUILT}"
     assert kernels - set(launched.read_text().splitlines()) == set()
+
+
+def test_registers_suffice(cuda):
+    """No kernel puts values aside into memory: what moves as fast as memory does has no room for that."""
+    ptxas = shutil.which("ptxas", path=os.pathsep.join([str(Path(cuda.nvcc).resolve().parent), os.environ["PATH"]]))
+    if ptxas is None:
+        pytest.skip(f"no ptxas beside {cuda.nvcc} or on PATH")
+
+    def said_of(source: Path) -> str:
+        words = [ptxas, "-v", "-arch=sm_90", str(source), "-o", os.devnull]
+        return subprocess.run(words, timeout=300, capture_output=True, text=True, check=True).stderr
+
+    sources = sorted(BUILT.glob("*.90.ptx"), key=lambda path: path.stat().st_size)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        said = "".join(pool.map(said_of, sources))
+    spilled = re.findall(r"(\d+) bytes spill stores", said)
+    assert len(spilled) == sum(len(ptx.ENTRY.findall(source.read_text())) for source in sources) > 100
+    assert set(spilled) == {"0"}, said
 
 
 UNKNOWN = """

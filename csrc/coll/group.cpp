@@ -405,6 +405,8 @@ void Group::alltoall(const std::vector<ConstBytes>& ins, const std::vector<Bytes
                  return in == out && (is_one_node || in == me);
                };
                apart(c, via, ins, outs, may_meet, [&](const auto& from) { carrier.alltoall(c, from, outs); });
+               // What comes may be long where little goes.
+               if (total_bytes(outs) > kMostCarriedBytes) fabric_.throw_if_withdrawn();
              });
 }
 

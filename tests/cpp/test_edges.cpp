@@ -148,6 +148,7 @@ int main() {
            many_ranks(group);
            many_blocks(group, 1500);
          });
+         for (std::size_t expected : {0, 2}) run_nodes(nodes, [&](Group& group) { uneven_alltoall(group, expected); });
        }},
       {"17 ranks on one node, one on another",  // whose slots are not equally long
        [] {

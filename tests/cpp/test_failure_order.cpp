@@ -1,8 +1,10 @@
 // What a rank did before it failed counts: who waited for just that ends well, though the failure is known by then.
 // One that left in order is not taken for dead: MPI can still be used and given back.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <thread>
 
 #include "node/waiter.hpp"
 #include "ranks.hpp"
@@ -136,9 +138,97 @@ void memory_of_a_call_that_fails() {
       kOwnCores, mail);
 }
 
+/// Of a failure it tells others late, or it is late itself to look for what comes.
+class LateWire : public ThreadWire {
+ public:
+  using ThreadWire::ThreadWire;
+  bool says_late = false;
+  std::function<void(std::size_t bytes)> before_receive = [](std::size_t) {};
+  Request isend(ConstBytes data, int to, Tag tag, Form form) override {
+    return says_late && tag == kFailure ? Request{} : ThreadWire::isend(data, to, tag, form);
+  }
+  Request irecv(Bytes data, int from, Tag tag, Form form) override {
+    before_receive(data.size());
+    return ThreadWire::irecv(data, from, tag, form);
+  }
+};
+
+/// Rank 0 fails, and others have not heard of it when rank 1, of its node, gives up what it sends: who gets that has
+/// heard of the failure from rank 1, although all that it waits for has come.
+void what_a_mate_gives_up(bool sends_as_much) {
+  constexpr std::size_t kBytes = 100'000, kShort = 4;
+  const auto mail = std::make_shared<Mail>();
+  std::atomic<int> over{0};
+  const Segment segment(2);
+  std::vector<Peer> peers;
+  for (int node : {0, 0, 1}) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
+  const auto body = [&](int rank) {
+    const auto wire = std::make_shared<LateWire>(mail, rank, 3);
+    wire->says_late = rank == 0;
+    if (rank == 2)
+      wire->before_receive = [&](std::size_t bytes) {
+        while (bytes == kBytes && over < 2) std::this_thread::sleep_for(1ms);
+      };
+    Group group("test", rank, peers, rank < 2 ? segment.fd() : -1, 30, wire);
+    const std::vector<std::byte> mine(kBytes, std::byte(rank));
+    std::vector<std::byte> got(2 * kBytes);
+    std::vector<ConstBytes> ins(3, ConstBytes(mine).first(kShort));
+    std::vector<Bytes> outs(3, Bytes(got).first(kShort));
+    if (rank < 2)
+      ins[2] = mine;
+    else
+      outs = {Bytes(got).first(kBytes), Bytes(got).last(kBytes), Bytes(got).first(kShort)};
+    if (rank < 2) outs[1] = Bytes(got).subspan(kShort, kShort), outs[2] = Bytes(got).subspan(2 * kShort, kShort);
+    std::vector<std::byte> own(rank == 2 && sends_as_much ? 2 * kBytes : kShort);  // what counts as sent
+    ins[rank] = outs[rank] = own;
+    CHECK_THROWS(group.alltoall(ins, outs, Datatype::kU8, rank == 0 ? 1 : 10), PeerTimeout, "Timed out after 1 s");
+    ++over;
+    while (over < 3) std::this_thread::sleep_for(1ms);
+  };
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(body, rank);
+}
+
+/// The same of a message that is sent ahead.
+void what_a_mate_gives_up_to_send() {
+  constexpr std::size_t kBytes = 100'000;
+  const auto mail = std::make_shared<Mail>();
+  std::atomic<int> over{0};
+  std::atomic<bool> is_sent{false};
+  const Segment segment(2);
+  std::vector<Peer> peers;
+  for (int node : {0, 0, 1}) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
+  const auto body = [&](int rank) {
+    const auto wire = std::make_shared<LateWire>(mail, rank, 3);
+    wire->says_late = rank == 0;
+    if (rank == 2)
+      wire->before_receive = [&](std::size_t bytes) {
+        while (bytes == kBytes && over < 2) std::this_thread::sleep_for(1ms);
+      };
+    Group group("test", rank, peers, rank < 2 ? segment.fd() : -1, 10, wire);
+    std::vector<std::byte> data(kBytes, std::byte(rank));
+    if (rank == 0) {
+      while (!is_sent) std::this_thread::sleep_for(1ms);
+      group.abort("had enough");
+    } else if (rank == 1) {
+      const MessageHandle sent = group.send(data, 2, 1);
+      is_sent = true;
+      CHECK_THROWS(group.post_office().wait(sent), Error, "had enough");
+    } else {
+      CHECK_THROWS(group.receive_now(data, 1, 1), Error, "had enough");
+    }
+    ++over;
+    while (over < 3) std::this_thread::sleep_for(1ms);
+  };
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(body, rank);
+}
+
 }  // namespace
 
 int main() {
+  what_a_mate_gives_up_to_send();
+  for (bool sends_as_much : {true, false}) what_a_mate_gives_up(sends_as_much);
   memory_of_a_call_that_fails();
   a_rank_that_left();
   collective_between_nodes();

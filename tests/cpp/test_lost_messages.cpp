@@ -1,7 +1,10 @@
 // Messages that do not come to their end: too late, of another size, interrupted, from ranks that are gone.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -71,6 +74,45 @@ void wrong_size(Group& group, std::size_t bytes) {
 std::shared_ptr<Group> alone() {
   const std::vector<Peer> peers{{"host", getpid(), 0, 0}};
   return {new Group("test", 0, peers, -1, 30, nullptr), Group::End()};
+}
+
+/// A message that is longer than its receive: nothing is written, neither there nor behind it, whether the receive was
+/// there before the message, came after it, or takes it on the spot.
+void too_long(Group& group, std::size_t bytes, int how) {
+  enum { kBefore, kAfter, kAtOnce };
+  if (group.rank() == 0) {
+    const Data data = content(0, 1, 1, bytes);
+    try {
+      if (how == kBefore) group.barrier();  // the receive is there
+      const MessageHandle sent = group.send(data, 1, 4);
+      if (how == kAfter) group.send_now({}, 1, 5);
+      if (how != kBefore) group.barrier();  // the message is on its way
+      group.post_office().wait(sent);
+    } catch (const MismatchError&) {
+    }
+    CHECK_THROWS(group.barrier(), MismatchError, "which receives 8");
+    return;
+  }
+  Data data(bytes + 8, std::byte{99});
+  const Data before = data;
+  const Bytes place = Bytes(data).first(8);
+  try {
+    if (how == kBefore) {
+      const MessageHandle message = group.receive(place, 0, 4);
+      group.barrier();
+      CHECK_THROWS(group.post_office().wait(message), MismatchError, "which receives 8");
+    } else {
+      if (how == kAfter) group.receive_now({}, 0, 5);  // by which the other one has come as well
+      group.barrier();
+      if (how == kAtOnce) {
+        CHECK_THROWS(group.receive_now(place, 0, 4), MismatchError, "which receives 8");
+      } else {
+        CHECK_THROWS(group.post_office().wait(group.receive(place, 0, 4)), MismatchError, "which receives 8");
+      }
+    }
+  } catch (const MismatchError&) {  // the barrier may hear of it
+  }
+  CHECK(data == before);
 }
 
 thread_local bool t_interrupted = false;
@@ -163,6 +205,53 @@ void vanished_memory(Group& group) {
   CHECK_THROWS(group.receive_now(data, 1, 1), Error, "out of the memory of rank 1");
 }
 
+/// A message of which some has come fails the group when its receive is too late: the rest would be written where it
+/// was to go.
+void late_in_the_middle(Group& group, std::atomic<pid_t>& sender) {
+  Data data(64 << 20);
+  if (group.rank() == 1) {
+    const MessageHandle sent = group.send(data, 0, 1);  // as much of it as there is room for
+    sender = getpid();
+    CHECK(raise(SIGSTOP) == 0);
+    CHECK_THROWS(group.post_office().wait(sent), PeerTimeout, "recv of");
+    return;
+  }
+  const MessageHandle message = group.receive(data, 1, 1);
+  while (!sender) usleep(100);
+  CHECK(kill(sender, SIGSTOP) == 0);
+  CHECK_THROWS(group.post_office().wait(message, 0.1), PeerTimeout, "Timed out after 0.1 s");
+  bool has_failed = false;
+  try {
+    group.start_receive(Bytes(data).first(1), 1, 2);
+  } catch (const PeerTimeout&) {
+    has_failed = true;
+  }
+  // It may only now come to stop itself.
+  for (int i = 0; i < 100; ++i, usleep(10'000)) kill(sender, SIGCONT);
+  CHECK(has_failed);
+}
+
+/// A sender gives its message up while the receiver copies it out of its memory, and uses that for something else: what
+/// came is not taken for the message.
+void given_up_under_way(Group& group, std::atomic<bool>& is_over) {
+  Data data(48 << 20, std::byte(1 - group.rank()));
+  group.barrier();
+  if (group.rank() == 0) {
+    const MessageHandle sent = group.send(data, 1, 1, 0.004);
+    while (!sent->done) usleep(100);  // who waits for it may have to copy it himself
+    if (sent->error) std::memset(data.data(), 77, data.size());
+    while (!is_over) usleep(100);
+    return;
+  }
+  try {
+    group.receive_now(data, 0, 1);
+    is_over = true;
+    CHECK(std::ranges::count(data, std::byte{1}) == static_cast<long>(data.size()));
+  } catch (const PeerTimeout&) {
+  }
+  is_over = true;
+}
+
 int main() {
   make_limits_small();
   for (const char* cma : {"off", "auto"}) {
@@ -170,8 +259,15 @@ int main() {
     for (int size : {2, 3, 4}) CHECK(run_ranks(size, too_late));
     Shared<std::atomic<int>> sender;
     CHECK(run_ranks(2, [&](Group& group) { dead_sender(group, *sender); }));
+    if (cma[1] != 'f') continue;
+    Shared<std::atomic<pid_t>> stopped;
+    CHECK(run_ranks(2, [&](Group& group) { late_in_the_middle(group, *stopped); }));
   }
   if (why_no_single_copy().empty()) {
+    for (int turn = 0; turn < 10; ++turn) {
+      Shared<std::atomic<bool>> is_over;
+      CHECK(run_ranks(2, [&](Group& group) { given_up_under_way(group, *is_over); }));
+    }
     CHECK(run_ranks(2, vanished_memory));
     set_setting("ACCDP_CMA", "on");
     CHECK(run_ranks(2, [](Group& group) {
@@ -188,6 +284,11 @@ int main() {
     CHECK(run_ranks(2, [&](Group& group) { wrong_size(group, bytes); }));
     run_nodes({0, 1}, [&](Group& group) { wrong_size(group, bytes); });
   }
+  for (std::size_t bytes : {10, 900, 5000, 100000})
+    for (int how : {0, 1, 2}) {
+      CHECK(run_ranks(2, [&](Group& group) { too_long(group, bytes, how); }));
+      run_nodes({0, 1}, [&](Group& group) { too_long(group, bytes, how); });
+    }
   wrong_calls();
   last_reference();
   set_interrupt_check([] {

@@ -161,6 +161,26 @@ void at_once(Group& group) {
   group.barrier();
 }
 
+/// One that waits on the spot takes nothing that another receive asked for before.
+void asked_before(Group& group) {
+  for (int turn = 0; turn < 200; ++turn) {
+    const Data first = content(0, 1, 1, 10), second = content(0, 1, 2, 10);
+    group.barrier();
+    if (group.rank() == 0) {
+      usleep(30);
+      group.send_now(first, 1, 1);
+      group.send_now(second, 1, 1);
+      continue;
+    }
+    Data asked(10), in(10);
+    const MessageHandle early = group.receive(asked, 0, 1);
+    group.receive_now(in, 0, 1);
+    group.post_office().wait(early);
+    CHECK(asked == first && in == second);
+  }
+  group.barrier();
+}
+
 /// Long messages in both directions at once, around the limits of what is copied at a time.
 void long_both_ways(Group& group) {
   const int other = 1 - group.rank();
@@ -334,6 +354,7 @@ int main() {
   run_nodes({0, 1}, long_both_ways);
   for (std::size_t pieces : {4, 5})
     run_nodes({0, 1}, [&](Group& g) { unread_while_numbers_come_round(g, pieces * Wire::kAtOnceBytes); });
+  CHECK(run_ranks(2, asked_before));
   CHECK(run_ranks(2, callbacks));
   run_nodes({0, 1}, callbacks);
 }

@@ -1,5 +1,7 @@
 // Short operations over nodes, whose data go along with the signatures: results, messages, and ranks that disagree.
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <numeric>
 
 #include "coll/meeting.hpp"
@@ -217,9 +219,52 @@ void disagreement_of_nodes() {
   });
 }
 
+/// By lanes all ranks send: none that does not lead does before its leader has compared, however late that is. All say
+/// on what they disagree, and nobody's memory is touched, but for the place of the own block.
+void disagreement_of_lanes(const std::string& operation, bool by_type) {
+  constexpr std::size_t kCount = 100'000;
+  const auto mail = std::make_shared<Mail>();
+  std::atomic<Clock::rep> until{0};
+  mail->has_come = [&](int from, int, ConstBytes) {
+    return from % 2 == 1 || Clock::now().time_since_epoch().count() >= until;
+  };
+  std::atomic<bool> others_sent{false};
+  mail->leaves = [&](int from, int, ConstBytes) { others_sent = others_sent || from % 2 == 1; };
+  run_nodes(
+      {0, 0, 1, 1},
+      [&](Group& group) {
+        group.barrier();
+        until = (Clock::now() + std::chrono::milliseconds(100)).time_since_epoch().count();
+        const bool is_odd = group.topology().node() == 1;
+        const Datatype type = is_odd && by_type ? Datatype::kU32 : kType;
+        const std::size_t count = is_odd && !by_type ? kCount - 64 : kCount;
+        Ints all = input(group.rank(), 4 * count);
+        const Ints before = all;
+        std::vector<Bytes> blocks;
+        for (int rank = 0; rank < group.size(); ++rank)
+          blocks.push_back(bytes(all).subspan(rank * count * sizeof(std::int32_t), count * sizeof(std::int32_t)));
+        const Bytes mine = blocks[group.rank()];
+        const auto call = [&] {
+          if (operation == "allgather")
+            group.allgather(mine, blocks, type);
+          else if (operation == "allreduce")
+            group.allreduce(bytes(all), bytes(all), type, ReduceOp::kSum);
+          else
+            group.reduce_scatter({blocks.begin(), blocks.end()}, mine, type, ReduceOp::kSum);
+        };
+        CHECK_THROWS(call(), MismatchError, "disagree");
+        CHECK(all == before);
+      },
+      kOwnCores, mail);
+  CHECK(!others_sent);
+}
+
 }  // namespace
 
 int main() {
+  for (const char* operation : {"allgather", "allreduce", "reduce_scatter"})
+    for (bool by_type : {false, true}) disagreement_of_lanes(operation, by_type);
+
   for (const std::vector<int>& nodes :
        {std::vector{0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 0}, {0, 1, 0, 1, 0, 2}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
     for (double cores : {kOwnCores, kSharedCores}) {

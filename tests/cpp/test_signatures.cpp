@@ -36,6 +36,25 @@ void damaged_words() {
   }
 }
 
+/// Who is asked for a call that it has not begun answers when it does, however many others come before.
+void asked_ahead() {
+  const auto mail = std::make_shared<Mail>();
+  ThreadWire mine(mail, 0, 2), other(mail, 1, 2);
+  RollCall roll(&mine, 2);
+  const std::uint64_t wanted = 3;
+  for (std::uint64_t sequence = 1; sequence <= wanted; ++sequence) {
+    roll.begin({.sequence = sequence});
+    int from = -1;
+    std::vector<std::byte> text;
+    CHECK(other.take(Wire::kRollCall, from, text) == (sequence == wanted));
+    if (sequence == wanted) CHECK(from == 0 && text.size() == sizeof wanted + sizeof(Signature));
+    if (sequence > 1) continue;
+    Wire::Request sent = other.isend(std::as_bytes(std::span(&wanted, 1)), 0, Wire::kRollCall);
+    CHECK(other.test(sent));
+    roll.look();
+  }
+}
+
 /// A node of its own for each rank.
 std::vector<int> nodes_apart(int nodes) {
   std::vector<int> places(nodes);
@@ -73,6 +92,7 @@ void three_against_five(Group& group) {
 
 int main() {
   damaged_words();
+  asked_ahead();
   everybody_hears_of_all();
   for (double cores : {kOwnCores, kSharedCores}) {
     for (int nodes = 2; nodes <= 8; ++nodes) {

@@ -76,6 +76,28 @@ void nobody_waits_for_ever() {
   close(stopped);
 }
 
+/// A file that was cut off, whose times were measured in another way, or are none, is as none.
+void damaged_files() {
+  Shared<Measurements> measurements;
+  const std::string path = cache_directory() + "/" + SpeedTable::file_of(kProcessor);
+  table(*measurements).get(*kFpk, kFloat);
+  std::ifstream file(path);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t first = whole.find('\n'), end = whole.rfind("end");
+  CHECK(whole.starts_with("6 ") && end != std::string::npos);
+  int wanted = measurements->in_all;
+  for (const std::string& text : {whole.substr(0, end - 2), whole.substr(0, end), "5" + whole.substr(1),
+                                  whole.substr(0, first) + " more" + whole.substr(first),
+                                  whole.substr(0, end - 2) + "0\nend\n", whole.substr(0, end - 3) + " -1\nend\n"}) {
+    std::ofstream(path) << text;
+    CHECK(table(*measurements).get(*kFpk, kFloat).encode[0] == ++wanted);
+  }
+  fs::remove(path);
+  fs::create_directory(path);
+  CHECK(table(*measurements).get(*kFpk, kFloat).encode[0] == ++wanted);
+  fs::remove(path);
+}
+
 void without_a_folder(const char* folder) {
   set_setting("ACCDP_CACHE_DIR", folder);
   Shared<Measurements> measurements;
@@ -91,6 +113,7 @@ int main() {
   one_process_measures();
   each_model_keeps_its_times();
   nobody_waits_for_ever();
+  damaged_files();
   fs::remove_all(folder);
   without_a_folder("-");
   without_a_folder("/proc/none");  // none can be made there

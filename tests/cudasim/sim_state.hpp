@@ -53,6 +53,7 @@ void end_object();
 
 /// Whatever needs a context makes the one of the thread's current device.
 void use_context();
+int device_in_use();  ///< by this thread
 /// The error as the call's answer, which cudaGetLastError() tells, too.
 cudaError_t answer(cudaError_t code);
 /// is_unsafe: not allowed while any thread captures in the global mode.

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "sim_state.hpp"
@@ -25,6 +26,7 @@ struct SimQueue {
 };
 
 struct SimStream {
+  const int device = cudasim::device_in_use();
   SimStream();
   ~SimStream();
   const std::shared_ptr<SimQueue> queue = std::make_shared<SimQueue>();
@@ -39,6 +41,8 @@ struct SimEvent {
   std::shared_ptr<Counters> counters;
   bool is_ours = true, is_shared = false;
   int gpu = -1;  // of an event of another process
+  int device = cudasim::device_in_use();
+  unsigned flags = cudaEventDisableTiming | cudaEventInterprocess;
 };
 
 namespace {
@@ -147,8 +151,16 @@ void drain_all() {
   for (const auto& queue : all) drain(*queue);
 }
 
+/// Default streams are of whichever device is current.
+int device_of(cudaStream_t stream) {
+  const bool is_default = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+  return is_default ? device_in_use() : stream->device;
+}
+
 cudaError_t enqueue(const char* call, cudaStream_t stream, std::function<void()> work, bool keeps_others) {
   SIM_FAULT(call);
+  if (std::string_view(call) == "cudaLaunchKernelExC" && device_of(stream) != device_in_use())
+    return answer(cudaErrorInvalidResourceHandle);
   SimQueue& it = queue_of(stream);
   {
     std::unique_lock lock(it.mutex);
@@ -167,15 +179,18 @@ void call_in_stream(cudaStream_t stream, void (*function)(void*), void* argument
 
 }  // namespace cudasim
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   SIM_FAULT("cudaStreamCreateWithFlags");
+  // Others wait for the legacy default stream, and that for them: nothing here does.
+  if (flags != cudaStreamNonBlocking) return cudasim::answer(cudaErrorInvalidValue);
   *stream = new SimStream;
   cudasim::begin_object();
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   SIM_FAULT("cudaStreamCreateWithPriority");
-  if (priority < kGreatestPriority || priority > 0) return cudasim::answer(cudaErrorInvalidValue);
+  // The only priority that the product asks for.
+  if (flags != cudaStreamNonBlocking || priority != kGreatestPriority) return cudasim::answer(cudaErrorInvalidValue);
   *stream = new SimStream;
   cudasim::begin_object();
   return cudaSuccess;
@@ -199,7 +214,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   SIM_FAULT("cudaStreamQuery", true);
   SimQueue& it = queue_of(stream);
   std::lock_guard lock(it.mutex);
-  return it.done == it.put ? cudaSuccess : cudaErrorNotReady;
+  return cudasim::answer(it.done == it.put ? cudaSuccess : cudaErrorNotReady);
 }
 int cudasim::wait_for_value(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags) {
   constexpr unsigned kEqual = 1;
@@ -214,12 +229,15 @@ int cudasim::wait_for_value(cudaStream_t stream, std::uintptr_t address, std::ui
   };
   return enqueue("cuStreamWaitValue32", stream, wait, g_callers_are_kept);
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   SIM_FAULT("cudaEventCreateWithFlags");
+  if ((flags & cudaEventInterprocess) && !(flags & cudaEventDisableTiming))
+    return cudasim::answer(cudaErrorInvalidValue);
   void* memory;
   if (const cudaError_t code = cudasim::allocate(&memory, sizeof(SimEvent::Counters), cudaMemoryTypeDevice))
     return code;
   *event = new SimEvent{counters_at(new (memory) SimEvent::Counters{})};
+  (*event)->flags = flags;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -230,6 +248,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->is_ours && event->device != cudasim::device_of(stream))
+    return cudasim::answer(cudaErrorInvalidResourceHandle);
   const std::shared_ptr<SimEvent::Counters> counters = event->counters;
   const std::uint32_t number = counters->recorded.load() + 1;
   const cudaError_t code = cudasim::enqueue("cudaEventRecord", stream, [=] {
@@ -260,10 +280,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   SIM_FAULT("cudaEventQuery", true);
   const SimEvent::Counters& it = *event->counters;
-  return static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0 ? cudaSuccess : cudaErrorNotReady;
+  const bool is_done = static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0;
+  return cudasim::answer(is_done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   SIM_FAULT("cudaIpcGetEventHandle");
+  if (!(event->flags & cudaEventInterprocess)) return cudasim::answer(cudaErrorInvalidResourceHandle);
   event->is_shared = true;
   return cudasim::export_memory(handle, event->counters.get());
 }

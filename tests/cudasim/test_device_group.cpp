@@ -51,6 +51,16 @@ void steps_of_a_sum(Group& group) {
   gpu.synchronize();
 }
 
+/// An empty message and one that is not are told apart in the call itself.
+void one_is_empty(Group& group) {
+  const Gpu gpu(group);
+  const Array first(gpu, Ints(10)), data(gpu, Ints(group.rank() == 0 ? 0 : 10));
+  DeviceCollectives via = gpu.via();
+  group.bcast(first.bytes(), kType, 0, -1, via);
+  CHECK_THROWS(group.bcast(data.bytes(), kType, 0, -1, via), MismatchError, "rank ");
+  gpu.synchronize();
+}
+
 void one_gpu(int) {}
 void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
 void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
@@ -60,6 +70,7 @@ void gpus_apart(int rank) {
 }
 
 int main() {
+  CHECK(run_ranks(2, one_is_empty));
   for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   for (int size : {2, 4}) CHECK(run_ranks(size, steps_of_a_sum));

@@ -153,75 +153,70 @@ class LateWire : public ThreadWire {
   }
 };
 
-/// Rank 0 fails, and others have not heard of it when rank 1, of its node, gives up what it sends: who gets that has
-/// heard of the failure from rank 1, although all that it waits for has come.
-void what_a_mate_gives_up(bool sends_as_much) {
-  constexpr std::size_t kBytes = 100'000, kShort = 4;
+constexpr std::size_t kGivenUp = 100'000;  // bytes of a message that does not leave its rank at once
+
+/// Two ranks on a node and one on another. Of a failure rank 0 tells the others late, and rank 2 looks for messages of
+/// kGivenUp bytes when the others' body is over.
+void with_late_ranks(const std::function<void(Group& group)>& body) {
   const auto mail = std::make_shared<Mail>();
   std::atomic<int> over{0};
   const Segment segment(2);
   std::vector<Peer> peers;
   for (int node : {0, 0, 1}) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
-  const auto body = [&](int rank) {
-    const auto wire = std::make_shared<LateWire>(mail, rank, 3);
-    wire->says_late = rank == 0;
-    if (rank == 2)
-      wire->before_receive = [&](std::size_t bytes) {
-        while (bytes == kBytes && over < 2) std::this_thread::sleep_for(1ms);
-      };
-    Group group("test", rank, peers, rank < 2 ? segment.fd() : -1, 30, wire);
-    const std::vector<std::byte> mine(kBytes, std::byte(rank));
-    std::vector<std::byte> got(2 * kBytes);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.emplace_back([&, rank] {
+      const auto wire = std::make_shared<LateWire>(mail, rank, 3);
+      wire->says_late = rank == 0;
+      if (rank == 2)
+        wire->before_receive = [&](std::size_t bytes) {
+          while (bytes == kGivenUp && over < 2) std::this_thread::sleep_for(1ms);
+        };
+      Group group("test", rank, peers, rank < 2 ? segment.fd() : -1, 30, wire);
+      body(group);
+      ++over;
+      while (over < 3) std::this_thread::sleep_for(1ms);
+    });
+}
+
+/// Rank 0 fails, and others have not heard of it when rank 1, of its node, gives up what it sends: who gets that has
+/// heard of the failure from rank 1, although all that it waits for has come.
+void what_a_mate_gives_up(bool sends_as_much) {
+  constexpr std::size_t kShort = 4;
+  with_late_ranks([&](Group& group) {
+    const int rank = group.rank();
+    const std::vector<std::byte> mine(kGivenUp, std::byte(rank));
+    std::vector<std::byte> got(2 * kGivenUp);
     std::vector<ConstBytes> ins(3, ConstBytes(mine).first(kShort));
-    std::vector<Bytes> outs(3, Bytes(got).first(kShort));
-    if (rank < 2)
+    std::vector<Bytes> outs;
+    if (rank < 2) {
       ins[2] = mine;
-    else
-      outs = {Bytes(got).first(kBytes), Bytes(got).last(kBytes), Bytes(got).first(kShort)};
-    if (rank < 2) outs[1] = Bytes(got).subspan(kShort, kShort), outs[2] = Bytes(got).subspan(2 * kShort, kShort);
-    std::vector<std::byte> own(rank == 2 && sends_as_much ? 2 * kBytes : kShort);  // what counts as sent
+      for (int from : {0, 1, 2}) outs.push_back(Bytes(got).subspan(from * kShort, kShort));
+    } else {
+      outs = {Bytes(got).first(kGivenUp), Bytes(got).last(kGivenUp), {}};
+    }
+    std::vector<std::byte> own(rank == 2 && sends_as_much ? 2 * kGivenUp : kShort);  // what counts as sent
     ins[rank] = outs[rank] = own;
     CHECK_THROWS(group.alltoall(ins, outs, Datatype::kU8, rank == 0 ? 1 : 10), PeerTimeout, "Timed out after 1 s");
-    ++over;
-    while (over < 3) std::this_thread::sleep_for(1ms);
-  };
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(body, rank);
+  });
 }
 
 /// The same of a message that is sent ahead.
 void what_a_mate_gives_up_to_send() {
-  constexpr std::size_t kBytes = 100'000;
-  const auto mail = std::make_shared<Mail>();
-  std::atomic<int> over{0};
   std::atomic<bool> is_sent{false};
-  const Segment segment(2);
-  std::vector<Peer> peers;
-  for (int node : {0, 0, 1}) peers.push_back({"host" + std::to_string(node), getpid(), 0, node});
-  const auto body = [&](int rank) {
-    const auto wire = std::make_shared<LateWire>(mail, rank, 3);
-    wire->says_late = rank == 0;
-    if (rank == 2)
-      wire->before_receive = [&](std::size_t bytes) {
-        while (bytes == kBytes && over < 2) std::this_thread::sleep_for(1ms);
-      };
-    Group group("test", rank, peers, rank < 2 ? segment.fd() : -1, 10, wire);
-    std::vector<std::byte> data(kBytes, std::byte(rank));
-    if (rank == 0) {
+  with_late_ranks([&](Group& group) {
+    std::vector<std::byte> data(kGivenUp);
+    if (group.rank() == 0) {
       while (!is_sent) std::this_thread::sleep_for(1ms);
       group.abort("had enough");
-    } else if (rank == 1) {
+    } else if (group.rank() == 1) {
       const MessageHandle sent = group.send(data, 2, 1);
       is_sent = true;
       CHECK_THROWS(group.post_office().wait(sent), Error, "had enough");
     } else {
       CHECK_THROWS(group.receive_now(data, 1, 1), Error, "had enough");
     }
-    ++over;
-    while (over < 3) std::this_thread::sleep_for(1ms);
-  };
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(body, rank);
+  });
 }
 
 }  // namespace

@@ -434,7 +434,7 @@ class Job:
             self.output.say(f"accdp run: {self._program.launcher} did not end after its ranks, and was ended")
             return 0
         if status == 0 and not self._is_started:
-            self.output.say(f"accdp run: {self._program.launcher} ended before it had started all {self._size} ranks")
+            self.output.say(f"accdp run: {self._program.launcher} ended before all ranks had begun")
             return 1
         if status != 0:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""

@@ -38,8 +38,9 @@ void take_shown(Context& c, Pool& pool, std::span<const Shown> parts, bool by_gp
   auto comes_relayed = [&](const Shown& part) { return by_gpus && gpus.of(part.holder) != gpus.mine(); };
   std::vector<Copy> taken;
   auto take = [&](const Shown& part, const std::byte* from) {
-    for (std::byte* to : {part.to, part.also})
-      if (to) taken.push_back({to, from, part.bytes, false});
+    if (part.to) taken.push_back({part.to, from, part.bytes, false});
+    // Often in the host's memory, to which copy engines take what a kernel would hold the device for.
+    if (part.also) copy_async(part.also, from, part.bytes, pool.stream());
   };
   for (const Shown& part : parts)
     if (!comes_relayed(part)) take(part, pool.slot(part.holder) + part.at);

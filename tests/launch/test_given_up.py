@@ -13,7 +13,7 @@ from accdp_comm.launch.job import Job
 from accdp_comm.launch.programs import Program
 
 limits = sys.modules[Job.__module__]
-limits.GUARD_S, limits._LAUNCHER_END_S, limits._AFTER_LAUNCHER_S, limits._AFTER_LAUNCHER_AT_MOST_S = 1.0, 0.5, 0.5, 1.0
+limits.GUARD_S, limits._LAUNCHER_END_S, limits._AFTER_LAUNCHER_S, limits._AFTER_LAUNCHER_AT_MOST_S = 5.0, 0.5, 0.5, 1.0
 launcher, rank, *given_up = sys.argv[1:]
 order = {
     "argv": [sys.executable, "-c", f"import os, signal, time\\njob = {os.getpid()}\\n" + rank],
@@ -36,7 +36,7 @@ def test_a_guard_that_is_stopped(tmp_path):
     guard = str(tmp_path / "guard")
     stops = f"open({guard!r}, 'w').write(str(os.getppid()))\nos.kill(os.getppid(), signal.SIGSTOP)\n"
     result = run(START + "guard.wait()", stops + "os.kill(job, signal.SIGINT)\ntime.sleep(60)", guard)
-    assert result.returncode == 128 + signal.SIGINT and result.seconds < 15, str(result)
+    assert result.returncode == 128 + signal.SIGINT and result.seconds < 25, str(result)
 
 
 def test_a_launcher_that_stays_and_does_not_hear():
@@ -49,7 +49,7 @@ def test_a_launcher_that_leaves_its_ranks(tmp_path):
     """That it says nothing is wrong does not make it so."""
     begun = str(tmp_path / "begun")
     leaves = f"while not os.path.exists({begun!r}):\n    time.sleep(0.05)\nos._exit(0)"
-    result = run(START + leaves, f"open({begun!r}, 'w').close()\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
+    result = run(START + leaves, f"print(os.getpid(), flush=True)\nopen({begun!r}, 'w').close()\ntime.sleep(60)")
     assert result.returncode == 1 and result.seconds < 20, str(result)
     assert "torchrun ended" in result.stderr, str(result)
     assert not os.path.exists(f"/proc/{int(result.stdout)}"), str(result)
@@ -58,4 +58,4 @@ def test_a_launcher_that_leaves_its_ranks(tmp_path):
 def test_a_launcher_that_starts_nothing():
     result = run("pass", "pass")
     assert result.returncode == 1, str(result)
-    assert result.stderr == "accdp run: torchrun ended before it had started all 1 ranks\n", str(result)
+    assert result.stderr == "accdp run: torchrun ended before all ranks had begun\n", str(result)

@@ -124,14 +124,14 @@ DEAF = "trap '' 2 15; sleep 300 & sleep 300; :"
 
 def test_after_ctrl_c_and_its_grace_little_time_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOKS_AT_MAPS", "1")
-    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (0.5, 2, 1.0))
-    assert 2 < took < 9
+    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (1.5, 2, 1.0))
+    assert 3 < took < 10
 
 
 def test_a_later_order_gives_no_more_time(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOKS_AT_MAPS", "1")
-    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (0.5, 15, 2.0), (1.0, 15, 30.0))
-    assert 2 < took < 15
+    _, took, _ = guarded(tmp_path, DEAF, "exit 0", (1.5, 15, 2.0), (2.0, 15, 30.0))
+    assert 3 < took < 16
 
 
 def test_a_helper_that_does_not_end_is_not_waited_for(tmp_path):

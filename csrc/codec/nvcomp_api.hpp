@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "codec/shared_library.hpp"
+#include "base/shared_library.hpp"
 
 namespace accdp {
 

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "base/handle.hpp"
-#include "codec/shared_library.hpp"
+#include "base/shared_library.hpp"
 
 namespace accdp::zstd {
 namespace {

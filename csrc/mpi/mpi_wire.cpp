@@ -17,6 +17,7 @@
 #include "mpi/groups.hpp"
 #include "mpi/lines.hpp"
 #include "mpi/native.hpp"
+#include "mpi/refused_sends.hpp"
 #include "mpi/world.hpp"
 
 namespace accdp::mpi {
@@ -28,6 +29,7 @@ constexpr std::chrono::milliseconds kLeaving{250};
 constexpr std::chrono::seconds kComing{2};
 constexpr std::chrono::milliseconds kOneGo{100};  // at most between two that are abandoned in one go
 constexpr std::chrono::milliseconds kRead{500};   // what a rank that has ended had sent, TCP's second try included
+constexpr std::chrono::seconds kBreaks{2};        // the line to a rank, after MPI's connection
 
 /// MPI's counts are ints: callers send what is longer in pieces.
 int count_of(std::size_t bytes) {
@@ -74,8 +76,12 @@ class MpiWire : public Wire {
       if (has_ended(to)) return false;
       const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
       const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
+      const RefusedSends refused;
       ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
-      return true;
+      if (!refused.status()) return true;
+      MPI_Request_free(raw);
+      check_refused(refused, to);
+      return false;
     });
     count(data.size(), tag);
     return request;
@@ -103,7 +109,9 @@ class MpiWire : public Wire {
   Request start(const NativeCall& call) override {
     MPI_Request raw;
     auto lock = safe_turn();
+    const RefusedSends refused;
     start_native(call, comm_, raw);
+    check_refused(refused, kEverybody);
     return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true};
   }
 
@@ -117,6 +125,7 @@ class MpiWire : public Wire {
     if (!request.pending) return true;
     if (request.is_lost) return false;
     auto lock = safe_turn();
+    const RefusedSends refused;  // of the library's own collectives, which do not end then
     while (request.pending) {
       MPI_Request raw = unpack(request.raw);
       MPI_Status status;
@@ -125,6 +134,7 @@ class MpiWire : public Wire {
       request.raw = pack(raw);
       if (raw == MPI_REQUEST_NULL) complete_one(request);  // MPI has let go of it, after an error as well
       if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
+      check_refused(refused, kEverybody);
       if (!done) return false;
       check_received(request, status);
     }
@@ -141,7 +151,9 @@ class MpiWire : public Wire {
       std::transform(some.begin(), some.end(), raw,
                      [](const Request& r) { return r.pending && !r.is_lost ? unpack(r.raw) : MPI_REQUEST_NULL; });
       auto lock = safe_turn();
+      const RefusedSends refused;
       const int code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
+      check_refused(refused, kEverybody);
       const bool some_failed = code == MPI_ERR_IN_STATUS;
       if (code != MPI_SUCCESS && !some_failed) throw_mpi(code, "MPI_Testsome", __FILE__, __LINE__);
       if (count == MPI_UNDEFINED) continue;  // none is pending
@@ -228,6 +240,23 @@ class MpiWire : public Wire {
   Health health() const noexcept override { return mpi::health(); }
 
  private:
+  /// Throws where UCX has refused a send although no rank that it may have been to has ended; of an end UCX may know
+  /// first.
+  void check_refused(const RefusedSends& refused, int to) const {
+    if (!refused.status()) return;
+    const auto any = [&](auto has) {
+      if (to != kEverybody) return has(world_ranks_[to]);
+      return std::any_of(world_ranks_.begin(), world_ranks_.end(), has);
+    };
+    const timespec nap{0, 1'000'000};
+    for (const auto until = Clock::now() + kBreaks; any(mpi::has_line); nanosleep(&nap, nullptr)) {
+      if (any(mpi::has_ended)) return;
+      if (Clock::now() >= until) break;
+    }
+    const std::string whom = to == kEverybody ? "another rank" : "rank " + std::to_string(to);
+    throw MpiError("UCX refuses to send to " + whom + " (status " + std::to_string(refused.status()) +
+                   "): its connection to that rank's process has broken");
+  }
   /// A piece has come.
   void check_received(Request& request, const MPI_Status& status) {
     if (!request.is_receive) return;

@@ -62,7 +62,7 @@ class Play:
     def pid(self, rank: int) -> int:
         return self.cast[rank].pid
 
-    def raised(self, rank: int, words: str | None = None) -> dict[str, Any]:
+    def raised(self, rank: int) -> dict[str, Any]:
         """The first error of a rank. It must have ended in good order and soon afterwards."""
         found = self.facts(rank, "raised")
         assert found, ranks.report(self.cast, f"rank {rank} raised nothing")

@@ -35,7 +35,7 @@ HOMES = {
         r"#include [<\"](?:pybind11/|Python\.h|torch/csrc/utils/pybind\.h)",
         ["bind", "torch/work.cpp", "base/no_gil.hpp"],
     ),
-    "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["codec/shared_library.hpp"]),
+    "libraries opened at run time": (r"\bdl(?:open|sym|close)\s*\(", ["base/shared_library.hpp"]),
     "nvCOMP and zstd": (r"\b(?:bitcomp[A-Z]\w+|LZ4_\w+|ZSTD_\w+)", ["codec"]),
     "calls of CUDA": (r"\bcuda[A-Z]\w*\s*\(", ["device", "codec/cuda_launch.hpp"]),
     "CUDA's header": (

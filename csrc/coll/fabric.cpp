@@ -255,7 +255,7 @@ bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
     // It then hears of it only through its deadline; here there is nothing left to do.
     std::fprintf(stderr, "accdp: rank %d of group %s could not tell rank %d that it stops: %s\n", topology_.rank(),
                  name_.c_str(), rank, error.what());
-    return false;
+    return dynamic_cast<const PeerDied*>(&error) != nullptr;  // others may be reached
   }
 }
 

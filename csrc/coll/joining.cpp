@@ -46,8 +46,11 @@ void tell_other_nodes(const Topology& t, Wire& wire, std::string notice) {
   keep_for_ever(std::move(kept));
   for (int rank = 0; rank < t.size(); ++rank) {
     if (t.is_near(rank) || wire.has_ended(rank)) continue;
-    Wire::Request request = wire.isend(data, rank, Wire::kFailure);
-    wire.forget(request);
+    try {
+      Wire::Request request = wire.isend(data, rank, Wire::kFailure);
+      wire.forget(request);
+    } catch (const PeerDied&) {  // the others are to hear of it all the same
+    }
   }
   int from;
   std::vector<std::byte> ignored;

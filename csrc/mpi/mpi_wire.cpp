@@ -17,7 +17,7 @@
 #include "mpi/groups.hpp"
 #include "mpi/lines.hpp"
 #include "mpi/native.hpp"
-#include "mpi/refused_sends.hpp"
+#include "mpi/refusals.hpp"
 #include "mpi/world.hpp"
 
 namespace accdp::mpi {
@@ -72,18 +72,19 @@ class MpiWire : public Wire {
     Request request{.bytes = data.size(), .peer = to, .form = form};
     if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
     const Cut cut(data.size(), form);
+    int refusal = 0;
     begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
       if (has_ended(to)) return false;
       const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
       const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
-      const RefusedSends refused;
       ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
-      if (!refused.status()) return true;
-      MPI_Request_free(raw);
-      check_refused(refused, to);
-      return false;
+      refusal = take_refusal();
+      if (refusal) MPI_Request_free(raw);
+      return refusal == 0;
     });
     count(data.size(), tag);
+    lock = {};
+    check_ends(to, refusal);
     return request;
   }
 
@@ -109,10 +110,8 @@ class MpiWire : public Wire {
   Request start(const NativeCall& call) override {
     MPI_Request raw;
     auto lock = safe_turn();
-    const RefusedSends refused;
     start_native(call, comm_, raw);
-    check_refused(refused, kEverybody);
-    return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true};
+    return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true, .refusal = take_refusal()};
   }
 
   bool has_native(Datatype type, ReduceOp op) const override {
@@ -124,8 +123,8 @@ class MpiWire : public Wire {
   bool test(Request& request) override {
     if (!request.pending) return true;
     if (request.is_lost) return false;
+    check_ends(kEverybody, std::exchange(request.refusal, 0));
     auto lock = safe_turn();
-    const RefusedSends refused;  // of the library's own collectives, which do not end then
     while (request.pending) {
       MPI_Request raw = unpack(request.raw);
       MPI_Status status;
@@ -134,7 +133,7 @@ class MpiWire : public Wire {
       request.raw = pack(raw);
       if (raw == MPI_REQUEST_NULL) complete_one(request);  // MPI has let go of it, after an error as well
       if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
-      check_refused(refused, kEverybody);
+      if (request.peer == kEverybody) request.refusal = take_refusal();
       if (!done) return false;
       check_received(request, status);
     }
@@ -151,9 +150,7 @@ class MpiWire : public Wire {
       std::transform(some.begin(), some.end(), raw,
                      [](const Request& r) { return r.pending && !r.is_lost ? unpack(r.raw) : MPI_REQUEST_NULL; });
       auto lock = safe_turn();
-      const RefusedSends refused;
       const int code = MPI_Testsome(static_cast<int>(some.size()), raw, &count, done, statuses);
-      check_refused(refused, kEverybody);
       const bool some_failed = code == MPI_ERR_IN_STATUS;
       if (code != MPI_SUCCESS && !some_failed) throw_mpi(code, "MPI_Testsome", __FILE__, __LINE__);
       if (count == MPI_UNDEFINED) continue;  // none is pending
@@ -240,10 +237,10 @@ class MpiWire : public Wire {
   Health health() const noexcept override { return mpi::health(); }
 
  private:
-  /// Throws where UCX has refused a send although no rank that it may have been to has ended; of an end UCX may know
+  /// For a send that UCX has refused: throws unless a rank that it may have been to has ended, of which UCX may know
   /// first.
-  void check_refused(const RefusedSends& refused, int to) const {
-    if (!refused.status()) return;
+  void check_ends(int to, int refusal) const {
+    if (!refusal) return;
     const auto any = [&](auto has) {
       if (to != kEverybody) return has(world_ranks_[to]);
       return std::any_of(world_ranks_.begin(), world_ranks_.end(), has);
@@ -254,8 +251,9 @@ class MpiWire : public Wire {
       if (Clock::now() >= until) break;
     }
     const std::string whom = to == kEverybody ? "another rank" : "rank " + std::to_string(to);
-    throw MpiError("UCX refuses to send to " + whom + " (status " + std::to_string(refused.status()) +
-                   "): its connection to that rank's process has broken");
+    const std::string text = "UCX refuses to send to " + whom + ": " + text_of_refusal(refusal);
+    if (refusal == kConnectionReset) throw PeerDied(text);
+    throw MpiError(text);
   }
   /// A piece has come.
   void check_received(Request& request, const MPI_Status& status) {
@@ -385,6 +383,7 @@ bool are_alike(MPI_Comm comm, std::uint64_t hash) {
   const std::uint64_t mine[] = {hash, ~hash};
   std::uint64_t least[2] = {};
   const auto lock = safe_turn();
+  show_refusals();
   ACCDP_MPI(MPI_Allreduce(mine, least, 2, MPI_UINT64_T, MPI_MIN, comm));
   return std::equal(mine, mine + 2, least);
 }

@@ -49,11 +49,13 @@ class Wire {
     int rest_tag = 0;                         ///< of its pieces but the first
     bool is_lost = false;                     ///< to a rank that has ended: never complete
     bool is_cancelled = false;                ///< a receive of which a part had come
+    int refusal = 0;                          ///< why a send of one of the library's own collectives has not left
   };
 
   virtual ~Wire() = default;
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
-  /// Of what is sent to a rank that has_ended() nothing leaves, because MPI may crash: it is on its way for ever.
+  /// What is sent to a rank that has_ended() is on its way for ever, and so is what it ended under: MPI may crash.
+  /// Throws PeerDied where a rank cannot be reached without being known to have ended.
   virtual Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) = 0;
   /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has

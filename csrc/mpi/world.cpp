@@ -6,16 +6,13 @@
 #include <atomic>
 #include <climits>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/deadline.hpp"
 #include "mpi/launcher.hpp"
 #include "mpi/lines.hpp"
-
-// An extension of MPICH and Open MPI that not every build has. Null where the library that is loaded lacks it.
-extern "C" __attribute__((weak)) int MPIX_Query_cuda_support(void);
+#include "mpi/refusals.hpp"
 
 namespace accdp::mpi {
 namespace {
@@ -102,6 +99,10 @@ int begin_to_part(MPI_Request* request) {
   return MPI_Iallreduce(&s.at_end, &s.worst, 1, MPI_INT, MPI_MAX, s.parting, request);
 }
 
+[[noreturn]] void throw_ended(const char* what) {
+  throw PeerDied("another MPI rank ended during " + std::string(what));
+}
+
 /// MPI_Finalize begins with this where somebody else calls it. Ranks that leave MPI to us meet in finalize(), those of
 /// somebody else here: else each kind would wait for the other without end.
 int leave_in_finalize(MPI_Comm, int, void*, void*) {
@@ -164,15 +165,6 @@ Leftovers read_what_is_left(MPI_Comm comm) {
 
 }  // namespace
 
-void throw_mpi(int code, const char* call, const char* file, int line) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  const char* base = std::strstr(file, "csrc/");
-  throw MpiError(std::string(call) + " failed: " + std::string(text, length) + " (" + (base ? base + 5 : file) + ":" +
-                 std::to_string(line) + ")");
-}
-
 Turn& Turn::operator=(Turn&& other) noexcept {
   end();
   is_open_ = std::exchange(other.is_open_, false);
@@ -181,7 +173,11 @@ Turn& Turn::operator=(Turn&& other) noexcept {
 }
 
 void Turn::end() noexcept {
-  if (std::exchange(is_open_, false)) --state().inside;
+  if (std::exchange(is_open_, false)) {
+    show_refusals();
+    report_refusal();
+    --state().inside;
+  }
   alone_ = {};
 }
 
@@ -191,6 +187,7 @@ Turn turn() {
   if (s.one_at_a_time) made.alone_ = std::unique_lock(s.mutex);
   ++s.inside;  // before the look: leave_in_finalize() says that it is over, and then waits for those inside
   made.is_open_ = true;
+  hide_refusals();
   if (s.is_over) made.end();
   return made;
 }
@@ -210,14 +207,16 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what, 
   constexpr int kBetweenLooks = 100;
   for (std::uint64_t polls = 0;; ++polls) {  // a rank may be days ahead of the others
     int done = 0;
+    bool is_refused;
     {
       auto lock = safe_turn();
       ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+      is_refused = of_all && take_refusal() != 0;
     }
     if (done) return;
+    if (is_refused) throw_ended(what);
     if (polls < 1000) continue;
-    if (of_all && polls % kBetweenLooks == 0 && has_any_ended())
-      throw PeerDied("another MPI rank ended during " + std::string(what));
+    if (of_all && polls % kBetweenLooks == 0 && has_any_ended()) throw_ended(what);
     timespec nap{0, 100'000};
     nanosleep(&nap, nullptr);
     check_interrupt();
@@ -227,25 +226,6 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what, 
     }
   }
 }
-
-std::string library() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  ACCDP_MPI(MPI_Get_library_version(text, &length));
-  return std::string(text, length);
-}
-
-const char* flavour() {
-#if defined(OPEN_MPI)
-  return "openmpi";
-#elif defined(MPICH_VERSION)
-  return "mpich";
-#else
-  return "other";
-#endif
-}
-
-bool is_cuda_aware() { return MPIX_Query_cuda_support && MPIX_Query_cuda_support() == 1; }
 
 MPI_Comm world_comm() {
   if (state().world == MPI_COMM_NULL)
@@ -394,6 +374,7 @@ bool meet_at_end(double timeout_s, double after_failure_s, bool leave_open, int 
     {
       auto lock = turn();
       if (const int code = begin_to_part(&request)) throw_mpi(code, "MPI_Iallreduce", __FILE__, __LINE__);
+      if (take_refusal()) return false;
     }
     const double longest = std::numeric_limits<double>::infinity();
     const double limit = others_finalize ? longest : has_failed ? after_failure_s : timeout_s;
@@ -440,6 +421,7 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi
       std::fprintf(stderr, "accdp: while leaving MPI: %s\n", error.what());
     }
   }
+  show_refusals();
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
 }

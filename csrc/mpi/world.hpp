@@ -16,7 +16,8 @@ namespace accdp::mpi {
 [[noreturn]] void throw_mpi(int code, const char* call, const char* file, int line);
 
 /// A thread's stay within MPI. Where the library was initialised for one thread at a time it is alone there. Not to be
-/// waited for with the GIL: whoever is there may stay for as long as a rank is missing.
+/// waited for with the GIL: whoever is there may stay for as long as a rank is missing. It hides what UCX refuses to
+/// send (mpi/refusals.hpp), except from calls that wait for others: better ended than to wait for the dead.
 class Turn {
  public:
   Turn() = default;

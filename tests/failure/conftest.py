@@ -52,6 +52,13 @@ class Play:
         """Wait until these ranks have said that."""
         self._wait(lambda: all(self.facts(rank, event) for rank in who), limit_s, f"ranks {who} say {event!r}")
 
+    def kill(self, rank: int) -> None:
+        """Kill a rank, and leave the mark "killed" once it has ended."""
+        self.cause_at = time.monotonic()
+        self.cast[rank].kill()
+        self._wait(lambda: self.cast[rank].status is not None, 50.0, f"rank {rank} ends")
+        (self._folder / "store-killed").touch()
+
     def end(self, limit_s: float = 50.0) -> None:
         """Wait until all ranks have ended."""
         self._wait(lambda: all(player.status is not None for player in self.cast), limit_s, "all ranks end")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from rank_process import join, say
-
-from accdp_comm import lines
 
 
 def attempt(what: str, call: Callable[[], Any]) -> None:
@@ -119,24 +115,6 @@ def paused(rank: int, size: int, store: str, operation: str, victim: int) -> Non
     OPERATIONS[operation](rank, size)
     ready()
     time.sleep(60 if rank == victim else 0.5 + 0.3 * rank)
-    attempt(operation, lambda: OPERATIONS[operation](rank, size))
-
-
-def without_lines(rank: int, size: int, store: str, operation: str, victim: int) -> None:
-    """As paused(), where nothing but MPI knows of a death on another node."""
-    lines._MOST = 0
-    paused(rank, size, store, operation, victim)
-
-
-def line_breaks_late(rank: int, size: int, store: str, operation: str, victim: int) -> None:
-    """As paused(), but what tells of a death on another node does so only after MPI has refused to send there."""
-    ours, theirs = socket.socketpair()
-    lines.open_lines = lambda exchange, nodes, *_: [-1 if node == nodes[rank] else ours.fileno() for node in nodes]
-    join(rank, size, store)
-    OPERATIONS[operation](rank, size)
-    ready()
-    time.sleep(60 if rank == victim else 0.5)
-    threading.Timer(0.05, theirs.close).start()
     attempt(operation, lambda: OPERATIONS[operation](rank, size))
 
 

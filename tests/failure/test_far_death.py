@@ -75,29 +75,6 @@ def test_killed_between_operations(play, record, operation, transports):
         record(f"{where((0, 0, 1))}: rank 2 gets SIGKILL, the others come to {operation} later")
 
 
-@pytest.mark.parametrize("operation", ["all_reduce of 10 floats", "isend and irecv of 4 MB around a ring"])
-def test_killed_where_only_mpi_knows(play, operation):
-    """What a rank sends then is refused in the middle of MPI's call, which MPICH does not survive by itself."""
-    start(play, "without_lines", (0, 1), operation=operation, victim=1)
-    play.until("ready", [0, 1])
-    play.cause_at = time.monotonic()
-    play.cast[1].kill()
-    play.end()
-    said = play.raised(0)
-    assert "UCX refuses to send to rank 1 " in said["text"], said
-    assert play.after(0) < NOTICED_S, said
-
-
-def test_killed_where_mpi_knows_first(play):
-    """A death between the look at the line and the end of MPI's call."""
-    start(play, "line_breaks_late", (0, 1), operation="isend and irecv of 4 MB around a ring", victim=1)
-    play.until("ready", [0, 1])
-    play.cause_at = time.monotonic()
-    play.cast[1].kill()
-    play.end()
-    check(play, [0], 1)
-
-
 @pytest.mark.parametrize("operation", ["recv from any rank", "send of 4 MB"])
 def test_killed_before_a_message(play, record, operation):
     start(play, "message", (0, 1), operation=operation, delay_s=0.5)

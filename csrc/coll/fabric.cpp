@@ -251,11 +251,13 @@ bool Fabric::tell(int rank, Wire::Tag tag, const std::string& text) noexcept {
     Wire::Request request = wire_->isend(std::as_bytes(std::span(kept)), rank, tag);
     wire_->forget(request);
     return true;
+  } catch (const PeerDied&) {
+    return silent_[rank] = true;  // others may be reached
   } catch (const std::exception& error) {
     // It then hears of it only through its deadline; here there is nothing left to do.
     std::fprintf(stderr, "accdp: rank %d of group %s could not tell rank %d that it stops: %s\n", topology_.rank(),
                  name_.c_str(), rank, error.what());
-    return dynamic_cast<const PeerDied*>(&error) != nullptr;  // others may be reached
+    return false;
   }
 }
 

@@ -51,7 +51,7 @@ MPI_Comm create_comm(const std::vector<int>& world_ranks, int tag) {
   const auto lock = safe_turn();
   const RankGroup all = group_of(world), some = part_of(all, world_ranks);
   MPI_Comm made = MPI_COMM_NULL;
-  show_refusals();
+  expose_refusals();
   ACCDP_MPI(MPI_Comm_create_group(world, some.get(), tag, &made));
   ACCDP_MPI(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN));
   return made;

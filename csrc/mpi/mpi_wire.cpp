@@ -111,7 +111,8 @@ class MpiWire : public Wire {
     MPI_Request raw;
     auto lock = safe_turn();
     start_native(call, comm_, raw);
-    return {.raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true, .refusal = take_refusal()};
+    return {
+        .raw = pack(raw), .bytes = call.out.size(), .peer = kEverybody, .pending = true, .refusal = take_any_refusal()};
   }
 
   bool has_native(Datatype type, ReduceOp op) const override {
@@ -133,7 +134,7 @@ class MpiWire : public Wire {
       request.raw = pack(raw);
       if (raw == MPI_REQUEST_NULL) complete_one(request);  // MPI has let go of it, after an error as well
       if (code != MPI_SUCCESS) throw_mpi(code, "MPI_Test", __FILE__, __LINE__);
-      if (request.peer == kEverybody) request.refusal = take_refusal();
+      if (request.peer == kEverybody) request.refusal = take_any_refusal();
       if (!done) return false;
       check_received(request, status);
     }
@@ -237,9 +238,9 @@ class MpiWire : public Wire {
   Health health() const noexcept override { return mpi::health(); }
 
  private:
-  /// For a send that UCX has refused: throws unless a rank that it may have been to has ended, of which UCX may know
-  /// first.
-  void check_ends(int to, int refusal) const {
+  /// For a send that UCX has refused: throws unless a rank that it may have been to has ended. UCX may know first, for
+  /// some time, which is waited for once.
+  void check_ends(int to, int refusal) {
     if (!refusal) return;
     const auto any = [&](auto has) {
       if (to != kEverybody) return has(world_ranks_[to]);
@@ -248,12 +249,11 @@ class MpiWire : public Wire {
     const timespec nap{0, 1'000'000};
     for (const auto until = Clock::now() + kBreaks; any(mpi::has_line); nanosleep(&nap, nullptr)) {
       if (any(mpi::has_ended)) return;
-      if (Clock::now() >= until) break;
+      if (waited_in_vain_ || Clock::now() >= until) break;
     }
+    waited_in_vain_ = true;
     const std::string whom = to == kEverybody ? "another rank" : "rank " + std::to_string(to);
-    const std::string text = "UCX refuses to send to " + whom + ": " + text_of_refusal(refusal);
-    if (refusal == kConnectionReset) throw PeerDied(text);
-    throw MpiError(text);
+    throw PeerDied("UCX refuses to send to " + whom + ": " + text_of_refusal(refusal));
   }
   /// A piece has come.
   void check_received(Request& request, const MPI_Status& status) {
@@ -364,7 +364,8 @@ class MpiWire : public Wire {
 
   MPI_Comm comm_;
   const std::vector<int> world_ranks_;
-  std::atomic<int> awaited_{0};  // farewells to come, once retired; before, less those that came early
+  std::atomic<int> awaited_{0};              // farewells to come, once retired; before, less those that came early
+  std::atomic<bool> waited_in_vain_{false};  // for a line to break
   bool retired_ = false;
   const Birthplace birthplace_;                              // a forked child has a copy of this, and no part in MPI
   std::map<std::pair<int, int>, unsigned> sent_, received_;  // of kUpTo, which collectives use: by peer and tag
@@ -383,7 +384,7 @@ bool are_alike(MPI_Comm comm, std::uint64_t hash) {
   const std::uint64_t mine[] = {hash, ~hash};
   std::uint64_t least[2] = {};
   const auto lock = safe_turn();
-  show_refusals();
+  expose_refusals();
   ACCDP_MPI(MPI_Allreduce(mine, least, 2, MPI_UINT64_T, MPI_MIN, comm));
   return std::equal(mine, mine + 2, least);
 }

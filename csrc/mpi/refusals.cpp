@@ -16,10 +16,26 @@ namespace accdp::mpi {
 namespace {
 
 constexpr int kUnsupported = -22;  // UCS_ERR_UNSUPPORTED
-constexpr int kLastError = -100;   // UCS_ERR_LAST
 
-thread_local bool g_hides = false;
+thread_local int g_depth = 0;
+thread_local bool g_exposes = false;
 thread_local int g_refusal = 0;
+std::atomic<int> g_unasked{0};
+
+/// Of UCX's errors those that a connection to a process that is gone ends with. Others MPI has to hear of.
+bool is_end(std::intptr_t status) noexcept {
+  switch (status) {
+    case -3:   // UCS_ERR_IO_ERROR
+    case -6:   // UCS_ERR_UNREACHABLE
+    case -20:  // UCS_ERR_TIMED_OUT
+    case -23:  // UCS_ERR_REJECTED
+    case -24:  // UCS_ERR_NOT_CONNECTED
+    case -25:  // UCS_ERR_CONNECTION_RESET
+    case -80:  // UCS_ERR_ENDPOINT_TIMEOUT
+      return true;
+    default: return false;
+  }
+}
 
 struct Ucx {
   void* (*send)(void* endpoint, const void* data, std::size_t count, std::uint64_t tag, const void* how) = nullptr;
@@ -46,21 +62,33 @@ const Ucx& ucx() {
 
 }  // namespace
 
-void hide_refusals() noexcept {
-  g_hides = true;
+void begin_hiding() noexcept {
+  if (g_depth++ > 0) return;
+  g_exposes = false;
   g_refusal = 0;
 }
-void show_refusals() noexcept { g_hides = false; }
-int take_refusal() noexcept { return std::exchange(g_refusal, 0); }
-void report_refusal() noexcept {
+
+void end_hiding() noexcept {
   static std::atomic<bool> g_said{false};
+  if (--g_depth > 0) return;
   const int refusal = take_refusal();
-  if (refusal == 0 || g_said.exchange(true)) return;
+  if (refusal == 0) return;
+  g_unasked = refusal;
+  if (g_said.exchange(true)) return;
   std::fprintf(stderr,
-               "accdp: UCX refused a send of MPI's own, or of another user of MPI, in process %d (%s): a rank has "
+               "accdp: in process %d UCX refused a send of MPI's own, or of another user of MPI (%s): a rank has "
                "ended, and who waits for that message may wait without end\n",
                getpid(), text_of_refusal(refusal));
 }
+
+void expose_refusals() noexcept { g_exposes = true; }
+int take_refusal() noexcept { return std::exchange(g_refusal, 0); }
+
+int take_any_refusal() noexcept {
+  const int own = take_refusal();
+  return own ? own : g_unasked.load(std::memory_order_relaxed) ? g_unasked.exchange(0) : 0;
+}
+
 const char* text_of_refusal(int status) noexcept { return ucx().text ? ucx().text(status) : "an error of UCX"; }
 
 }  // namespace accdp::mpi
@@ -75,7 +103,7 @@ extern "C" __attribute__((visibility("default"))) void* ucp_tag_send_nbx(void* e
   void* const sent =
       ucx().send ? ucx().send(endpoint, data, count, tag, how) : reinterpret_cast<void*>(std::intptr_t{kUnsupported});
   const auto status = reinterpret_cast<std::intptr_t>(sent);
-  if (status >= 0 || status < kLastError || !g_hides) return sent;
+  if (!is_end(status) || g_depth == 0 || g_exposes) return sent;
   g_refusal = static_cast<int>(status);
   return nullptr;
 }

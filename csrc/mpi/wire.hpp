@@ -54,8 +54,8 @@ class Wire {
 
   virtual ~Wire() = default;
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
-  /// What is sent to a rank that has_ended() is on its way for ever, and so is what it ended under: MPI may crash.
-  /// Throws PeerDied where a rank cannot be reached without being known to have ended.
+  /// What is sent to a rank that has_ended(), or ends meanwhile, is on its way for ever. Throws PeerDied where a rank
+  /// cannot be reached without being known to have ended, once after a wait of 2 s.
   virtual Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) = 0;
   /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has
@@ -97,7 +97,8 @@ class Wire {
   virtual void retire(int farewells) noexcept = 0;
   /// How MPI is in this process, over all groups; it only gets worse. Once a group has failed nothing is
   /// finalised, because that would wait for ranks that are gone. Once a rank may be dead nobody is told
-  /// anything any more: a send to the dead crashes in MPICH over UCX and blocks over OFI. Unsafe it is not used at all.
+  /// anything any more: a send to the dead may crash in MPICH over UCX, and blocks over OFI. Unsafe it is not used at
+  /// all.
   enum Health { kWell, kGroupFailed, kRanksMayBeDead, kUnsafe };
   static constexpr const char* kUnsafeMeans =
       "MPI is not used any more in this process: a rank of a group that failed has stood still in the middle of a "

@@ -174,8 +174,7 @@ Turn& Turn::operator=(Turn&& other) noexcept {
 
 void Turn::end() noexcept {
   if (std::exchange(is_open_, false)) {
-    show_refusals();
-    report_refusal();
+    end_hiding();
     --state().inside;
   }
   alone_ = {};
@@ -187,7 +186,7 @@ Turn turn() {
   if (s.one_at_a_time) made.alone_ = std::unique_lock(s.mutex);
   ++s.inside;  // before the look: leave_in_finalize() says that it is over, and then waits for those inside
   made.is_open_ = true;
-  hide_refusals();
+  begin_hiding();
   if (s.is_over) made.end();
   return made;
 }
@@ -211,7 +210,7 @@ void complete(MPI_Request& request, const Deadline& deadline, const char* what, 
     {
       auto lock = safe_turn();
       ACCDP_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-      is_refused = of_all && take_refusal() != 0;
+      is_refused = of_all && take_any_refusal() != 0;
     }
     if (done) return;
     if (is_refused) throw_ended(what);
@@ -370,17 +369,20 @@ bool meet_at_end(double timeout_s, double after_failure_s, bool leave_open, int 
     }
     // MPI_Finalize waits for all ranks and cannot be interrupted, so they meet here first.
     MPI_Request request;
+    bool is_refused;
     s.has_met = true;
     {
       auto lock = turn();
       if (const int code = begin_to_part(&request)) throw_mpi(code, "MPI_Iallreduce", __FILE__, __LINE__);
-      if (take_refusal()) return false;
+      is_refused = take_any_refusal() != 0;
     }
     const double longest = std::numeric_limits<double>::infinity();
     const double limit = others_finalize ? longest : has_failed ? after_failure_s : timeout_s;
     try {
+      if (is_refused) throw_ended("MPI_Finalize");
       complete(request, Deadline(limit), "MPI_Finalize", true);
     } catch (const PeerDied&) {
+      let_mpi_move();
       return false;
     } catch (const PeerTimeout&) {
       if (has_failed)
@@ -421,7 +423,7 @@ void finalize(double timeout_s, double after_failure_s, bool leave_open, int pmi
       std::fprintf(stderr, "accdp: while leaving MPI: %s\n", error.what());
     }
   }
-  show_refusals();
+  expose_refusals();
   ACCDP_MPI(MPI_Finalize());
   s.world = MPI_COMM_NULL;
 }

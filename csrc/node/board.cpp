@@ -66,6 +66,7 @@ void throw_failure(FailureKind kind, const std::string& text) {
 FailureKind kind_of(const std::exception& error) noexcept {
   if (dynamic_cast<const MismatchError*>(&error)) return FailureKind::kMismatch;
   if (dynamic_cast<const CodecError*>(&error)) return FailureKind::kDamaged;
+  if (dynamic_cast<const PeerDied*>(&error)) return FailureKind::kDied;
   return FailureKind::kOther;
 }
 

@@ -6,12 +6,14 @@ import socket
 import threading
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rank_process import join
 from scenes import OPERATIONS, attempt, await_mark, limit, ready
 
-from accdp_comm import lines
+from accdp_comm import Communicator, lines
+from accdp_comm.exchange import MpiExchange
 
 LIMIT_S = 20.0
 
@@ -26,7 +28,7 @@ def line_breaks_late(rank: int, size: int, store: str, operation: str, victim: i
     """What tells of a death on another node does so only after MPI has refused to send there."""
     ours, theirs = socket.socketpair()
     lines.open_lines = lambda exchange, nodes, *_: [-1 if node == nodes[rank] else ours.fileno() for node in nodes]
-    after_a_death(rank, size, store, operation, victim, threading.Timer(0.1, theirs.close))
+    after_a_death(rank, size, store, operation, victim, threading.Timer(0.5, theirs.close))
 
 
 def after_a_death(
@@ -60,16 +62,28 @@ def leave(rank: int, size: int, store: str, victim: int, leaver: int) -> None:
         attempt("recv", lambda: dist.recv(torch.ones(3), leaver))
 
 
-def gather(rank: int, size: int, store: str) -> None:
-    """All the time, in one of MPI's own collectives, which goes in steps from rank to rank."""
+def exchange(rank: int, size: int, store: str, victim: int) -> None:
+    """Ranks meet again as they do to form a group, in collectives of MPI's which any call goes on with."""
+    lines._MOST = 0
     join(rank, size, store)
-    mine, all_of_them = torch.ones(4_000_000), torch.empty(4_000_000 * size)
-    dist.all_gather_into_tensor(all_of_them, mine)
-    limit(LIMIT_S)
+    dist.all_reduce(torch.ones(10))
     ready()
+    if rank == victim:
+        time.sleep(60)
+    await_mark(store, "killed")
+    attempt("exchange", lambda: MpiExchange(rank, size, timeout_s=3).allgather(b"text"))
 
-    def forever() -> None:
-        while True:
-            dist.all_gather_into_tensor(all_of_them, mine)
 
-    attempt("all_gather", forever)
+def messages(rank: int, size: int, store: str, victim: int) -> None:
+    """Of a Communicator, whose errors have types of their own."""
+    lines._MOST = 0
+    join(rank, size, store)
+    world = Communicator()
+    world.barrier()
+    ready()
+    if rank == victim:
+        time.sleep(60)
+    await_mark(store, "killed")
+    for number in (1, 2):
+        attempt(f"send {number}", lambda: world.send(np.zeros(10), victim))
+    attempt("isend", lambda: world.isend(np.zeros(10), victim).wait())

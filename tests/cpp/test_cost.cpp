@@ -89,6 +89,17 @@ void pieces_on_a_node() {
   CHECK(scatter_by_pairs(4 << 10, shape_of(1, 64), {}).steps == 1);
 }
 
+/// What a node is shown lies in one slot; a rank alone on its node shows nothing.
+void along_with_signatures() {
+  const Shape shape = shape_of(2, 4);
+  CHECK(goes_with_signatures(kMostCarriedBytes, shape.slot_bytes, shape));
+  CHECK(!goes_with_signatures(kMostCarriedBytes, shape.slot_bytes + 1, shape));
+  CHECK(!goes_with_signatures(kMostCarriedBytes + 1, shape.slot_bytes, shape));
+  CHECK(goes_with_signatures(kMostCarriedBytes, shape.slot_bytes + 1, shape_of(2, 1)));
+  CHECK(goes_with_signatures(1, 1, shape_of(kMeetingFanOut, 4)));
+  CHECK(!goes_with_signatures(1, 1, shape_of(kMeetingFanOut + 1, 4)) && !goes_with_signatures(1, 1, shape_of(1, 4)));
+}
+
 /// However long a message and however many nodes: in no time, and time grows with bytes.
 void plans_of_any_size() {
   const Shape shape = shape_of(4096, 8);
@@ -250,6 +261,7 @@ int main() {
   by_hand();
   choices();
   ways_of_a_bcast();
+  along_with_signatures();
   pieces_on_a_node();
   plans_of_any_size();
   ring_bytes();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/settings.hpp"
 #include "node/waiter.hpp"
 #include "ranks.hpp"
 
@@ -219,9 +220,26 @@ void what_a_mate_gives_up_to_send() {
   });
 }
 
+/// Nothing of the pipeline's comes from rank 0: who waits for it looks for failures and at the clock, as for any other.
+void what_rank_0_owes() {
+  const auto mail = std::make_shared<Mail>();
+  mail->has_come = [](int from, int, ConstBytes message) { return from != 0 || message.size() < kGivenUp; };
+  set_setting("ACCDP_ALLREDUCE", "pipeline");
+  const Body body = [](Group& group) {
+    std::vector<float> values(1 << 20);
+    const Bytes memory = std::as_writable_bytes(std::span(values));
+    const double timeout_s = group.rank() == 1 ? 0.3 : 10;
+    CHECK_THROWS(group.allreduce(memory, memory, Datatype::kF32, ReduceOp::kSum, timeout_s), PeerTimeout,
+                 "after 0.3 s");
+  };
+  run_nodes({0, 1}, body, kOwnCores, mail);
+  set_setting("ACCDP_ALLREDUCE", "auto");
+}
+
 }  // namespace
 
 int main() {
+  what_rank_0_owes();
   what_a_mate_gives_up_to_send();
   for (bool sends_as_much : {true, false}) what_a_mate_gives_up(sends_as_much);
   memory_of_a_call_that_fails();

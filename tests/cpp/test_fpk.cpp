@@ -1,5 +1,7 @@
 // fpk: every bit pattern comes back, both sets of loops give the same bytes, damaged streams do no harm.
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "codec/fpk.hpp"
 
@@ -15,7 +17,8 @@ constexpr Datatype kTypes[] = {kF32, kBF16, kF16, kU16, kU32};
 
 /// The stream, empty where it would not be smaller. Checks both loops in both directions, at odd addresses.
 Buffer checked(Datatype type, const Buffer& data) {
-  Buffer moved(data.size() + 1), stream(data.size() + 1), plain(data.size());
+  Buffer moved(data.size() + 1), plain(data.size());
+  Buffer stream(data.size() + 1, std::byte{0xa5});  // what is there before makes no difference
   std::copy(data.begin(), data.end(), moved.begin() + 1);
   const std::size_t bytes = fpk_encode(type, ConstBytes(moved).subspan(1), Bytes(stream).subspan(1));
   CHECK(fpk_encode(type, data, plain, portable_block_ops()) == bytes);
@@ -89,6 +92,21 @@ void narrow_ranges() {
   }
 }
 
+/// The table of sizes takes nearly all of what the last block leaves: that has no room, and writes nothing behind it.
+void no_room() {
+  for (Datatype type : kTypes) {
+    const std::size_t bytes = 512 * element_bytes(type);
+    Buffer data = make(Kind::kBits, type, (bytes / 2 - 8) * 512);  // the table takes 16 bytes less than a block
+    const Buffer bell = make(Kind::kBell, type, 512);
+    const auto last = data.end() - static_cast<std::ptrdiff_t>(bytes);
+    if (type == kU16 || type == kU32)
+      for (std::size_t i = bytes / 512 - 1; i < bytes; i += bytes / 512) last[static_cast<long>(i)] &= std::byte{0x7f};
+    else
+      std::copy(bell.begin(), bell.end(), last);
+    CHECK(!checked(type, Buffer(last, data.end())).empty() && checked(type, data).empty());
+  }
+}
+
 void ratios() {
   CHECK(ratio(kBF16, Kind::kBell) > 1.40);
   CHECK(ratio(kF32, Kind::kBell) > 1.165);
@@ -127,8 +145,44 @@ void damage() {
       Buffer longer(1601 * element_bytes(type));
       CHECK_THROWS(fpk_decode(type, stream, longer), CodecError, "length");
       CHECK_THROWS(fpk_decode(type, {}, longer), CodecError, "table");
+      Buffer more = stream, out(1600 * element_bytes(type));
+      more.push_back(std::byte{});
+      CHECK_THROWS(fpk_decode(type, more, out), CodecError, "length");
     }
   CHECK(refused > 10000);
+}
+
+/// Blocks that no encoder writes, of the length that their headers tell.
+void odd_headers() {
+  const auto refuses = [](Datatype type, std::initializer_list<int> header, std::size_t planes, const char* why) {
+    Buffer stream(8 + header.size() + planes * 64), out(512 * element_bytes(type));  // behind its table of sizes
+    const auto bytes = static_cast<std::uint16_t>(stream.size() - 8);
+    std::memcpy(stream.data(), &bytes, sizeof bytes);
+    std::transform(header.begin(), header.end(), stream.begin() + 8, [](int value) { return std::byte(value); });
+    for (const BlockOps* ops : {&block_ops(), &portable_block_ops()})
+      CHECK_THROWS(fpk_decode(type, stream, out, *ops), CodecError, why);
+  };
+  const char* const damaged = "damaged block";
+  for (Datatype type : {kF32, kBF16, kF16}) {
+    const int exponent_bits = type == kF16 ? 5 : 8;
+    refuses(type, {0, 6, 0, 0}, 6, damaged);  // exponents as they are, of another width
+    refuses(type, {0x80, 1, 0, 0}, 1, damaged);
+    refuses(type, {0, 0x80, 0, 0}, 0, damaged);
+    refuses(type, {0, 0x80 | exponent_bits, 0, 0}, static_cast<std::size_t>(exponent_bits), damaged);
+    refuses(type, {0, 1, 0, 1}, 1, damaged);
+  }
+  for (Datatype type : {kU16, kU32}) {
+    refuses(type, {0, 0, 0, 0}, 0, damaged);
+    refuses(type, {2, 1, 0, 0}, 1, damaged);
+    refuses(type, {0, 1, 1, 0}, 1, damaged);
+    refuses(type, {0, 1, 0, 1}, 1, damaged);
+    const int most = static_cast<int>(8 * element_bytes(type));
+    refuses(type, {0, most, 0, 0}, static_cast<std::size_t>(most), "too large");
+  }
+  for (Datatype type : kTypes) {  // less than a header
+    refuses(type, {0}, 0, damaged);
+    refuses(type, {0, 1, 0}, 0, damaged);
+  }
 }
 
 /// What is on the wire must not change unnoticed: other bytes need another CodecRow::format.
@@ -157,7 +211,9 @@ int main() {
   sizes();
   all_patterns();
   narrow_ranges();
+  no_room();
   ratios();
   damage();
+  odd_headers();
   fixtures();
 }

@@ -61,6 +61,14 @@ void written_by_hand() {
   }
 }
 
+/// The one block that is not as it is saves as much as the map of blocks takes: nothing is left for its planes.
+void no_room() {
+  const Buffer block = make(Kind::kBell, kBF16, 256);
+  Buffer data = make(Kind::kBits, kBF16, 8 * (block.size() - Quantiser::kHeaderBytes) * 256);
+  std::copy(block.begin(), block.end(), data.begin());
+  CHECK(checked(kQhuff, kBF16, 0.004, data).empty());
+}
+
 }  // namespace
 
 int main() {
@@ -75,6 +83,7 @@ int main() {
   all_patterns(kQhuff);
   half_steps(kQhuff);
   special_values(kQhuff);
+  no_room();
   ratios();
   damage(kQhuff, 10000);
 }

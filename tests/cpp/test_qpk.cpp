@@ -13,6 +13,28 @@ namespace {
 
 const BoundedCodec kQpk = {kQpkRow, qpk_encode, qpk_decode};
 
+/// The table of sizes takes nearly all of what the last block leaves: that has no room, and writes nothing behind it.
+void no_room() {
+  for (Datatype type : kBoundedTypes) {
+    const Buffer last = make(Kind::kBell, type, 256);
+    Buffer data = make(Kind::kBits, type, (last.size() / 2 - 8) * 256);  // the table takes 16 bytes less than a block
+    std::copy(last.begin(), last.end(), data.end() - static_cast<std::ptrdiff_t>(last.size()));
+    CHECK(!checked(kQpk, type, 0.004, last).empty() && checked(kQpk, type, 0.004, data).empty());
+  }
+}
+
+/// Blocks of no whole number of planes, and of more than numbers have.
+void odd_blocks() {
+  for (std::uint16_t bytes : {16, 40, 17 * 32, 31 * 32}) {
+    Buffer stream(16 + std::size_t{bytes}), out(4 * 256);  // behind the step and the table of sizes
+    const double step = 0.5;
+    std::memcpy(stream.data(), &step, 8);
+    std::memcpy(stream.data() + 8, &bytes, 2);
+    for (const BlockOps* ops : {&block_ops(), &portable_block_ops()})
+      CHECK_THROWS(qpk_decode(kF32, stream, out, *ops), CodecError, "damaged block");
+  }
+}
+
 void ratios() {
   CHECK(bell_ratio(kQpk, kF32, 0.1) > 5.5);
   CHECK(bell_ratio(kQpk, kF32, 0.01) > 3.5);
@@ -47,7 +69,9 @@ int main() {
   all_patterns(kQpk);
   half_steps(kQpk);
   special_values(kQpk);
+  no_room();
   ratios();
   damage(kQpk, 10000);
+  odd_blocks();
   fixtures();
 }

@@ -132,6 +132,12 @@ void average_of_halves(Group& group) {
   constexpr std::uint16_t kOne = 0x3c00, kTwo = 0x4000, kThree = 0x4200;
   std::vector<std::uint16_t> data(1000, group.rank() % 2 ? kThree : kOne);
   const Bytes memory = std::as_writable_bytes(std::span(data));
+  std::vector<std::uint16_t> part(100), all(1000);
+  group.reduce_scatter(std::vector<ConstBytes>(group.size(), memory.first(200)),
+                       std::as_writable_bytes(std::span(part)), Datatype::kF16, ReduceOp::kAvg);
+  CHECK(part == std::vector<std::uint16_t>(100, kTwo));
+  group.reduce(memory, std::as_writable_bytes(std::span(all)), Datatype::kF16, ReduceOp::kAvg, 1);
+  CHECK(all == std::vector<std::uint16_t>(1000, group.rank() == 1 ? kTwo : 0));  // of others: as it was
   group.allreduce(memory, memory, Datatype::kF16, ReduceOp::kAvg);
   CHECK(data == std::vector<std::uint16_t>(1000, kTwo));
 }
@@ -293,6 +299,7 @@ int main() {
       unexpected_sizes(nodes, sends, expects);
   run_nodes({0, 1}, average_of_halves);
   run_nodes({0, 0, 1, 1}, average_of_halves);
+  run_nodes({0, 0, 0, 1}, average_of_halves);
   run_nodes({0, 0, 1, 1, 2, 2}, average_of_halves, kSharedCores);
   for (double cores : {kOwnCores, kSharedCores}) {
     disagreements({0, 1, 2}, cores);

@@ -131,6 +131,11 @@ void policy() {
       const int best = choose_codec(j, all);
       if (best >= 0) CHECK(encoded_seconds(j, all[best]) < plain_seconds(j));
     }
+  // On a chain the first chunk goes over every link, and nodes within receive and send.
+  const Journey one{1e8, 1e6, 1, 1e8, 50e-6, 0}, three{1e8, 1e6, 3, 1e8, 50e-6, 0};
+  CHECK(std::abs(plain_seconds(three) - plain_seconds(one) - 2 * (1e6 / 1e8 + 50e-6)) < 1e-9);
+  const Journey to_last{1e8, 1e6, 1, 1e15, 0, 1e-9}, within{1e8, 1e6, 2, 1e15, 0, 1e-9};
+  CHECK(std::abs(plain_seconds(within) / plain_seconds(to_last) - 2) < 1e-6);
 }
 
 /// Encoders, decoders and sockets of hosts that share cores: measured on 4 hosts on 2 cores at 10 Gbit/s.

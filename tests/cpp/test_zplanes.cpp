@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "codec/byte_planes.hpp"
+#include "codec/sparse_frames.hpp"
 #include "codec/sparse_plane.hpp"
 #include "codec_cases.hpp"
 
@@ -92,6 +93,9 @@ void check_sparse() {
     CHECK(!decode_sparse(stream, Bytes(restored).first(gap)));
     CHECK(!decode_sparse(ConstBytes(stream).first(stream.size() - 1), restored));
   }
+  const std::byte far[] = {kFar, kFar};  // beyond the end, where no value follows
+  std::vector<std::byte> out(510);
+  CHECK(fill_in(std::byte{9}, {far, {}}, out) && !fill_in(std::byte{9}, {far, {}}, Bytes(out).first(509)));
   // Against the description, byte by byte: exceptions from none to all, on and beside the ends of blocks.
   std::mt19937 random(7);
   for (unsigned every : {1, 2, 6, 50, 700})
@@ -111,6 +115,27 @@ void check_sparse() {
       CHECK(sparse_of(std::byte{0xff}, data) == wanted);
       CHECK(decode_sparse(wanted, restored) && restored == data);
     }
+}
+
+/// Streams cut anywhere and rooms too short are refused without a look beyond their end, damaged ones too.
+void check_packed_sparse() {
+  std::mt19937 random(5);
+  std::vector<std::byte> data(5000, std::byte{9}), restored(data.size()), room(data.size()), lists(2 * data.size());
+  for (std::size_t at = 0; at < data.size(); at += 1 + random() % 40) data[at] = static_cast<std::byte>(random() % 4);
+  const std::size_t bytes = pack_sparse(std::byte{9}, find_exceptions(std::byte{9}, data, lists.data()), room);
+  const ConstBytes stream = ConstBytes(room).first(bytes);
+  CHECK(bytes > 0 && decode_packed_sparse(stream, restored) && restored == data);
+  for (std::size_t cut = 0; cut < bytes; ++cut) {
+    const Guarded in(stream.first(cut));
+    CHECK(!decode_packed_sparse(in.bytes(), restored));
+  }
+  std::vector<std::byte> bad(stream.begin(), stream.end());
+  bad[9] ^= std::byte{1};  // of the first frame, after one that was good
+  CHECK(decode_packed_sparse(stream, restored) && !decode_packed_sparse(bad, restored));
+  for (std::size_t less : {data.size() / 2, data.size() / 50}) {
+    const Guarded out(less);
+    CHECK(!decode_packed_sparse(stream, out.bytes()));
+  }
 }
 
 /// Builds a stream from (method, payload) per plane.
@@ -159,6 +184,11 @@ void check_kept_streams() {
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {5, {1}}}), 800);
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {1, {1, 1}}}), 800);
   refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {3, {}}}), 800);
+  refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {0, {1, 2, 3}}}), 800);
+  refuses(stream_of({{1, {1}}, {1, {1}}, {1, {1}}, {1, {1}}}), 799);
+  auto more = good;
+  more.push_back(0);
+  refuses(more, 800);
 }
 
 }  // namespace
@@ -179,6 +209,7 @@ int main() {
         check_survives_damage(*row, type, fill, 1000);
     check_threads(*row);
   }
+  check_packed_sparse();
   check_kept_streams();
   check_ratios();
   return 0;

@@ -155,8 +155,8 @@ class Fabric {
   void take_farewells();
   void take_notice();
   void abandon_given_up() noexcept;
-  bool tell(int rank, Wire::Tag tag,
-            const std::string& text) noexcept;  // false: MPI is of no more use, which it has said
+  /// false: MPI is of no more use, which it has said.
+  bool tell(int rank, Wire::Tag tag, const std::string& text) noexcept;
   void tell_other_nodes(Wire::Tag tag, const std::string& text) noexcept;
   bool may_have_ended(int rank) const;
   void let_leave() noexcept;

@@ -59,9 +59,9 @@ void a_second_pool() {
   }));
 }
 
-/// Rank 1's device has yet to read of the pool before when both ranks make the next one, of the same memory. calls: so
-/// that it is the one or the other half of the slots.
-void the_next_pool(int calls) {
+/// Rank 1's device has yet to read of the pool before when both ranks make the next one, or rank 0 one of its own, of
+/// the same memory. calls: so that it is the one or the other half of the slots.
+void the_next_pool(int calls, bool is_of_both) {
   Shared<Meeting> meeting;
   Segment first(2), second(2);
   CHECK(fork_ranks(2, [&](int rank) {
@@ -84,11 +84,14 @@ void the_next_pool(int calls) {
       usleep(500'000);
       meeting->may_read = true;
     });
-    Group next("test", rank, peers, second.fd(), 30, nullptr);
-    const Gpu there(next);
-    const Array other(there, input(7, kCount));
-    bcast(there, other);
-    CHECK(other.values() == input(7, kCount));
+    if (is_of_both || rank == 0) {
+      const std::vector<Peer> others = is_of_both ? peers : std::vector{peers[0]};
+      Group next("test", rank, others, is_of_both ? second.fd() : -1, 30, nullptr);
+      const Gpu there(next);
+      const Array other(there, input(7, kCount));
+      bcast(there, other);
+      CHECK(other.values() == input(7, kCount));
+    }
     if (rank == 1) CHECK(data->values() == input(1, kCount));
   }));
 }
@@ -97,5 +100,6 @@ void the_next_pool(int calls) {
 
 int main() {
   a_second_pool();
-  for (int calls : {1, 2}) the_next_pool(calls);
+  for (int calls : {1, 2})
+    for (bool is_of_both : {true, false}) the_next_pool(calls, is_of_both);
 }

@@ -210,13 +210,18 @@ def _say_none(exchange: Exchange, why: str) -> None:
 
 
 def gone(fds: Iterable[int]) -> str:
-    """Say whose line has ended, of open_lines()' descriptors; "" where none has."""
+    """Say whose lines have ended, of open_lines()' descriptors; "" where none has.
+
+    All of them: some ranks may have ended because another had.
+    """
     looked_at = select.poll()
     ranks = {fd: rank for rank, fd in enumerate(fds) if fd >= 0}
     for fd in ranks:
         looked_at.register(fd, select.POLLIN)  # nothing is said through a line
     ended = sorted(ranks[fd] for fd, _ in looked_at.poll(0))
-    return f"rank {ended[0]} has ended" if ended else ""
+    if len(ended) < 2:
+        return f"rank {ended[0]} has ended" if ended else ""
+    return f"ranks {', '.join(map(str, ended))} have ended"
 
 
 def _accept(listener: socket.socket, awaited: set[int], nonce: bytes) -> Iterable[tuple[int, int]]:

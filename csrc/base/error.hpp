@@ -48,6 +48,10 @@ struct Interrupted : std::exception {
 
 [[noreturn]] void throw_system(const char* call, int error_number, const char* file, int line);
 
+/// An error of what lies below the library (MPI, CUDA, codecs, the system), with a text that names rank and operation;
+/// any other as it is.
+std::exception_ptr with_text(std::exception_ptr error, const std::string& text);
+
 }  // namespace accdp
 
 /// For system calls that answer -1 and set errno; yields the answer otherwise.

@@ -54,15 +54,14 @@ namespace {
 /// A send or a receive, done or under way.
 class MessageWork {
  public:
-  /// message, group: nullptr of a send that is done.
   /// array: lives until it is done. then: called, if not None, before a caller first hears that it went well.
-  MessageWork(std::shared_ptr<Group> group, MessageHandle message, py::object array, py::object then = py::none())
-      : group_(std::move(group)), message_(std::move(message)), array_(std::move(array)), then_(std::move(then)) {
-    if (message_)
-      of_python_ = py::cast(group_);
-    else
-      array_ = py::object();
-  }
+  MessageWork(const Shared<Group>& group, MessageHandle message, py::object array, py::object then)
+      : of_python_(py::reinterpret_borrow<py::object>(group.object)),
+        group_(group.held),
+        message_(std::move(message)),
+        array_(std::move(array)),
+        then_(std::move(then)) {}
+  MessageWork() = default;  ///< of a send that is done
   MessageWork(const MessageWork&) = delete;
   ~MessageWork() {
     sweep_messages();
@@ -187,45 +186,45 @@ py::list waitall(const py::object& given, const py::object& timeout_s) {
 
 /// The work of every send that was done at once: they have nothing of their own to tell.
 py::object done_work() {
-  static PyObject* const done = py::cast(std::make_unique<MessageWork>(nullptr, nullptr, py::object())).release().ptr();
+  static PyObject* const done = py::cast(std::make_unique<MessageWork>()).release().ptr();
   return py::reinterpret_borrow<py::object>(done);
 }
 
-py::object start_send(std::shared_ptr<Group> group, ConstBytes data, int to, std::int64_t tag, py::object array) {
+py::object start_send(const Shared<Group>& group, ConstBytes data, int to, std::int64_t tag, py::object array) {
   MessageHandle message;
   {
     NoGil nogil;
-    message = group->start_send(data, to, tag);
+    message = group.held->start_send(data, to, tag);
   }
   if (!message) return done_work();
-  return py::cast(std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array)));
+  return py::cast(std::make_unique<MessageWork>(group, std::move(message), std::move(array), py::none()));
 }
 
-std::unique_ptr<MessageWork> start_receive(std::shared_ptr<Group> group, Bytes data, int from, std::int64_t tag,
-                                           py::object array, py::object then = py::none()) {
+std::unique_ptr<MessageWork> start_receive(const Shared<Group>& group, Bytes data, int from, std::int64_t tag,
+                                           py::object array, py::object then) {
   MessageHandle message;
   {
     NoGil nogil;
-    message = group->start_receive(data, from, tag);
+    message = group.held->start_receive(data, from, tag);
   }
-  return std::make_unique<MessageWork>(std::move(group), std::move(message), std::move(array), std::move(then));
+  return std::make_unique<MessageWork>(group, std::move(message), std::move(array), std::move(then));
 }
 
 /// As the calls in core_calls.cpp, of which None says that nothing was done.
-py::object try_isend(const std::shared_ptr<Group>& group, py::handle x, py::handle dst, py::handle tag) {
-  const int to = rank_in(*group, dst);
+py::object try_isend(const Shared<Group>& group, py::handle x, py::handle dst, py::handle tag) {
+  const int to = rank_in(*group.held, dst);
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, false);
   if (to < 0 || label < 0 || !data) return py::none();
   return start_send(group, data->data, to, label, py::reinterpret_borrow<py::object>(x));
 }
 
-py::object try_irecv(const std::shared_ptr<Group>& group, py::handle x, py::handle src, py::handle tag) {
-  const int from = rank_in(*group, src);
+py::object try_irecv(const Shared<Group>& group, py::handle x, py::handle src, py::handle tag) {
+  const int from = rank_in(*group.held, src);
   const long long label = number(tag, kMostTag);
   const auto data = plain_array(x, true);
   if (from < 0 || label < 0 || !data) return py::none();
-  return py::cast(start_receive(group, data->data, from, label, py::reinterpret_borrow<py::object>(x)));
+  return py::cast(start_receive(group, data->data, from, label, py::reinterpret_borrow<py::object>(x), py::none()));
 }
 
 Bytes span_of(std::uintptr_t ptr, std::size_t count, Datatype type) {
@@ -261,16 +260,18 @@ void bind_messages(py::module_& m, py::class_<Group, std::shared_ptr<Group>>& gr
   group
       .def(
           "isend",
-          [](std::shared_ptr<Group> g, std::uintptr_t ptr, std::size_t count, Datatype type, int dst, std::int64_t tag,
+          [](const py::object& self, std::uintptr_t ptr, std::size_t count, Datatype type, int dst, std::int64_t tag,
              py::object array) {
-            return start_send(std::move(g), span_of(ptr, count, type), dst, tag, std::move(array));
+            const auto group = py::cast<std::shared_ptr<Group>>(self);
+            return start_send({group, self}, span_of(ptr, count, type), dst, tag, std::move(array));
           },
           "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, "array"_a, "Keeps `array` alive until it is done.")
       .def(
           "irecv",
-          [](std::shared_ptr<Group> g, std::uintptr_t ptr, std::size_t count, Datatype type, int src, std::int64_t tag,
+          [](const py::object& self, std::uintptr_t ptr, std::size_t count, Datatype type, int src, std::int64_t tag,
              py::object array, py::object then) {
-            return start_receive(std::move(g), span_of(ptr, count, type), src, tag, std::move(array), std::move(then));
+            const auto group = py::cast<std::shared_ptr<Group>>(self);
+            return start_receive({group, self}, span_of(ptr, count, type), src, tag, std::move(array), std::move(then));
           },
           "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, "array"_a, "then"_a = py::none(),
           "Keeps `array` alive until it is done, and calls `then` in the wait() or test() that first tells so.")

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bind/core_errors.hpp"
@@ -17,14 +18,26 @@ inline PyObject* to_python(bool value) { return PyBool_FromLong(value); }
 inline PyObject* to_python(int value) { return PyLong_FromLong(value); }
 inline PyObject* to_python(pybind11::object value) { return value.release().ptr(); }
 
-/// What a function asks for as its first argument: the object itself, or what shares it.
+/// What an object of Python's shares, and that object.
+template <class Held>
+struct Shared {
+  const std::shared_ptr<Held>& held;
+  pybind11::handle object;
+};
+
+/// What a function asks for as its first argument: the object itself, what shares it, or both.
 template <class Self>
-Self* self_of(pybind11::detail::value_and_holder held, Self*) {
+Self* self_of(PyObject*, pybind11::detail::value_and_holder held, Self*) {
   return held.value_ptr<Self>();
 }
 template <class Held>
-const std::shared_ptr<Held>* self_of(pybind11::detail::value_and_holder held, const std::shared_ptr<Held>*) {
+const std::shared_ptr<Held>* self_of(PyObject*, pybind11::detail::value_and_holder held, const std::shared_ptr<Held>*) {
   return held.holder_constructed() ? &held.holder<std::shared_ptr<Held>>() : nullptr;
+}
+template <class Held>
+std::optional<Shared<Held>> self_of(PyObject* object, pybind11::detail::value_and_holder held, const Shared<Held>*) {
+  if (!held.holder_constructed()) return std::nullopt;
+  return Shared<Held>{held.holder<std::shared_ptr<Held>>(), object};
 }
 
 template <auto function>
@@ -34,8 +47,8 @@ struct FastMethod<function> {
   static PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t given) noexcept {
     constexpr Py_ssize_t kArguments = sizeof...(Args);
     // The interpreter has seen that `object` is of the class, and of the class there is one base and one holder.
-    auto* self = self_of(reinterpret_cast<pybind11::detail::instance*>(object)->get_value_and_holder(),
-                         static_cast<Self*>(nullptr));
+    const auto self = self_of(object, reinterpret_cast<pybind11::detail::instance*>(object)->get_value_and_holder(),
+                              static_cast<Self*>(nullptr));
     if (!self || given != kArguments)
       return PyErr_Format(PyExc_TypeError, "expected an object that was made, and %zd arguments, got %zd", kArguments,
                           given);

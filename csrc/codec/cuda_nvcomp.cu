@@ -113,13 +113,6 @@ std::size_t longest(std::span<const DeviceChunk> chunks, std::uint32_t DeviceChu
   return most;
 }
 
-void make_room(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream) {
-  if (buffer.bytes() >= bytes) return;
-  synchronize(stream);  // nothing uses the old memory any more
-  buffer = {};
-  buffer = DeviceBuffer(bytes);
-}
-
 std::size_t in_slots(std::size_t bytes) { return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment; }
 
 /// What must not be read or written where it is gets another place, in `room`; moved(chunk, place) hears of it before.
@@ -131,7 +124,7 @@ void move_misaligned(std::span<DeviceChunk> chunks, Pointer DeviceChunk::* at, s
   };
   std::size_t all = 0;
   for (const DeviceChunk& chunk : chunks) all += is_aligned(chunk) ? 0 : in_slots(chunk.*bytes);
-  make_room(room, all, stream);
+  grow(room, all, stream);
   std::byte* place = room.data();
   for (DeviceChunk& chunk : chunks) {
     if (is_aligned(chunk)) continue;
@@ -174,7 +167,7 @@ std::size_t nvcomp_room(CodecId codec, Datatype type, std::size_t chunk_bytes) {
 void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<const DeviceChunk> given,
                                std::uint32_t* sizes, cudaStream_t stream) {
   Chunks chunks(given);
-  make_room(tables_, sizeof(Tables), stream);
+  grow(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::in_bytes);
   move_misaligned(
@@ -187,7 +180,7 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
       std::size_t bytes = 0;
       require_success(api.compression_room(chunks.count, most, options, &bytes, chunks.count * most, stream), name,
                       "CompressGetTempSize");
-      make_room(room_, bytes, stream);
+      grow(room_, bytes, stream);
       require_success(api.compress(tables->in, tables->in_bytes, most, chunks.count, room_.data(), bytes, tables->out,
                                    tables->out_bytes, options, tables->statuses, stream),
                       name, "CompressAsync");
@@ -198,7 +191,7 @@ void NvcompCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
 void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const DeviceChunk> given, std::uint32_t* damaged,
                                cudaStream_t stream) {
   Chunks chunks(given);
-  make_room(tables_, sizeof(Tables), stream);
+  grow(tables_, sizeof(Tables), stream);
   auto* tables = reinterpret_cast<Tables*>(tables_.data());
   const std::size_t most = longest(given, &DeviceChunk::out_bytes);
   std::vector<std::byte*> places;
@@ -211,7 +204,7 @@ void NvcompCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
       std::size_t bytes = 0;
       require_success(api.decompression_room(chunks.count, most, options, &bytes, chunks.count * most, stream), name,
                       "DecompressGetTempSize");
-      make_room(room_, bytes, stream);
+      grow(room_, bytes, stream);
       // Its decoder waits for the stream, and within nvCOMP nobody sees a signal or that a rank has died.
       if (codec == CodecId::kBitcomp) synchronize(stream);
       require_success(api.decompress(tables->in, tables->in_bytes, tables->most_bytes, tables->out_bytes, chunks.count,

@@ -47,7 +47,7 @@ class Trial {
     const std::vector<std::byte> data = data_for_trial();
     try {
       const std::size_t room = nvcomp_room(codec, type, kTrialBytes);
-      if (encoded_.bytes() < room) encoded_ = DeviceBuffer(room);
+      grow(encoded_, room, stream);
       std::memcpy(sent_.data(), data.data(), kTrialBytes);
       copy_async(plain_.data(), sent_.data(), kTrialBytes, stream);
       const std::uint32_t size = encode(codec, type, room, stream);

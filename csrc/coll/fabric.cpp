@@ -96,8 +96,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       wire_(std::move(wire)),
       said_farewell_(topology_.size()),
       silent_(topology_.size()),
-      told_of_failure_(topology_.size()),
       patience_{patience_of_settings(), patience_of_settings()},
+      told_of_failure_(topology_.size()),
       roll_call_(topology_.nodes() > 1 ? wire_.get() : nullptr, topology_.size()),
       writers_(topology_.local_size() + 1),
       sources_(topology_.local_size()),
@@ -183,6 +183,20 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
   }
   if (is_first) notices_.leave(notice);
   abandon_given_up();
+}
+
+std::exception_ptr Fabric::fail_by(std::exception_ptr error, const std::string& what) {
+  const std::string who = describe(topology_.rank());
+  try {
+    std::rethrow_exception(error);
+  } catch (const Interrupted&) {
+    fail(FailureKind::kOther, who + " was interrupted during " + what);
+    return error;
+  } catch (const std::exception& e) {
+    fail(kind_of(e), who + " failed in " + what + ": " + e.what());
+    const bool says_who = std::string_view(e.what()).starts_with(here());  // as throw_if_failed() does
+    return says_who ? error : with_text(error, here() + ": in " + what + ": " + e.what());
+  }
 }
 
 void Fabric::give_up(Wire::Request& request) noexcept {

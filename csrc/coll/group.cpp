@@ -155,10 +155,6 @@ Collectives& Group::how(OpKind kind, Collectives& via, Datatype type, ReduceOp o
   return via.in_rank_order();
 }
 
-void Group::fail(const std::exception& error, const std::string& what) {
-  fabric_.fail(kind_of(error), fabric_.describe(rank()) + " failed in " + what + ": " + error.what());
-}
-
 void Group::check_caller(const char* what) const {
   if (inside_.is_this_thread()) usage(std::string(what) + " in a signal handler, in the middle of another operation");
   fabric_.check_process();  // locks may belong to a thread that was not forked along
@@ -195,13 +191,8 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   try {
     algorithm(context.emplace(fabric_, signature, Deadline(seconds(timeout_s), started), step_));
     if (bytes > kMostCarriedBytes) fabric_.throw_if_withdrawn();  // shorter ones leave their rank at once
-  } catch (const Interrupted&) {
-    fabric_.fail(FailureKind::kOther,
-                 fabric_.describe(rank()) + " was interrupted during " + Context::name_of(signature));
-    throw;
-  } catch (const std::exception& error) {
-    fail(error, Context::name_of(signature));
-    throw;
+  } catch (const std::exception&) {
+    std::rethrow_exception(fabric_.fail_by(std::current_exception(), Context::name_of(signature)));
   }
   count_op(kind, bytes, Clock::now() - started);
   last_run_ = {fabric_.way, step_ - steps, fabric_.wire() ? fabric_.wire()->collective_bytes() - sent : 0};
@@ -250,9 +241,8 @@ StreamReport Group::bcast_stream(std::vector<Piece> pieces, int root, StreamOpti
   Signature call{.layout = layout_of(pieces, options), .root = root};
   try {
     call.check = reference_check(pieces, options.on_device);
-  } catch (const std::exception& error) {  // of this rank's device, while others begin
-    fail(error, name_of(OpKind::kBcastCompressed));
-    throw;
+  } catch (const std::exception&) {  // of this rank's device, while others begin
+    std::rethrow_exception(fabric_.fail_by(std::current_exception(), name_of(OpKind::kBcastCompressed)));
   }
   StreamReport report;
   saying_own_side(fabric_, pieces, options, false, [&] {

@@ -128,7 +128,6 @@ class Group {
   [[noreturn]] void usage(const std::string& text) const;
   double seconds(double timeout_s) const;
   void check_open() const;
-  void fail(const std::exception& error, const std::string& what);  ///< of this rank, in an operation
   void check_op(Datatype type, ReduceOp op) const;
   void check_root(int root) const;
   void check_message(bool sends, int rank, std::int64_t tag) const;

@@ -15,13 +15,20 @@ class MatchQueue {
   bool empty() const { return waiting_.empty(); }
   void clear() { waiting_.clear(); }
 
-  void put(std::int64_t tag, int rank, T value) { waiting_.emplace(Key{tag, rank, next_++}, std::move(value)); }
+  void put(std::int64_t tag, int rank, T value) {
+    const Key key{tag, rank, next_++};
+    if (spare_.empty()) return void(waiting_.emplace(key, std::move(value)));
+    spare_.key() = key;
+    spare_.mapped() = std::move(value);
+    waiting_.insert(std::move(spare_));
+  }
   bool has(std::int64_t tag, int rank) const { return find(tag, rank) != waiting_.end(); }
   /// Out of the queue, if there is one that matches.
   std::optional<T> take(std::int64_t tag, int rank) {
     const auto found = find(tag, rank);
     if (found == waiting_.end()) return std::nullopt;
-    return std::move(waiting_.extract(found).mapped());
+    spare_ = waiting_.extract(found);
+    return std::exchange(spare_.mapped(), T());
   }
   /// One that was put in under just these, a rank of -1 too.
   void remove(std::int64_t tag, int rank, const T& value) {
@@ -60,6 +67,7 @@ class MatchQueue {
   }
 
   Map waiting_;
+  typename Map::node_type spare_;  // most waits are short, and few: one node's memory does for all of them
   std::uint64_t next_ = 0;
 };
 

@@ -214,7 +214,7 @@ class PostOffice {
   MatchQueue<Unexpected> unexpected_;
   std::list<MessageHandle> open_;  // everything not done
   std::list<Parcel> parcels_;
-  std::vector<std::byte> letter_;  // the last one that came: room for the next
+  std::vector<std::byte> letter_, left_letter_;  // the last that came, and that left: room for the next
   std::vector<std::function<void()>> callbacks_;
   std::exception_ptr lost_;  // of the first send that failed
   std::uint64_t next_id_ = 1;

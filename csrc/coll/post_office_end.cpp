@@ -50,20 +50,17 @@ void PostOffice::expire() {
 /// messages hear that the group has failed.
 std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
   std::exception_ptr interrupt;
-  const std::string what = open_.empty() ? "send/recv" : describe(*open_.front());
-  const std::string who = fabric_.describe(fabric_.topology().rank());
+  error = fabric_.fail_by(error, open_.empty() ? "send/recv" : describe(*open_.front()));
   try {
     std::rethrow_exception(error);
   } catch (const Interrupted&) {
     interrupt = error;
-    fabric_.fail(FailureKind::kOther, who + " was interrupted during " + what);
     try {
       fabric_.throw_if_failed();
     } catch (const Error&) {
       error = std::current_exception();
     }
-  } catch (const std::exception& e) {
-    fabric_.fail(kind_of(e), who + " failed in " + what + ": " + e.what());
+  } catch (const std::exception&) {  // for the messages
   }
   std::set<int> receivers;
   for (const Parcel& parcel : parcels_)

@@ -120,12 +120,14 @@ void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payloa
   const LetterHead start{route.matched, route.unread.empty() ? route.next_ahead : *route.unread.begin(), head};
   route.told_matched = start.matched;
   Parcel parcel;
+  parcel.mail = std::move(left_letter_);
   const ConstBytes first = std::as_bytes(std::span(&start, 1));
   parcel.mail.reserve(first.size() + head.piece);
   parcel.mail.assign(first.begin(), first.end());
   if (head.piece) parcel.mail.insert(parcel.mail.end(), payload, payload + head.piece);
   parcel.request = fabric_.wire()->isend(parcel.mail, peer, Wire::kMail);
   if (fabric_.wire()->test(parcel.request)) {  // short ones have mostly left
+    left_letter_ = std::move(parcel.mail);
     if (message) finish(message);
     return;
   }

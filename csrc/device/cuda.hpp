@@ -160,6 +160,9 @@ void wait_for(cudaStream_t later, const Event& event);
 /// Makes the host wait: see WatchedWaits.
 void synchronize(cudaStream_t stream);
 void synchronize(const Event& event);
+/// At least so many bytes there. Where it grows its contents are lost, after what `stream` does with them: freeing
+/// waits for the device, too, but nothing watches that.
+void grow(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream);
 bool is_busy(cudaStream_t stream);
 // For destructors, and for who waits beside others: a failure is somebody else's to report, and ends all work.
 void drain(cudaStream_t stream) noexcept;

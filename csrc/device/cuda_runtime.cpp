@@ -294,6 +294,13 @@ void synchronize(const Event& event) {
   ACCDP_CUDA(cudaEventSynchronize(event.get()));
 }
 
+void grow(DeviceBuffer& buffer, std::size_t bytes, cudaStream_t stream) {
+  if (buffer.bytes() >= bytes) return;
+  synchronize(stream);
+  buffer = {};  // before, not beside the new one
+  buffer = DeviceBuffer(bytes);
+}
+
 void wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
   using Wait = int(cudaStream_t stream, std::uintptr_t address, std::uint32_t value, unsigned flags);
   constexpr unsigned kEqual = 1;  // CU_STREAM_WAIT_VALUE_EQ

@@ -23,7 +23,7 @@ class BlockPipeline : protected GpuPipeline {
  protected:
   BlockPipeline(Context& c, Pool& pool, GpuHierarchy& hierarchy, const BlockFrames& frames, const Reduction& how,
                 WireReduction::Part part)
-      : GpuPipeline(c, pool, hierarchy, frames.grid()), frames_(frames), workplace_(hierarchy) {
+      : GpuPipeline(c, pool, hierarchy, frames.grid()), frames_(frames), workplace_(hierarchy, pool) {
     if (c.topology().nodes() > 1 && own_lane() >= 0)
       wire_.emplace(c, grid_, own_lane(), how, -1, kAhead, nullptr, part,
                     hierarchy.by_mpi_on_device ? &workplace_ : nullptr);

@@ -32,10 +32,10 @@ void SegmentRooms::reserve(std::size_t segment_bytes, std::size_t count, bool on
   count_ = count;
 }
 
-Bytes SegmentRooms::scratch(std::size_t bytes) {
+Bytes SegmentRooms::scratch(std::size_t bytes, cudaStream_t stream) {
   if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
   DeviceBuffer& buffer = scratch_[scratch_used_++];
-  if (buffer.bytes() < bytes) buffer = DeviceBuffer(bytes);
+  grow(buffer, bytes, stream);
   return {buffer.data(), bytes};
 }
 

@@ -15,8 +15,8 @@ class SegmentRooms {
   Bytes room(std::size_t i) const { return {data_ + i % count_ * segment_bytes_, segment_bytes_}; }
   /// When the work on streams that a room was used in is done: recorded by its user.
   const Event& settled(std::size_t i) const { return settled_[i % count_]; }
-  /// Device memory until the end of the call.
-  Bytes scratch(std::size_t bytes);
+  /// Device memory until the end of the call. As reserve() where there was less.
+  Bytes scratch(std::size_t bytes, cudaStream_t stream);
   void release_scratch() { scratch_used_ = 0; }
   /// After a failure MPI may still write there: the memory is never freed.
   void abandon();
@@ -47,12 +47,13 @@ struct GpuHierarchy {
 /// Where frames that came from other nodes into device memory are reduced.
 class DeviceWorkplace final : public WireReduction::Workplace {
  public:
-  explicit DeviceWorkplace(GpuHierarchy& hierarchy) : hierarchy_(hierarchy) {}
-  Bytes scratch(std::size_t bytes) override { return hierarchy_.rooms.scratch(bytes); }
+  DeviceWorkplace(GpuHierarchy& hierarchy, const Pool& pool) : hierarchy_(hierarchy), pool_(pool) {}
+  Bytes scratch(std::size_t bytes) override { return hierarchy_.rooms.scratch(bytes, pool_.stream()); }
   void reduce(void* dst, std::span<const void* const> srcs, std::size_t count, const Reduction& how) override;
 
  private:
   GpuHierarchy& hierarchy_;
+  const Pool& pool_;
 };
 
 /// Segments that go between GPU groups and nodes in a pipeline: while the wire carries some, the device works on the

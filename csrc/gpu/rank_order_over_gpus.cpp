@@ -27,11 +27,7 @@ std::size_t part_up_to(std::size_t bytes, std::size_t most) { return part_of(byt
 
 /// In memory of the hierarchy, which outlives a call that failed with work under way.
 Bytes room(DeviceBuffer& buffer, std::size_t bytes, const Pool& pool) {
-  if (buffer.bytes() < bytes) {
-    synchronize(pool.stream());  // which may still read the one before
-    buffer = {};
-    buffer = DeviceBuffer(bytes);
-  }
+  grow(buffer, bytes, pool.stream());
   return {buffer.data(), bytes};
 }
 

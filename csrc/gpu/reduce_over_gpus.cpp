@@ -26,7 +26,7 @@ class ReducePipeline : GpuPipeline {
         out_(out),
         how_(how),
         receiver_(receiver),
-        workplace_(hierarchy) {
+        workplace_(hierarchy, pool) {
     const Topology& t = c.topology();
     is_wanted_here_ = receiver < 0 || t.is_near(receiver);
     is_wanted_in_group_ = receiver < 0 || (is_wanted_here_ && groups_.of(t.local_of(receiver)) == groups_.mine());

@@ -74,7 +74,8 @@ class MpiWire : public Wire {
     const Cut cut(data.size(), form);
     int refusal = 0;
     begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
-      if (has_ended(to)) return false;
+      // Where MPI would crash it is asked at each send, else only that it need not connect to the dead.
+      if (can_hide() ? mpi::had_ended(world_ranks_[to]) : has_ended(to)) return false;
       const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
       const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
       ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <utility>
 
 #include "base/shared_library.hpp"
 
@@ -17,10 +16,8 @@ namespace {
 
 constexpr int kUnsupported = -22;  // UCS_ERR_UNSUPPORTED
 
-thread_local int g_depth = 0;
-thread_local bool g_exposes = false;
-thread_local int g_refusal = 0;
 std::atomic<int> g_unasked{0};
+std::atomic<bool> g_sends_here{false};
 
 /// Of UCX's errors those that a connection to a process that is gone ends with. Others MPI has to hear of.
 bool is_end(std::intptr_t status) noexcept {
@@ -62,17 +59,15 @@ const Ucx& ucx() {
 
 }  // namespace
 
-void begin_hiding() noexcept {
-  if (g_depth++ > 0) return;
-  g_exposes = false;
-  g_refusal = 0;
+Hiding& hiding() noexcept {
+  thread_local Hiding own;
+  return own;
 }
 
-void end_hiding() noexcept {
+bool can_hide() noexcept { return g_sends_here.load(std::memory_order_relaxed); }
+
+void leave_unasked(int refusal) noexcept {
   static std::atomic<bool> g_said{false};
-  if (--g_depth > 0) return;
-  const int refusal = take_refusal();
-  if (refusal == 0) return;
   g_unasked = refusal;
   if (g_said.exchange(true)) return;
   std::fprintf(stderr,
@@ -80,9 +75,6 @@ void end_hiding() noexcept {
                "ended, and who waits for that message may wait without end\n",
                getpid(), text_of_refusal(refusal));
 }
-
-void expose_refusals() noexcept { g_exposes = true; }
-int take_refusal() noexcept { return std::exchange(g_refusal, 0); }
 
 int take_any_refusal() noexcept {
   const int own = take_refusal();
@@ -100,11 +92,14 @@ extern "C" __attribute__((visibility("default"))) void* ucp_tag_send_nbx(void* e
                                                                          std::size_t count, std::uint64_t tag,
                                                                          const void* how) {
   using namespace accdp::mpi;
+  if (!can_hide()) g_sends_here = true;
   void* const sent =
       ucx().send ? ucx().send(endpoint, data, count, tag, how) : reinterpret_cast<void*>(std::intptr_t{kUnsupported});
   const auto status = reinterpret_cast<std::intptr_t>(sent);
-  if (!is_end(status) || g_depth == 0 || g_exposes) return sent;
-  g_refusal = static_cast<int>(status);
+  if (!is_end(status)) return sent;
+  Hiding& own = hiding();
+  if (own.depth == 0 || own.exposes) return sent;
+  own.refusal = static_cast<int>(status);
   return nullptr;
 }
 #endif

@@ -12,7 +12,6 @@
 #include "base/deadline.hpp"
 #include "mpi/launcher.hpp"
 #include "mpi/lines.hpp"
-#include "mpi/refusals.hpp"
 
 namespace accdp::mpi {
 namespace {
@@ -34,7 +33,7 @@ struct State {
   std::atomic<bool> deaths_end_the_job{false};
   std::atomic<bool> is_ending{false};  // somebody else's MPI_Finalize has begun: nothing is begun any more
   std::atomic<bool> is_over{false};    // and MPI is not called any more
-  std::atomic<int> inside{0};          // threads that are in a call of MPI's
+  std::atomic<int> inside{0};          // threads that are in a call of MPI's, where somebody else ends it
   std::mutex mutex;
   std::mutex wires_mutex;
   struct WireComm {
@@ -167,15 +166,15 @@ Leftovers read_what_is_left(MPI_Comm comm) {
 
 Turn& Turn::operator=(Turn&& other) noexcept {
   end();
-  is_open_ = std::exchange(other.is_open_, false);
+  hiding_ = std::exchange(other.hiding_, nullptr);
   alone_ = std::move(other.alone_);
   return *this;
 }
 
 void Turn::end() noexcept {
-  if (std::exchange(is_open_, false)) {
-    end_hiding();
-    --state().inside;
+  if (Hiding* const hiding = std::exchange(hiding_, nullptr)) {
+    end_hiding(*hiding);
+    if (!state().ours) --state().inside;
   }
   alone_ = {};
 }
@@ -184,9 +183,8 @@ Turn turn() {
   State& s = state();
   Turn made;
   if (s.one_at_a_time) made.alone_ = std::unique_lock(s.mutex);
-  ++s.inside;  // before the look: leave_in_finalize() says that it is over, and then waits for those inside
-  made.is_open_ = true;
-  begin_hiding();
+  if (!s.ours) ++s.inside;  // before the look: leave_in_finalize() says that it is over, and waits for those inside
+  made.hiding_ = &begin_hiding();
   if (s.is_over) made.end();
   return made;
 }

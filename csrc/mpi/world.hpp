@@ -9,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "mpi/refusals.hpp"
 #include "mpi/wire.hpp"
 
 namespace accdp::mpi {
@@ -21,16 +22,16 @@ namespace accdp::mpi {
 class Turn {
  public:
   Turn() = default;
-  Turn(Turn&& other) noexcept : is_open_(std::exchange(other.is_open_, false)), alone_(std::move(other.alone_)) {}
+  Turn(Turn&& other) noexcept : hiding_(std::exchange(other.hiding_, nullptr)), alone_(std::move(other.alone_)) {}
   Turn& operator=(Turn&& other) noexcept;
   ~Turn() { end(); }
   /// false: somebody else's MPI_Finalize has begun, and MPI must not be called any more.
-  explicit operator bool() const { return is_open_; }
+  explicit operator bool() const { return hiding_ != nullptr; }
 
  private:
   friend Turn turn();
   void end() noexcept;
-  bool is_open_ = false;
+  Hiding* hiding_ = nullptr;
   std::unique_lock<std::mutex> alone_;
 };
 /// Held around each MPI call that talks to others.

@@ -71,7 +71,8 @@ int run(const std::vector<int>& nodes, const std::string& algorithm, Fault& faul
         group.bcast_stream(pieces, 0, stream_options("fpk", 8192, algorithm));
       group.barrier();
       CHECK(values == wanted);
-    } catch (const CodecError&) {
+    } catch (const CodecError& error) {
+      CHECK(std::string_view(error.what()).starts_with("rank " + std::to_string(group.rank()) + " of "));
       ++failed;
     }
   };

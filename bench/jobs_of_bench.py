@@ -93,22 +93,30 @@ def run(mpi: Mpi, ranks: int, words: Sequence[str], env: Mapping[str, str] | Non
     Raises:
         JobFailed: It ended with a status other than 0, or took too long.
     """
-    command = mpi.command(ranks, words)
+    label = f"{' '.join(words)} on {ranks} ranks of {mpi.family}"
+    return output_of(mpi.command(ranks, words), mpi.environment(env or {}), label)
+
+
+def output_of(command: Sequence[str], env: Mapping[str, str], label: str, folder: Path = ROOT) -> str:
+    """Run a command to its end and return its standard output.
+
+    Args:
+        command: Its words.
+        env: All of its variables.
+        label: Names it where it fails.
+        folder: Where it runs.
+    Raises:
+        JobFailed: It ended with a status other than 0, or took too long.
+    """
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=mpi.environment(env or {}),
-            timeout=_LIMIT_S,
-            cwd=ROOT,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=_LIMIT_S, cwd=folder
         )
     except subprocess.TimeoutExpired as error:
         raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
-        raise JobFailed(f"{' '.join(words)} on {ranks} ranks of {mpi.family}: {last[0]}")
+        raise JobFailed(f"{label}: {last[0]}")
     return done.stdout
 
 

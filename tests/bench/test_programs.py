@@ -25,6 +25,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         (["compare.py", "--peers", "gloo", "--sizes", "abc"], "--sizes: expected bytes, with k, M, G"),
         (["compare.py", "--peers", "gloo", "--seconds", "0"], "--seconds: expected seconds > 0, got '0'"),
         (["compare.py", "--peers", "gloo", "--rounds", "-1"], "--rounds: expected a whole number >= 1, got '-1'"),
+        (["checkouts.py", ".", "--rounds", "1"], "--rounds: expected a whole number >= 2, got '1'"),
         (["report.py", "--ranks", "2,x"], "--ranks: expected numbers >= 1 with commas between them, got '2,x'"),
         (["launch_overhead.py", "--samples", "0"], "--samples: expected a whole number >= 1, got '0'"),
         (["real_tensors.py", "folder", "--quik"], "real_tensors.py: error: unrecognized arguments: --quik"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from numbers import Real
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,22 @@ def check_switch(name: str, value: Any) -> None:
         raise UsageError(f"{name}: expected True, False or None, got {value!r}")
 
 
+class _NamingRank:
+    """A class, because entering and leaving a generator's context takes five times as long."""
+
+    __slots__ = ("_rank", "_size")
+
+    def __init__(self, rank: int, size: int):
+        self._rank, self._size = rank, size
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, UsageError):
+            raise UsageError(f"rank {self._rank} of {self._size}: {error}") from None
+
+
 class Arguments:
     """Checks the arguments of one communicator's calls. Methods take the argument's name first or last, for errors."""
 
@@ -70,13 +86,9 @@ class Arguments:
         """Return the error to raise for an argument."""
         return UsageError(f"rank {self.rank} of {self.size}: {name}: expected {expected}, got {got}")
 
-    @contextlib.contextmanager
-    def naming_rank(self) -> Iterator[None]:
-        """In this context UsageErrors of what knows no rank begin with it."""
-        try:
-            yield
-        except UsageError as error:
-            raise UsageError(f"rank {self.rank} of {self.size}: {error}") from None
+    def naming_rank(self) -> _NamingRank:
+        """Return a context in which UsageErrors of what knows no rank begin with it."""
+        return _NamingRank(self.rank, self.size)
 
     def buffer(self, name: str, x: Any, *, writable: bool, any_order: bool = False) -> Buffer:
         """Return what and where ``x`` is."""

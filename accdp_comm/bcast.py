@@ -226,21 +226,23 @@ def flatten(name: str, value: Any) -> tuple[list[str], list[Any]]:
 def buffers_in(name: str, value: Any, *, writable: bool) -> tuple[list[str], list[Buffer]]:
     """Return what to call the tensors in a tensor, list or mapping, and where they are; raises UsageError."""
     names, tensors = flatten(name, value)
+    found = []
     for which, x in zip(names, tensors, strict=True):
-        if isinstance(x, (Mapping, Iterator, list, tuple)) or callable(getattr(x, "state_dict", None)):
-            raise _core.UsageError(
-                f"{which} is a {type(x).__name__}: expected a tensor, or one flat list or mapping of tensors"
-            )
-    found = [
-        describe(x, which, writable=writable, device=True, any_order=True)
-        for which, x in zip(names, tensors, strict=True)
-    ]
+        try:
+            found.append(describe(x, which, writable=writable, device=True, any_order=True))
+        except _core.UsageError:
+            if isinstance(x, (Mapping, Iterator, list, tuple)) or callable(getattr(x, "state_dict", None)):
+                raise _core.UsageError(
+                    f"{which} is a {type(x).__name__}: expected a tensor, or one flat list or mapping of tensors"
+                ) from None
+            raise
     return names, found
 
 
 def label_of(names: Sequence[str], stream: Sequence[Buffer]) -> int:
     """Return a checksum of what all ranks must call the tensors, and of the order of their elements in memory."""
-    return zlib.crc32("\n".join(f"{name}{x.order or ''}" for name, x in zip(names, stream, strict=True)).encode())
+    lines = [f"{name}{x.order}" if x.order else name for name, x in zip(names, stream, strict=True)]
+    return zlib.crc32("\n".join(lines).encode())
 
 
 def rebuild(like: Any, tensors: list[Any]) -> Any:

@@ -189,7 +189,7 @@ class CommunicatorChannel:
 
     def _view(self, buffers: list[tuple[Buffer, bool, bool]], mark: _core.StreamMark | None) -> HostView:
         with self._communicator._args.naming_rank():
-            return HostView(self._communicator._path_of(*(x for x, _, _ in buffers)), buffers, later=True, mark=mark)
+            return HostView(self._communicator._path_of(*[x for x, _, _ in buffers]), buffers, later=True, mark=mark)
 
     def table(self, row: Sequence[int], purpose: str) -> list[list[int]]:
         return buffers.tell(self._communicator.allgather, [row], purpose)
@@ -205,9 +205,9 @@ class _FuturePending:
     def wait(self, timeout_s: float | None) -> Report:
         if not self._future.done():
             self._communicator._core.check_caller()
-        # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
-        if not (self._future.done() or wait([self._future], timeout_s).done):
-            raise _still_under_way(self._communicator, timeout_s)
+            # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
+            if not wait([self._future], timeout_s).done:
+                raise _still_under_way(self._communicator, timeout_s)
         try:
             return self._future.result()
         finally:

@@ -31,7 +31,10 @@ class OnDevices:
         return self._device_path
 
     def _path_of(self, *data: Buffer) -> DevicePath | None:
-        return self._path() if any(one.device is not None for one in data) else None
+        for one in data:
+            if one.device is not None:
+                return self._path()
+        return None
 
     def _via(self, data: Buffer, *owners: Any) -> Collectives | None:
         """Return how an operation on ``data`` is carried out: None for host memory.

@@ -16,7 +16,7 @@ class ErrorBound(NamedTuple):
 LOSSLESS = ErrorBound()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: as Buffer
 class StreamCall:
     """What a caller chose; equal on all ranks."""
 

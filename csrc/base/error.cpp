@@ -1,6 +1,7 @@
 #include "base/error.hpp"
 
 #include <cstring>
+#include <string_view>
 
 namespace accdp {
 
@@ -10,19 +11,25 @@ void throw_system(const char* call, int error_number, const char* file, int line
                         (base ? base + 5 : file) + ":" + std::to_string(line) + ")");
 }
 
-std::exception_ptr with_text(std::exception_ptr error, const std::string& text) {
+std::exception_ptr named(const std::exception_ptr& error, const std::string& who, const std::string& what) {
+  const auto again = [&]<class Kind>(const Kind& e) {
+    const std::string_view text = e.what();
+    return text.starts_with(who) ? error : std::make_exception_ptr(Kind(who + ": " + what + ": " + std::string(text)));
+  };
   try {
     std::rethrow_exception(error);
-  } catch (const MpiError&) {
-    return std::make_exception_ptr(MpiError(text));
-  } catch (const CudaError&) {
-    return std::make_exception_ptr(CudaError(text));
-  } catch (const CodecError&) {
-    return std::make_exception_ptr(CodecError(text));
-  } catch (const SystemCallError&) {
-    return std::make_exception_ptr(SystemCallError(text));
-  } catch (const PeerDied&) {
-    return std::make_exception_ptr(PeerDied(text));
+  } catch (const MpiError& e) {
+    return again(e);
+  } catch (const CudaError& e) {
+    return again(e);
+  } catch (const CodecError& e) {
+    return again(e);
+  } catch (const SystemCallError& e) {
+    return again(e);
+  } catch (const PeerDied& e) {
+    return again(e);
+  } catch (const MismatchError& e) {
+    return again(e);
   } catch (...) {
     return error;
   }

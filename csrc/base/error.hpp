@@ -48,9 +48,10 @@ struct Interrupted : std::exception {
 
 [[noreturn]] void throw_system(const char* call, int error_number, const char* file, int line);
 
-/// An error of what lies below the library (MPI, CUDA, codecs, the system), with a text that names rank and operation;
-/// any other as it is.
-std::exception_ptr with_text(std::exception_ptr error, const std::string& text);
+/// The same error with `who` and `what` before its text: the rank, and in what it failed. As it is where its text
+/// begins with `who`, or where what failed is not of this library, nor of what it works with (MPI, CUDA, codecs, the
+/// system).
+std::exception_ptr named(const std::exception_ptr& error, const std::string& who, const std::string& what);
 
 }  // namespace accdp
 

@@ -25,14 +25,10 @@ struct Shared {
   pybind11::handle object;
 };
 
-/// What a function asks for as its first argument: the object itself, what shares it, or both.
+/// What a function asks for as its first argument: the object itself, or what shares it.
 template <class Self>
 Self* self_of(PyObject*, pybind11::detail::value_and_holder held, Self*) {
   return held.value_ptr<Self>();
-}
-template <class Held>
-const std::shared_ptr<Held>* self_of(PyObject*, pybind11::detail::value_and_holder held, const std::shared_ptr<Held>*) {
-  return held.holder_constructed() ? &held.holder<std::shared_ptr<Held>>() : nullptr;
 }
 template <class Held>
 std::optional<Shared<Held>> self_of(PyObject* object, pybind11::detail::value_and_holder held, const Shared<Held>*) {
@@ -63,8 +59,8 @@ struct FastMethod<function> {
   }
 };
 
-/// Makes `function` a method of the class, called by its reference to the object, or to the shared_ptr that holds it,
-/// and Python's by handles.
+/// Makes `function` a method of the class, called by a reference to the object, or by what shares it (Shared), and by
+/// handles.
 template <auto function, class Class>
 Class& define_fast(Class& type, const char* name) {
   // The interpreter keeps its address.

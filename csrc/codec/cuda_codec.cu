@@ -98,6 +98,17 @@ void find_largest_of(Datatype type, const Batch& batch, const Scratch& scratch, 
   if (type == Datatype::kF16) launch<find_largest<NumberF16>>(threads, stream, batch, scratch);
 }
 
+/// Only where there is one: most chunks are cut along blocks.
+template <class Format, bool kEncodes>
+void launch_tail(std::span<const DeviceChunk> chunks, cudaStream_t stream, const Batch& batch, const Scratch& scratch) {
+  using S = device_codec::Shape<Format>;
+  const auto has_tail = [](const DeviceChunk& chunk) {
+    return S(kEncodes ? chunk.in_bytes : chunk.out_bytes).tail > 0;
+  };
+  if (std::ranges::any_of(chunks, has_tail))
+    launch<tail<Format, kEncodes>>(chunks.size() * S::kBlockBytes, stream, batch, scratch);
+}
+
 /// Chunks, and the memory for what is found out about them, which begins at `memory`.
 struct Layout {
   Batch batch{};
@@ -205,7 +216,7 @@ void DeviceCodec::encode_async(CodecId codec, const Encoding& how, std::span<con
     launch<add_up<Format, true>>(count_ * batch.groups, stream, batch, scratch);
     launch<place<Format>>(blocks + count_, stream, batch, scratch, parameters, sizes);
     launch<write<Format>>(segments, stream, batch, scratch, parameters);
-    launch<tail<Format, true>>(count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+    launch_tail<Format, true>(chunks, stream, batch, scratch);
   });
 }
 
@@ -225,7 +236,7 @@ void DeviceCodec::decode_async(CodecId codec, Datatype type, std::span<const Dev
     launch<add_up<Format, false>>(count_ * batch.groups, stream, batch, scratch);
     launch<place_again<Format>>(blocks + count_, stream, batch, scratch, damaged);
     launch<device_codec::read<Format>>(segments, stream, batch, scratch, damaged);
-    launch<tail<Format, false>>(count_ * device_codec::Shape<Format>::kBlockBytes, stream, batch, scratch);
+    launch_tail<Format, false>(chunks, stream, batch, scratch);
   });
 }
 

@@ -185,7 +185,7 @@ void Fabric::fail(FailureKind kind, const std::string& text, std::uint64_t dispu
   abandon_given_up();
 }
 
-std::exception_ptr Fabric::fail_by(std::exception_ptr error, const std::string& what) {
+std::exception_ptr Fabric::fail_by(const std::exception_ptr& error, const std::string& what) {
   const std::string who = describe(topology_.rank());
   try {
     std::rethrow_exception(error);
@@ -194,8 +194,7 @@ std::exception_ptr Fabric::fail_by(std::exception_ptr error, const std::string& 
     return error;
   } catch (const std::exception& e) {
     fail(kind_of(e), who + " failed in " + what + ": " + e.what());
-    const bool says_who = std::string_view(e.what()).starts_with(here());  // as throw_if_failed() does
-    return says_who ? error : with_text(error, here() + ": in " + what + ": " + e.what());
+    return named(error, here(), "in " + what);
   }
 }
 
@@ -305,12 +304,14 @@ bool Fabric::has_failed() {
     fail(FailureKind::kOther, describe(topology_.rank()) + ": " + Wire::kUnsafeMeans);
   if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_->has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
-    take_farewells();
-    take_notice();
     try {
+      take_farewells();
+      take_notice();
       roll_call_.look();
     } catch (const MismatchError& error) {
       fail(FailureKind::kMismatch, error.what());
+    } catch (const MpiError& error) {
+      throw MpiError(here() + ": " + error.what());  // before an operation, too, when nobody else would name the rank
     }
   }
   return board_->has_failed();

@@ -87,7 +87,7 @@ class Fabric {
   void give_up(Wire::Request& request) noexcept;
   /// Of an error of this rank's in an operation: tells every rank of it. Returns what its caller gets, which names this
   /// rank and the operation, too.
-  std::exception_ptr fail_by(std::exception_ptr error, const std::string& what);
+  std::exception_ptr fail_by(const std::exception_ptr& error, const std::string& what);
   /// By which ranks of other nodes hear of failures where MPI may not be asked to tell them. Before the first call.
   void set_notices(std::shared_ptr<Notices> notices);
   void expect_silence_of(int rank);  ///< it did not come in time; it may be dead

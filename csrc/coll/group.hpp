@@ -30,6 +30,7 @@ class Group {
   int rank() const { return fabric_.topology().rank(); }
   int size() const { return fabric_.topology().size(); }
   const std::string& name() const { return fabric_.name(); }
+  std::string here() const { return fabric_.here(); }  ///< this rank and the group, for texts
   double timeout_s() const { return fabric_.timeout_s; }
   void set_timeout_s(double seconds) { fabric_.timeout_s = seconds; }
   double default_timeout_s() const { return seconds(-1); }  ///< the setting's, else the group's

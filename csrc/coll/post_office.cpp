@@ -38,6 +38,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
   m->place = open_.insert(open_.end(), m);
   ++changes_;
   ++visits_;
+  at_hand_ = m.get();
   try {
     const Fabric::ForMessages their_error;
     if (!m->is_send)
@@ -52,6 +53,7 @@ void PostOffice::post(const MessageHandle& m, bool caller_waits) {
     begin(*m);
     const bool needs_attendant = !caller_waits && !open_.empty();
     if (needs_attendant && !stop_ && !attendant_.joinable()) attendant_ = std::thread([this] { attend(); });
+    at_hand_ = nullptr;
   } catch (...) {
     give_up(std::current_exception());
   }

@@ -214,6 +214,7 @@ class PostOffice {
   MatchQueue<Unexpected> unexpected_;
   std::list<MessageHandle> open_;  // everything not done
   std::list<Parcel> parcels_;
+  const Message* at_hand_ = nullptr;  // which is worked on, where that is known: if something fails, what it is
   std::vector<std::byte> letter_, left_letter_;  // the last that came, and that left: room for the next
   std::vector<std::function<void()>> callbacks_;
   std::exception_ptr lost_;  // of the first send that failed

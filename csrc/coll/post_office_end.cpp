@@ -50,7 +50,8 @@ void PostOffice::expire() {
 /// messages hear that the group has failed.
 std::exception_ptr PostOffice::give_up(std::exception_ptr error) {
   std::exception_ptr interrupt;
-  error = fabric_.fail_by(error, open_.empty() ? "send/recv" : describe(*open_.front()));
+  const Message* const failed = std::exchange(at_hand_, nullptr);
+  error = fabric_.fail_by(error, failed ? describe(*failed) : open_.empty() ? "send/recv" : describe(*open_.front()));
   try {
     std::rethrow_exception(error);
   } catch (const Interrupted&) {

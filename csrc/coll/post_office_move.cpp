@@ -139,14 +139,17 @@ void PostOffice::flush_wire(int peer) {
   Route& route = routes_[peer];
   for (; !route.outbox.empty(); route.outbox.pop_front()) {
     auto [head, m] = route.outbox.front();
+    if (m) at_hand_ = m.get();
     mail(peer, head, m ? m->data : nullptr, m);
   }
   for (; !route.streaming.empty(); route.streaming.pop_front()) {
     const MessageHandle m = route.streaming.front();
+    at_hand_ = m.get();
     for_wire_pieces(*m, [&](Bytes piece) {
       parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id), form_of(*m)), {}, m});
     });
   }
+  at_hand_ = nullptr;
 }
 
 bool PostOffice::progress_wire() {
@@ -170,6 +173,7 @@ bool PostOffice::progress_wire() {
   for (int peer = 0; peer < fabric_.topology().size(); ++peer)
     if (!is_near(peer)) flush_wire(peer);
   for (auto it = parcels_.begin(); it != parcels_.end();) {
+    at_hand_ = it->message.get();
     if (!fabric_.wire()->test(it->request)) {
       ++it;
       continue;
@@ -181,6 +185,7 @@ bool PostOffice::progress_wire() {
     it = parcels_.erase(it);
     moved = true;
   }
+  at_hand_ = nullptr;
   return moved;
 }
 

@@ -189,7 +189,7 @@ auto DevicePath::telling_others(const char* what, Work work) {
     throw;
   } catch (const std::exception& error) {
     group_->abort(std::string(what) + ": " + error.what());
-    throw;
+    std::rethrow_exception(named(std::current_exception(), group_->here(), what));
   }
 }
 

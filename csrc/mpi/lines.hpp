@@ -10,7 +10,7 @@ namespace accdp::mpi {
 void watch_lines(const std::vector<int>& fds);
 /// Whether that rank's process has ended, as far as is known. Asks the kernel.
 bool has_ended(int world_rank) noexcept;
-/// The same as of the last look from here, at most some milliseconds ago: costs no call of the system.
+/// The same as of the last look from here, at most some milliseconds ago: a question per tick of the kernel's clock.
 bool had_ended(int world_rank) noexcept;
 bool has_line(int world_rank) noexcept;
 bool has_any_ended() noexcept;  ///< the same of all ranks

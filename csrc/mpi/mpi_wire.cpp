@@ -68,24 +68,25 @@ class MpiWire : public Wire {
 
   Request isend(ConstBytes data, int to, Tag tag, Form form) override {
     if (!is_initialized()) throw MpiError(kFinalisedTooEarly);
-    auto lock = safe_turn();
     Request request{.bytes = data.size(), .peer = to, .form = form};
-    if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
-    const Cut cut(data.size(), form);
     int refusal = 0;
-    begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
-      // Where MPI would crash it is asked at each send, else only that it need not connect to the dead.
-      if (can_hide() ? mpi::had_ended(world_ranks_[to]) : has_ended(to)) return false;
-      const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
-      const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
-      ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
-      refusal = take_refusal();
-      if (refusal) MPI_Request_free(raw);
-      return refusal == 0;
-    });
-    count(data.size(), tag);
-    lock = {};
-    check_ends(to, refusal);
+    {
+      const auto lock = safe_turn();
+      if (form == Form::kUpTo) request.rest_tag = rest_tag(sent_[{to, tag}]++, tag);
+      const Cut cut(data.size(), form);
+      begin(request, cut, [&](std::size_t piece, MPI_Request* raw) {
+        // Where MPI would crash it is asked at each send, else only that it need not connect to the dead.
+        if (can_hide() ? mpi::had_ended(world_ranks_[to]) : has_ended(to)) return false;
+        const ConstBytes part = data.subspan(cut.begin(piece), cut.length(piece));
+        const int its_tag = piece > 0 && form == Form::kUpTo ? request.rest_tag : tag;
+        ACCDP_MPI(MPI_Isend(part.data(), count_of(part.size()), MPI_BYTE, to, its_tag, comm_, raw));
+        refusal = take_refusal();
+        if (refusal) MPI_Request_free(raw);
+        return refusal == 0;
+      });
+      count(data.size(), tag);
+    }
+    if (refusal) check_ends(to, refusal);
     return request;
   }
 

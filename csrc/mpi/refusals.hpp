@@ -12,8 +12,8 @@ struct Hiding {
   bool exposes = false;
   int refusal = 0;
 };
-/// This thread's. Asked for once each time, because that alone costs more than the rest.
-Hiding& hiding() noexcept;
+/// This thread's. Asked for once each time, because that alone costs more than the rest; inlined it would be again.
+[[gnu::noinline]] Hiding& hiding() noexcept;
 /// Whether MPI was seen to send by way of this module, so that refusals can be hidden from it.
 bool can_hide() noexcept;
 /// Says on stderr, once, that something was refused for which nobody has asked.

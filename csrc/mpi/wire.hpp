@@ -54,8 +54,8 @@ class Wire {
 
   virtual ~Wire() = default;
   std::uint64_t collective_bytes() const { return collective_bytes_; }  ///< that this rank sent in collectives
-  /// What is sent to a rank that has_ended(), or ends meanwhile, is on its way for ever. Throws PeerDied where a rank
-  /// cannot be reached without being known to have ended, once after a wait of 2 s.
+  /// What is sent to a rank that has ended, or ends meanwhile, is on its way for ever, or gone. Throws PeerDied where a
+  /// rank cannot be reached without being known to have ended, once after a wait of 2 s.
   virtual Request isend(ConstBytes data, int to, Tag tag, Form form = Form::kWhole) = 0;
   virtual Request irecv(Bytes data, int from, Tag tag, Form form = Form::kWhole) = 0;
   /// One of the MPI library's own collectives over all ranks of the group; for comparison. The fields that the kind has

@@ -176,7 +176,7 @@ void Turn::end() noexcept {
     end_hiding(*hiding);
     if (!state().ours) --state().inside;
   }
-  alone_ = {};
+  if (alone_.owns_lock()) alone_.unlock();
 }
 
 Turn turn() {

@@ -99,6 +99,15 @@ int main() {
   }
   CHECK(encoded > 300);
 
+  const Case exact{CodecId::kFpk, {Datatype::kF32}};
+  const auto launches = [&](std::size_t elements) {
+    const int before = cudasim::calls("cudaLaunchKernelExC");
+    std::vector<Buffer> out{Buffer(4 * elements)};
+    CHECK(device.decode(exact, device.encode(exact, {make(Kind::kBell, Datatype::kF32, elements, 1)}, 0), out, 0));
+    return cudasim::calls("cudaLaunchKernelExC") - before;
+  };
+  CHECK(launches(kChunk / 4 - 4096 + 5) == launches(kChunk / 4 - 4096) + 2);  // what fills no block
+
   const std::vector<DeviceChunk> many(kMostDeviceChunks + 1);
   DeviceCodec codec(kMostDeviceChunks, kChunk);
   CHECK_THROWS(codec.encode_async(CodecId::kFpk, {Datatype::kF32}, many, nullptr, nullptr), UsageError,

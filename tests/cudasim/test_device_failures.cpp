@@ -74,7 +74,7 @@ void cannot_fetch() {
     const auto inject = [] { cudasim::fail_always("cudaMemcpyAsync", cudaErrorLaunchFailure); };
     if (group.rank() == 1) inject();
     if (group.rank() == 1)
-      CHECK_THROWS(call(), CudaError, "cudaErrorLaunchFailure");
+      CHECK_THROWS(call(), CudaError, group.here() + ": memory of its device cannot be fetched: cudaMemcpyAsync");
     else
       CHECK_THROWS(call(), Error, "memory of its device cannot be fetched");
   }));

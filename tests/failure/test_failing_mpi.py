@@ -29,7 +29,7 @@ if comm.rank == 0:
 count = 100_000
 try:
     if sys.argv[1] == "message" and comm.rank == 0:
-        other = comm.irecv(np.zeros(count), 1, tag=1)  # given up with the one that fails
+        other = comm.irecv(np.zeros(3), 1, tag=1)  # given up with the one that fails
         comm.recv(np.zeros(count), 1)
     elif sys.argv[1] == "message":
         comm.send(np.ones(count), 0)

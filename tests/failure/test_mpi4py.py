@@ -1,5 +1,6 @@
 """A rank that raises in a job in which mpi4py initialised MPI, and would wait for the others in MPI_Finalize."""
 
+import re
 import sys
 
 import jobs
@@ -140,3 +141,25 @@ def test_mpi_that_is_finalised_while_messages_are_under_way(what):
     assert result.returncode == 0, str(result)
     works = 1 if what == "receives" else 2
     assert result.stdout.count("MPI was finalised before the group was closed") == 2 * works, str(result)
+
+
+AFTER = """
+import time
+from mpi4py import MPI
+import accdp_comm, numpy as np
+comm = accdp_comm.Communicator(timeout_s=20)
+comm.barrier()
+MPI.Finalize()
+for call in (comm.allreduce, lambda x: comm.send(x, 1 - comm.rank)):
+    time.sleep(0.01)  # then a call looks at once what others say
+    try:
+        call(np.ones(3))
+    except accdp_comm.MpiError as error:
+        print(f"{comm.rank} said {error}", flush=True)
+"""
+
+
+def test_operations_after_mpi_was_finalised_say_so_and_name_the_rank():
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", AFTER], env={"ACCDP_TOPOLOGY": "2x1"})
+    said = re.findall(r"(\d) said rank (\d) of 2, group \S+: (?:in .*: )?MPI was finalised", result.stdout)
+    assert sorted(said) == [("0", "0")] * 2 + [("1", "1")] * 2, str(result)

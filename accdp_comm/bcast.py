@@ -230,7 +230,7 @@ def buffers_in(name: str, value: Any, *, writable: bool) -> tuple[list[str], lis
     for which, x in zip(names, tensors, strict=True):
         try:
             found.append(describe(x, which, writable=writable, device=True, any_order=True))
-        except _core.UsageError:
+        except Exception:  # a mapping may answer to any name, and then not as an array does
             if isinstance(x, (Mapping, Iterator, list, tuple)) or callable(getattr(x, "state_dict", None)):
                 raise _core.UsageError(
                     f"{which} is a {type(x).__name__}: expected a tensor, or one flat list or mapping of tensors"

@@ -20,7 +20,11 @@ _LIMIT_S = 3600.0
 
 
 class JobFailed(Exception):
-    """A job ended badly; the text says which and what it said last."""
+    """A job ended badly; the text says which and what it said last, `said` all that it said."""
+
+    def __init__(self, text: str, said: str = ""):
+        super().__init__(text)
+        self.said = said
 
 
 class Mpi:
@@ -116,7 +120,7 @@ def output_of(command: Sequence[str], env: Mapping[str, str], label: str, folder
         raise JobFailed(f"{' '.join(command)}: not finished after {_LIMIT_S:.0f} s") from error
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
-        raise JobFailed(f"{label}: {last[0]}")
+        raise JobFailed(f"{label}: {last[0]}", done.stderr)
     return done.stdout
 
 

@@ -293,7 +293,7 @@ void Fabric::enter(double timeout_s) {
   if (since_the_last.count() < timeout_s) return;
   look_for_notices();
   for (Looks looks(kNoticesTake); looks.go_on(); std::this_thread::yield()) {
-    take_notice();
+    next_look_ = 0;  // which lets MPI move what comes
     throw_if_failed();
   }
 }
@@ -304,14 +304,12 @@ bool Fabric::has_failed() {
     fail(FailureKind::kOther, describe(topology_.rank()) + ": " + Wire::kUnsafeMeans);
   if (wire_ && now >= next_look_.load(std::memory_order_relaxed) && !board_->has_failed()) {
     next_look_.store(now + Clock::duration(kNoticesLate).count(), std::memory_order_relaxed);
+    take_farewells();
+    take_notice();
     try {
-      take_farewells();
-      take_notice();
       roll_call_.look();
     } catch (const MismatchError& error) {
       fail(FailureKind::kMismatch, error.what());
-    } catch (const MpiError& error) {
-      throw MpiError(here() + ": " + error.what());  // before an operation, too, when nobody else would name the rank
     }
   }
   return board_->has_failed();
@@ -362,7 +360,11 @@ void Fabric::check_process() const {
 
 void Fabric::throw_if_failed() {
   check_process();
-  if (!has_failed()) return;
+  try {
+    if (!has_failed()) return;
+  } catch (const MpiError& error) {
+    throw MpiError(here() + ": " + error.what());  // before an operation, which would have named the rank
+  }
   if (!ForMessages::is_here()) has_told = true;
   auto [kind, text] = board_->failure();
   if (const std::uint64_t disputed = board_->failed_call(), now = call; disputed && disputed < now)

@@ -109,9 +109,11 @@ void PostOffice::make_place(const MessageHandle& m, int from) {
     routes_[from].arriving[m->id] = m;
     return;
   }
+  const Message* const before = std::exchange(at_hand_, m.get());
   for_wire_pieces(*m, [&](Bytes piece) {
     parcels_.push_back({fabric_.wire()->irecv(piece, from, Wire::data_tag(m->id), form_of(*m)), {}, m});
   });
+  at_hand_ = before;
   routes_[from].unread.erase(m->id);
 }
 
@@ -137,10 +139,12 @@ void PostOffice::mail(int peer, const MessageHead& head, const std::byte* payloa
 
 void PostOffice::flush_wire(int peer) {
   Route& route = routes_[peer];
+  const Message* const before = at_hand_;
   for (; !route.outbox.empty(); route.outbox.pop_front()) {
     auto [head, m] = route.outbox.front();
     if (m) at_hand_ = m.get();
     mail(peer, head, m ? m->data : nullptr, m);
+    at_hand_ = before;
   }
   for (; !route.streaming.empty(); route.streaming.pop_front()) {
     const MessageHandle m = route.streaming.front();
@@ -148,8 +152,8 @@ void PostOffice::flush_wire(int peer) {
     for_wire_pieces(*m, [&](Bytes piece) {
       parcels_.push_back({fabric_.wire()->isend(piece, peer, Wire::data_tag(m->id), form_of(*m)), {}, m});
     });
+    at_hand_ = before;
   }
-  at_hand_ = nullptr;
 }
 
 bool PostOffice::progress_wire() {

@@ -22,6 +22,7 @@ import checkouts  # noqa: E402  (found only after the line above)
         ([1.0, 1.2, 1.1], [1.2, 1.5, 1.4], ""),
         ([1.3, 1.5], [1.0, 1.2], "faster"),
         ([1.3, 1.5], [1.0, 1.3], ""),
+        ([1.0, 1.0], [1.01, 1.02], ""),
     ],
 )
 def test_verdict(before, now, said):
@@ -43,6 +44,7 @@ def run(*words: str) -> jobs.Result:
 
 
 def test_this_checkout_against_itself():
+    pytest.importorskip("torch")  # for torchrun
     words = ["-n", "2", "--ops", "latency", "--sizes", "4,1k", "--rounds", "2", "--seconds", "0.02"]
     result = run(str(BENCH.parent), *words)
     assert result.returncode in (0, 1), str(result)  # two rounds of so little say nothing
@@ -55,3 +57,16 @@ def test_what_is_no_checkout_is_said(tmp_path):
     none = run(str(tmp_path))
     assert none.returncode == 2 and "expected a checkout after `make build`" in none.stderr, str(none)
     assert none.stderr.count("\n") == 1, str(none)
+    pairs = run(str(BENCH.parent), "-n", "3,4", "--ops", "latency,bw")
+    assert pairs.returncode == 2 and "-n 3,4: expected 2 among them for latency,bw" in pairs.stderr, str(pairs)
+
+
+def test_of_a_job_that_fails_all_is_shown_that_it_said(tmp_path):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho the reason >&2; echo the end >&2; exit 3\n")
+    python.chmod(0o755)
+    result = run(str(tmp_path), "-n", "2", "--ops", "barrier", "--rounds", "2")
+    assert result.returncode == 2, str(result)
+    last = f"checkouts.py: barrier, 2 ranks, 1 node, in {tmp_path}: the end"
+    assert result.stderr.splitlines()[-3:] == ["the reason", "the end", last], str(result)

@@ -199,10 +199,16 @@ def test_weight_sync_of_wrong_tensors(world):
         WeightSync(X, group=world, codec="gzip").sync()
 
 
+class AnyName(dict):
+    """Answers to any name, to that of an array's interface, too."""
+
+    __getattr__ = dict.__getitem__
+
+
 NESTED = {"state": {}, "step": 0}
 
 
-@pytest.mark.parametrize("given", [NESTED, [X, [X]], iter([X]), SimpleNamespace(state_dict=dict)])
+@pytest.mark.parametrize("given", [NESTED, [X, [X]], iter([X]), SimpleNamespace(state_dict=dict), [AnyName(x=X)]])
 def test_what_is_no_flat_list_of_tensors_is_told_how_to_be_one(world, given):
     expected = r"tensors?\S* is a \w+: expected a tensor, or one flat list or mapping of tensors"
     with pytest.raises(UsageError, match="rank 0 of 1: " + expected):

@@ -228,7 +228,7 @@ class Cuda:
 
 
 # Machine code for these GPUs where nvcc knows them, and PTX of the newest, which drivers compile for later GPUs.
-_GPUS = (80, 90, 100)
+_GPUS = (75, 80, 90, 100)
 _USUAL_NVCC = "/usr/local/cuda/bin/nvcc"  # where it is often not on PATH
 OLDEST_CUDA = (12, 0)
 

@@ -65,7 +65,6 @@ class PostOffice {
   bool receive_at_once(Bytes data, int from, std::int64_t tag);
   /// Returns when it is done; throws its error. timeout_s < 0: only the message's own deadline counts.
   void wait(const MessageHandle& message, double timeout_s = -1);
-  bool is_done(const MessageHandle& message);
   /// Moves what can be moved at once; whether it is done now. Throws no message's error.
   bool test(const MessageHandle& message);
   /// Until all are done: true. Throws no message's error. limit_s >= 0: at most so long, and nothing else changes; else

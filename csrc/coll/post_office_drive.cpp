@@ -333,8 +333,6 @@ bool PostOffice::test(const MessageHandle& m) {
   return m->done;
 }
 
-bool PostOffice::is_done(const MessageHandle& m) { return m->done; }
-
 void PostOffice::on_done(const MessageHandle& m, std::function<void()> call) {
   {
     std::lock_guard lock(mutex_);

@@ -147,12 +147,12 @@ PinnedBuffer PinnedBuffer::if_any(std::size_t bytes) {
 
 namespace {
 /// A function of the driver that the runtime has no equal of; null where the driver lacks it. since: the CUDA that has
-/// it as we call it. The runtime's own version would be refused by an older driver.
+/// it as we call it. The runtime's own version, of which earlier runtimes ask, is refused by an older driver.
 template <class Function>
 Function* driver_function(const char* name, [[maybe_unused]] unsigned since) noexcept {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 13000
+#if CUDART_VERSION >= 12050
   const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result);
 #else
   const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
@@ -355,6 +355,16 @@ int device_of(std::uintptr_t address, const char* name) {
   return attributes.device;
 }
 
+std::string why_no_code(int device) {
+  const auto capability = [](int tenths) { return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10); };
+  cudaDeviceProp gpu;
+  ACCDP_CUDA(cudaGetDeviceProperties(&gpu, device));
+  const int found = 10 * gpu.major + gpu.minor;
+  if (found >= ACCDP_OLDEST_GPU) return {};  // for later ones the driver compiles what is missing
+  return std::string(gpu.name) + " has compute capability " + capability(found) + ": expected " +
+         capability(ACCDP_OLDEST_GPU) + " or more, for which accdp was built";
+}
+
 CudaReport cuda_report() {
   CudaReport report;
   report.runtime_version = CUDART_VERSION;
@@ -366,6 +376,14 @@ CudaReport cuda_report() {
     report.why_not = std::string(cudaGetErrorString(code)) + " (" + cudaGetErrorName(code) + ")";
   } else if (report.devices == 0) {
     report.why_not = "no GPU is visible";
+  }
+  for (int device = 0; device < report.devices; ++device) {
+    const std::string why_not = why_no_code(device);
+    if (why_not.empty()) {
+      report.why_not.clear();
+      break;
+    }
+    report.why_not = why_not;
   }
   if (report.driver_version == 0) report.why_not = "no NVIDIA driver";
   return report;

@@ -3,9 +3,9 @@
 // another stream of each rank waits for the others' events and reads their numbers.
 //   First: nobody is held back. What an event may remember of it when it is recorded anew is that it was done.
 //   Then, for two ranks of each GPU, so that every rank sees it of every GPU: the host holds back that rank's stream,
-//   in front of what it writes. The others must still wait when everybody has looked. Then the rank records its event
-//   anew, behind another hold; the first hold ends, and the others must find the new number, because what they wait for
-//   is the event as it was when they were told to wait.
+//   in front of what it writes. When everybody has looked the others must still wait, and the event not count as done.
+//   Then the rank records its event anew, behind another hold; the first hold ends, and the others must find the new
+//   number, because what they wait for is the event as it was when they were told to wait.
 // The event is all that can keep the others waiting: nothing of their own is, with which the stream that reads may
 // share a queue of the device. A driver under which events of other processes cannot be used says so, or lets the reads
 // through, or never. The steps between ranks are taken whatever fails, or the ranks would lose step. Takes 100 ms.
@@ -228,6 +228,10 @@ void Pool::EventProbe::read(int held) {
   for (int look = 0; held >= 0 && held != me_ && look < looks_; ++look) {
     if (!is_busy(reading_->stream.get())) {
       trouble_ = "an event of " + name(held) + " did not hold a stream back";
+      return;
+    }
+    if (is_done(pool_.published_[half(pool_.step_)][held])) {  // readers.cpp goes by that, too
+      trouble_ = "an event of " + name(held) + " counted as done before it was";
       return;
     }
     std::this_thread::sleep_for(kRest);

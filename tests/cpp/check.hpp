@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+constexpr int kSkipped = 77;  // a test program's status where the machine lacks what it is about
+
 /// Ends the test program with file and line if the condition is false. Works in release builds and in child processes.
 #define CHECK(condition)                                                                 \
   do {                                                                                   \

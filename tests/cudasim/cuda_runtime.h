@@ -68,6 +68,7 @@ struct cudaUUID_t {
 struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
+  int major, minor;
 };
 struct cudaIpcMemHandle_t {
   char reserved[64];

@@ -17,7 +17,7 @@ namespace {
 
 std::atomic<std::size_t> g_largest_allocation{SIZE_MAX}, g_bytes_from_elsewhere{0};
 std::atomic<bool> g_capturing{false}, g_capturing_elsewhere{false};
-std::atomic<int> g_island_gpus{0};
+std::atomic<int> g_island_gpus{0}, g_capability{90}, g_driver{CUDART_VERSION};
 std::atomic<bool> g_has_garbled_peers{false};
 std::atomic<const std::atomic<bool>*> g_may_read{nullptr};
 thread_local int g_device = 0;
@@ -221,6 +221,10 @@ void set_devices(int count, int first) {
   state().devices = count;
   state().first_device = first;
 }
+void set_gpu(int capability, int driver) {
+  g_capability = capability;
+  g_driver = driver;
+}
 void fail(const char* call, cudaError_t code, int nth) { state().faults[call] = {code, nth}; }
 void fail_always(const char* call, cudaError_t code) { state().faults[call] = {code, -1}; }
 void set_garbled_peers(bool garbled) { g_has_garbled_peers = garbled; }
@@ -287,9 +291,10 @@ const char* cudaGetErrorName(cudaError_t code) {
 }
 cudaError_t cudaGetLastError() { return std::exchange(g_last_error, cudaSuccess); }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+cudaError_t cudaDriverGetVersion(int* version) { return *version = g_driver, cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
+  if (static_cast<int>(version) > g_driver) return answer(cudaErrorInvalidValue);
   *result = cudaDriverEntryPointSuccess;
   if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
     *function = reinterpret_cast<void*>(+[](int device, unsigned* flags, int* is_active) {
@@ -333,7 +338,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= state().devices) return answer(cudaErrorInvalidDevice);
-  *properties = {"simulated", {}};
+  *properties = {"simulated", {}, g_capability / 10, g_capability % 10};
   properties->uuid.bytes[0] = static_cast<char>(1 + state().first_device + device);
   return cudaSuccess;
 }

@@ -13,6 +13,9 @@ inline const std::size_t kGuard = std::getenv("CUDASIM_KERNELS") ? 0 : 16;
 /// Devices of this process from now on; device i of every process with the same `first` is the same GPU.
 void set_devices(int count, int first = 0);
 
+/// Compute capability of the devices (90, of 9.0, at first), and the newest CUDA that the driver knows (13000).
+void set_gpu(int capability, int driver = 13000);
+
 /// Memory of another GPU can be opened where both are of the same island: so many each, by their number among all.
 /// 0, as at first: all are of one.
 void set_islands(int gpus);
@@ -42,6 +45,8 @@ void ignore_ipc_events_of(int gpu);
 void keep_ipc_events_stale(bool stale);
 /// Waits on events of other processes do not end.
 void lose_ipc_events(bool lost);
+/// Events of other processes count as done, whatever they stand for.
+void take_ipc_events_for_done(bool taken);
 /// Pending waits on events of other processes follow these when they are recorded anew.
 void renew_ipc_waits(bool renewed);
 

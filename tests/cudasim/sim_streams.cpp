@@ -51,7 +51,7 @@ constexpr int kGreatestPriority = -5;  // of streams; nothing comes of it here
 std::atomic<std::size_t> g_most_queued{1000};
 std::atomic<int> g_jitter_us{0}, g_jitter_one_in{1};
 std::atomic<bool> g_ignore_ipc_events{false}, g_ipc_events_are_stale{false}, g_ipc_waits_are_renewed{false},
-    g_callers_are_kept{false};
+    g_callers_are_kept{false}, g_ipc_events_seem_done{false};
 std::atomic<bool> g_streams_are_stopped{false}, g_ipc_events_are_lost{false};
 std::atomic<int> g_ignored_gpu{-1};
 
@@ -137,6 +137,7 @@ void ignore_ipc_events(bool ignored) { g_ignore_ipc_events = ignored; }
 void ignore_ipc_events_of(int gpu) { g_ignored_gpu = gpu; }
 void keep_ipc_events_stale(bool stale) { g_ipc_events_are_stale = stale; }
 void lose_ipc_events(bool lost) { g_ipc_events_are_lost = lost; }
+void take_ipc_events_for_done(bool taken) { g_ipc_events_seem_done = taken; }
 void renew_ipc_waits(bool renewed) { g_ipc_waits_are_renewed = renewed; }
 void keep_callers_behind_values(bool kept) { g_callers_are_kept = kept; }
 void set_most_queued(std::size_t pieces) { g_most_queued = pieces; }
@@ -279,6 +280,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   SIM_FAULT("cudaEventQuery", true);
+  if (!event->is_ours && g_ipc_events_seem_done) return cudaSuccess;
   const SimEvent::Counters& it = *event->counters;
   const bool is_done = static_cast<std::int32_t>(it.done.load() - it.recorded.load()) >= 0;
   return cudasim::answer(is_done ? cudaSuccess : cudaErrorNotReady);

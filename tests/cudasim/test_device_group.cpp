@@ -61,6 +61,18 @@ void one_is_empty(Group& group) {
   gpu.synchronize();
 }
 
+/// All ranks hear of it, from the one whose GPU it is.
+void no_code_for_its_gpu(Group& group) {
+  if (group.rank() == 1) cudasim::set_gpu(61);
+  const Gpu gpu(group);
+  const Array data(gpu, Ints(10));
+  const auto sum = [&] {
+    DeviceCollectives via = gpu.via();
+    group.allreduce(data.bytes(), data.bytes(), kType, ReduceOp::kSum, -1, via);
+  };
+  CHECK_THROWS(sum(), Error, "simulated has compute capability 6.1: expected 7.5 or more, for which accdp was built");
+}
+
 void one_gpu(int) {}
 void a_gpu_each(int rank) { cudasim::set_devices(1, rank); }
 void two_on_each_gpu(int rank) { cudasim::set_devices(1, rank / 2); }
@@ -71,10 +83,13 @@ void gpus_apart(int rank) {
 
 int main() {
   CHECK(run_ranks(2, one_is_empty));
+  CHECK(run_ranks(2, no_code_for_its_gpu));
   for (int size : {1, 2}) CHECK(run_ranks(size, set_up));
   set_setting("ACCDP_GPU_SLOT_BYTES", "64k");
   for (int size : {2, 4}) CHECK(run_ranks(size, steps_of_a_sum));
   for (int size : {1, 2, 3, 8, 16}) run(size, "shared GPU, ordered by events", one_gpu);
+  // A driver that is older than CUDA's runtime gives us its own functions.
+  run(2, "shared GPU, ordered by events", [](int) { cudasim::set_gpu(90, 12020); });
   run(3, "peer GPUs, ordered by events", a_gpu_each);
   run(4, "peer GPUs, ordered by events", two_on_each_gpu);
   run(3, "staged: memory of another GPU cannot be opened", gpus_apart);
@@ -100,6 +115,8 @@ int main() {
   const auto is_stale_on = [](int rank) { return [rank](int me) { cudasim::keep_ipc_events_stale(me == rank); }; };
   run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0 did not hold a stream back)", is_stale_on(1));
   run(3, "shared GPU, ordered by the host (rank 0: an event of rank ", is_stale_on(0));
+  run(2, "shared GPU, ordered by the host (rank 1: an event of rank 0 counted as done before it was)",
+      [](int rank) { cudasim::take_ipc_events_for_done(rank == 1); });
   const auto follows_on = [](int rank, bool apart) {
     return [=](int me) {
       if (apart) a_gpu_each(me);

@@ -131,7 +131,7 @@ def test_mpi_too_old(bare, monkeypatch):
     assert "static assertion failed" in sentence(toolchain.find_mpi, toolchain.find_compiler())
 
 
-def nvcc(bare, release="13.0", compiles=True, knows="sm_80 sm_90 sm_100"):
+def nvcc(bare, release="13.0", compiles=True, knows="sm_75 sm_80 sm_90 sm_100"):
     compile_ = "exit 0" if compiles else "echo 'nvcc fatal: error: unsupported host'; exit 1"
     answers = f"case $1 in --version) echo release {release};; --list-gpu-code) echo {knows};; *) {compile_};; esac"
     program(bare, "nvcc", answers)
@@ -147,7 +147,7 @@ def no_usual_place(bare, monkeypatch):
 def test_cuda_is_taken_where_it_works(bare, no_usual_place):
     nvcc(bare)
     cuda, why_not = toolchain.find_cuda("c++")
-    assert cuda == toolchain.Cuda(str(bare / "nvcc"), "13.0", "80-real;90-real;100") and why_not == ""
+    assert cuda == toolchain.Cuda(str(bare / "nvcc"), "13.0", "75-real;80-real;90-real;100") and why_not == ""
     nvcc(bare, "12.4", knows="sm_80 sm_90")
     assert toolchain.find_cuda("c++")[0].architectures == "80-real;90"
 
@@ -158,7 +158,7 @@ def test_cuda_is_taken_where_it_works(bare, no_usual_place):
         (lambda bare: None, "nvcc was not found"),
         (lambda bare: nvcc(bare, "11.8"), "is not of CUDA 12.0 or newer"),
         (lambda bare: nvcc(bare, compiles=False), "does not compile with c++ (nvcc fatal: error: unsupported host)"),
-        (lambda bare: nvcc(bare, knows="sm_50"), "knows none of sm_80, sm_90, sm_100"),
+        (lambda bare: nvcc(bare, knows="sm_50"), "knows none of sm_75, sm_80, sm_90, sm_100"),
     ],
 )
 def test_cuda_that_does_not_work(bare, no_usual_place, monkeypatch, prepare, reason):

@@ -73,14 +73,6 @@ PYBIND11_MODULE(_mpi, m) {
           },
           "data"_a, "timeout_s"_a, "Everybody's bytes in rank order.");
   m.def(
-      "comm_world_ranks",
-      [](const py::object& comm) {
-        const MPI_Comm among = comm_from(comm);
-        NoGil release;
-        return mpi::world_ranks_of(among);
-      },
-      "comm"_a);
-  m.def(
       "wire",
       [](const std::vector<int>& world_ranks, const std::string& identity) {
         std::shared_ptr<Wire> wire;

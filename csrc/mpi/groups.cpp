@@ -1,8 +1,5 @@
 #include "mpi/groups.hpp"
 
-#include <numeric>
-#include <string>
-
 #include "base/handle.hpp"
 #include "mpi/refusals.hpp"
 #include "mpi/world.hpp"
@@ -30,21 +27,6 @@ RankGroup part_of(const RankGroup& all, const std::vector<int>& ranks) {
 }
 
 }  // namespace
-
-std::vector<int> world_ranks_of(MPI_Comm comm) {
-  const auto lock = safe_turn();
-  int size;
-  ACCDP_MPI(MPI_Comm_size(comm, &size));
-  const RankGroup group = group_of(comm), world = group_of(world_comm());
-  std::vector<int> ranks(size), in_world(size);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  ACCDP_MPI(MPI_Group_translate_ranks(group.get(), size, ranks.data(), world.get(), in_world.data()));
-  for (int i = 0; i < size; ++i)
-    if (in_world[i] == MPI_UNDEFINED)
-      throw UsageError("comm: rank " + std::to_string(i) +
-                       " is not in MPI_COMM_WORLD; expected a communicator within it");
-  return in_world;
-}
 
 MPI_Comm create_comm(const std::vector<int>& world_ranks, int tag) {
   const MPI_Comm world = world_comm();

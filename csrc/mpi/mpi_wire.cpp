@@ -405,7 +405,10 @@ std::shared_ptr<Wire> make_wire(const std::vector<int>& world_ranks, const std::
   MPI_Comm made = create_comm(world_ranks, static_cast<int>(hash % kTags));
   for (std::uint64_t left = hash / kTags; !are_alike(made, hash); left /= kTags) {
     if (left == 0) throw MpiError("groups that threads form at the same time were taken for one another");
-    ACCDP_MPI(MPI_Comm_free(&made));
+    {
+      const auto lock = safe_turn();
+      ACCDP_MPI(MPI_Comm_free(&made));
+    }
     made = create_comm(world_ranks, static_cast<int>(left % kTags));
   }
   add_wire(made);

@@ -1,6 +1,7 @@
 // What lines tell of ranks, and that asking before every message costs no call of the system each time.
 #include "mpi/lines.hpp"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,21 @@ int main() {
   g_asked = 0;
   CHECK(mpi::had_ended(1) && g_asked == 0);
   CHECK(!mpi::had_ended(2));
+
+  // A rank whose host has started again, or whose line was given up by TCP's keep-alive: an error, no end.
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), far = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  socklen_t size = sizeof at;
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  CHECK(bind(listener, address, size) == 0 && listen(listener, 1) == 0 && getsockname(listener, address, &size) == 0);
+  CHECK(connect(far, address, size) == 0);
+  mpi::watch_lines({-1, accept(listener, nullptr, nullptr), second[0]});
+  CHECK(!mpi::has_ended(1));
+  const linger at_once{1, 0};
+  CHECK(setsockopt(far, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0 && close(far) == 0);
+  CHECK(mpi::has_ended(1) && mpi::has_any_ended());
 
   mpi::break_lines();
   CHECK(mpi::has_ended(2));

@@ -154,6 +154,26 @@ def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, s
     await_mark(store, f"done{1 - rank}")  # an end would be another thing to notice
 
 
+def part(rank: int, size: int, store: str, victim: int, operation: str) -> None:
+    """The victim dies while another waits for it in a group that has not all ranks: they have other numbers there."""
+    join(rank, size, store)
+    group = dist.new_group([1, 2])
+    if rank:
+        dist.barrier(group=group)
+    dist.barrier()
+    limit(25.0)
+    ready()
+    if rank == victim:
+        time.sleep(60)
+    await_mark(store, "killed")
+    if rank == 1:
+        waits = {
+            "recv": lambda: dist.recv(torch.ones(10), 2, group=group),
+            "barrier": lambda: dist.barrier(group=group),
+        }
+        attempt(operation, waits[operation])
+
+
 def others_go_on(rank: int, size: int, store: str, victim: int, way: str, seconds: float) -> None:
     """The victim leaves after operations of all ranks; the others use a group of theirs."""
     join(rank, size, store)

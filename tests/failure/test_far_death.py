@@ -58,6 +58,17 @@ def test_killed_in_the_middle_of_an_operation(play, record, operation, nodes, vi
     record(f"{where(nodes)}: rank {victim} gets SIGKILL, {operation} under way")
 
 
+@pytest.mark.parametrize("operation", ["recv", "barrier"])
+def test_killed_in_a_group_of_some_ranks(play, operation):
+    start(play, "part", (0, 1, 2), victim=2, operation=operation)
+    play.until("ready", [0, 1, 2])
+    play.kill(2)
+    play.end()
+    said = play.raised(1)["text"]
+    assert f"rank 1 (pid {play.pid(2)}, host " in said and "exited" in said, said  # its number in that group
+    assert play.after(1) < NOTICED_S
+
+
 @pytest.mark.parametrize(
     ("operation", "transports"),
     [("all_reduce of 10 floats", TCP), ("broadcast of 4 MB", TCP), ("barrier", TCP), ("barrier", {})],

@@ -109,6 +109,25 @@ print("again", Communicator(timeout_s=20).allreduce(np.ones(1)))
 """
 
 
+AGAIN = """
+import accdp_comm
+from accdp_comm import _mpi
+world = accdp_comm.Communicator()
+exchange = _mpi.Exchange()
+for _ in range(2 if world.rank == 0 else 0):  # the other does not come
+    try:
+        exchange.allgather(b"", 0.2)
+    except accdp_comm.Error as error:
+        print(type(error).__name__, flush=True)
+world.barrier()
+"""
+
+
+def test_an_exchange_that_was_given_up_takes_no_more():
+    result = jobs.run([*jobs.mpiexec_command(2), sys.executable, "-c", AGAIN], timeout=60.0)
+    assert result.stdout.split() == ["PeerTimeout", "UsageError"], str(result)
+
+
 @pytest.mark.parametrize("topology", ["1x2", "2x1"])
 def test_an_interrupted_rank_can_try_again(topology):
     command = [*jobs.mpiexec_command(2), sys.executable, "-c", INTERRUPTED]

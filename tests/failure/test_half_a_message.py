@@ -18,7 +18,8 @@ def test_memory_of_a_receive_that_was_given_up(play, operation, baseline, stoppe
     first, *later = play.facts(1, "raised")
     assert f"Timed out after {TIMEOUT_S:g} s" in first["text"], first
     assert play.facts(1, "counted")[0]["others"] == 0
-    # Where the rest of a message is still to come, MPI must not be let work.
+    # Where the rest of a message is still to come, MPI must not be let work. Whether it is, of a rank that was stopped
+    # for too long, is chance: it may have stood between two messages.
     assert all("MPI is not used any more in this process" in fact["text"] for fact in later), later
     assert stopped_s > 2 or not later, later
     assert [player.status for player in play.cast] == [0, 0], play.cast[1].printed()

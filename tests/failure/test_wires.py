@@ -81,6 +81,43 @@ accdp_comm.Communicator().close()
 print("failed", failed, "grew", *(now - then for now, then in zip(held(), before)))
 """
 
+# One rank leaves a message of so many bytes that nobody receives, and leaves the group after the other.
+LEFT = """
+import sys, time
+import accdp_comm, numpy as np
+from accdp_comm import _mpi
+world, comm = accdp_comm.Communicator(), accdp_comm.Communicator()
+if comm.rank == 1:
+    comm.send(np.zeros(int(sys.argv[1]), np.uint8), 0, tag=7)
+    world.barrier()
+    world.barrier()
+    comm.close()
+else:
+    world.barrier()
+    time.sleep(0.2)
+    comm.close()
+    del comm
+    print("held", _mpi.held_wires(), flush=True)
+    world.barrier()
+world.barrier()
+for _ in range(3):
+    time.sleep(0.1)
+    accdp_comm.Communicator().close()
+if world.rank == 0:
+    print("held", _mpi.held_wires(), flush=True)
+world.barrier()
+"""
+
+# Groups that are not formed, after all, by MPI's own exchange.
+EXCHANGES = """
+import accdp_comm
+from accdp_comm import _mpi
+world = accdp_comm.Communicator()
+for number in range(2500):
+    assert _mpi.Exchange().allgather(b"%d" % number, 20.0) == [b"%d" % number] * 2
+print("done", flush=True)
+"""
+
 MISSING = """
 from accdp_comm import mpi_world
 rank, _ = mpi_world.enter_launched(30.0)
@@ -91,8 +128,8 @@ else:
 """
 
 
-def play(script: str, size: int, topology: str) -> jobs.Result:
-    command = [*jobs.mpiexec_command(size), sys.executable, "-c", script]
+def play(script: str, size: int, topology: str, *words: str) -> jobs.Result:
+    command = [*jobs.mpiexec_command(size), sys.executable, "-c", script, *words]
     return jobs.run(command, env={"ACCDP_TOPOLOGY": topology}, timeout=90.0)
 
 
@@ -121,6 +158,20 @@ def test_groups_that_fail_give_all_back(topology):
     for wires, files, threads, segments in [[int(word) for word in row[3:]] for row in rows]:
         # What one way to fail leaves would be 4 of it. Farewells may be on their way; MPI may begin a thread.
         assert max(wires, files, threads, segments) <= 3, str(result)
+
+
+@pytest.mark.parametrize(("nbytes", "stays"), [(8, 0), (5000, 1)])
+def test_what_a_rank_has_sent_is_read_before_its_group_s_is_given_back(nbytes, stays):
+    """Where it is too long to be read, never: MPI would fetch it, out of memory that its sender may have given up."""
+    result = play(LEFT, 2, "2x1", str(nbytes))
+    assert result.returncode == 0 and len(held(result)) == 2, str(result)
+    before, after = held(result)
+    assert before == 2 and after >= 1 + stays, str(result)
+
+
+def test_exchanges_keep_no_communicator():
+    result = play(EXCHANGES, 2, "")
+    assert result.returncode == 0 and result.stdout.count("done") == 2, str(result)
 
 
 def test_a_rank_that_does_not_come_to_make_a_wire():

@@ -108,6 +108,10 @@ class Case:
             return (values + 1j * np.roll(values, 1)).astype(self.datatype)
         return values.astype(plain_dtype(self.datatype))
 
+    def everybody(self, part: int = 0, count: int | None = None) -> list[np.ndarray]:
+        """Values of that part of what each rank gives."""
+        return [self.plain(rank, part, count) for rank in range(self.size)]
+
     def given(self, rank: int, part: int = 0, count: int | None = None) -> Any:
         """The same as an array of its own."""
         return array_of(self.plain(rank, part, count), self.datatype)

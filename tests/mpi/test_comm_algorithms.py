@@ -32,12 +32,8 @@ def skip_on_one_node(topology: str, algorithm: str) -> None:
         pytest.skip("one node has nothing between nodes")
 
 
-def everybody(case: Case, part: int = 0, count: int | None = None) -> list[np.ndarray]:
-    return [case.plain(rank, part, count) for rank in range(case.size)]
-
-
 def check_allreduce(world: Communicator, case: Case) -> None:
-    wanted = combined(case.op, everybody(case))
+    wanted = combined(case.op, case.everybody())
     x, out = case.given(world.rank), case.blank(case.count)
     world.allreduce(x, case.op, out=out)
     assert_same(plain_of(out), wanted, f"allreduce, {case}, out")
@@ -133,7 +129,7 @@ def check_reduce(world: Communicator, case: Case) -> None:
     for root in range(world.size):
         x, out = case.given(world.rank), case.blank(case.count)
         world.reduce(x, case.op, root, out=out)
-        wanted = combined(case.op, everybody(case)) if world.rank == root else plain_of(case.blank(case.count))
+        wanted = combined(case.op, case.everybody()) if world.rank == root else plain_of(case.blank(case.count))
         assert_same(plain_of(out), wanted, f"reduce to {root}, {case}")
         world.reduce(x, case.op, root)
         wanted = wanted if world.rank == root else case.plain(world.rank)
@@ -142,7 +138,7 @@ def check_reduce(world: Communicator, case: Case) -> None:
 
 def check_reduce_scatter(world: Communicator, case: Case) -> None:
     count = case.count * world.size
-    total = combined(case.op, everybody(case, count=count))
+    total = combined(case.op, case.everybody(count=count))
     mine = slice(world.rank * case.count, (world.rank + 1) * case.count)
     x = case.given(world.rank, count=count)
     assert_same(plain_of(world.reduce_scatter(x, case.op)), total[mine], f"reduce_scatter, {case}")
@@ -150,12 +146,12 @@ def check_reduce_scatter(world: Communicator, case: Case) -> None:
         world.reduce_scatter(x, case.op, out=x[mine])
         assert_same(x[mine], total[mine], f"reduce_scatter in place, {case}")
     parts = [case.given(world.rank, part, case.count * (part % 3)) for part in range(world.size)]
-    wanted = combined(case.op, everybody(case, world.rank, case.count * (world.rank % 3)))
+    wanted = combined(case.op, case.everybody(world.rank, case.count * (world.rank % 3)))
     assert_same(plain_of(world.reduce_scatter(parts, case.op)), wanted, f"reduce_scatter of a list, {case}")
 
 
 def check_allgather(world: Communicator, case: Case) -> None:
-    rows = np.stack(everybody(case))
+    rows = np.stack(case.everybody())
     assert_same(plain_of(world.allgather(case.given(world.rank))), rows, f"allgather, {case}")
     counts = [case.count * (rank % 3) for rank in range(world.size)]
     blocks = [case.blank(count) for count in counts]

@@ -66,6 +66,22 @@ WRONG = {
         lambda c: c.reduce_scatter(np.ones(c.size), out=np.ones(1, "f4")),
         "out: expected datatype float64, got float32",
     ),
+    "datatype of out, as large": (
+        lambda c: c.allreduce(X, out=np.ones(12, "i8")),
+        "out: expected datatype float64, got int64",
+    ),
+    "datatype of reduce_scatter's out, as large": (
+        lambda c: c.reduce_scatter(np.ones(2 * c.size), out=np.ones(2, "i8")),
+        "out: expected datatype float64, got int64",
+    ),
+    "datatype of a list's out, as large": (
+        lambda c: c.reduce_scatter([np.ones(2, "i8")] * c.size, out=np.ones(2)),
+        "out: expected datatype int64, got float64",
+    ),
+    "longer list of reduce_scatter": (
+        lambda c: c.reduce_scatter([X] * (c.size + 1), out=np.ones(12)),
+        "x: expected a list of",
+    ),
     "fractional counts": (
         lambda c: c.alltoall(np.ones(c.size), send_counts=[1.9] * c.size),
         r"send_counts: expected counts >= 0, whole numbers, got \[1.9",
@@ -87,6 +103,7 @@ WRONG = {
     ),
     "dst": (lambda c: c.send(X, c.size), "dst: expected a rank from 0 to"),
     "src": (lambda c: c.recv(X, -2), "src: expected a rank from 0 to [0-9]+, or -1 for any, got -2"),
+    "read-only reduce": (lambda c: c.reduce(READ_ONLY, root=c.rank), "x is read-only"),
     "negative tag": (lambda c: c.send(X, 0, -1), "tag: expected a number from 0 to 2147483647, got -1"),
     "large tag": (lambda c: c.recv(X, 0, 1 << 31), "tag: expected a number from 0 to 2147483647"),
     "read-only recv": (lambda c: c.recv(READ_ONLY, 0), "x is read-only"),
@@ -103,6 +120,20 @@ def test_refused(world, name):
     assert (X == 1).all() and (READ_ONLY == 1).all()
     assert (world.allreduce(np.ones(5)) == world.size).all()
     assert (world.allgather(np.array([world.rank])).ravel() == np.arange(world.size)).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_refused_where_there_are_others(world):
+    rows = np.ones(2 * world.size + 1)
+    if world.rank == 1:
+        with pytest.raises(UsageError, match="x is read-only"):
+            world.bcast(READ_ONLY, root=0)
+        with pytest.raises(UsageError, match="multiple of"):
+            world.alltoall(rows, np.ones_like(rows))
+    if world.rank == 0:
+        with pytest.raises(UsageError, match="datatype"):
+            world.scatter(np.ones(2 * world.size, "i8"), np.ones(2), root=0)
+    assert (READ_ONLY == 1).all() and (world.allreduce(np.ones(5)) == world.size).all()
 
 
 def test_refused_on_root_only(world):

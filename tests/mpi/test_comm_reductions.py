@@ -6,18 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import cases
 import numpy as np
 import pytest
-from cases import Case, plain_of
+from cases import plain_of
 from reference import assert_same, combined
-
-
-def everybody(case: Case, part: int = 0, count: int | None = None) -> list[np.ndarray]:
-    return [case.plain(rank, part, count) for rank in range(case.size)]
 
 
 @pytest.mark.parametrize("datatype", cases.REDUCED)
 def test_allreduce(world, datatype):
     for case in cases.reductions(world.size, datatype):
-        wanted = combined(case.op, everybody(case))
+        wanted = combined(case.op, case.everybody())
         x, out = case.given(world.rank), case.blank(case.count)
         assert world.allreduce(x, case.op, out=out) is out
         assert_same(plain_of(out), wanted, f"allreduce, {case}, out")
@@ -29,7 +25,7 @@ def test_allreduce(world, datatype):
 @pytest.mark.parametrize("datatype", cases.REDUCED)
 def test_reduce(world, datatype):
     for case in cases.reductions(world.size, datatype):
-        wanted = combined(case.op, everybody(case))
+        wanted = combined(case.op, case.everybody())
         for root in cases.roots_of(world.size, datatype):
             x, out = case.given(world.rank), case.blank(case.count)
             got = world.reduce(x, case.op, root, out=out)
@@ -49,7 +45,7 @@ def test_reduce(world, datatype):
 @pytest.mark.parametrize("datatype", cases.REDUCED)
 def test_reduce_scatter(world, datatype):
     for case in cases.reductions(world.size, datatype):
-        total = combined(case.op, everybody(case, count=case.count * world.size))
+        total = combined(case.op, case.everybody(count=case.count * world.size))
         wanted = total[world.rank * case.count : (world.rank + 1) * case.count]
         x = case.given(world.rank, count=case.count * world.size)
         assert_same(plain_of(world.reduce_scatter(x, case.op)), wanted, f"reduce_scatter, {case}")
@@ -59,7 +55,7 @@ def test_reduce_scatter(world, datatype):
         # A list of blocks of any size: rank r's has count * r elements, so rank 0's has none.
         blocks = [case.given(world.rank, part, case.count * part) for part in range(world.size)]
         got = world.reduce_scatter(blocks, case.op)
-        wanted = combined(case.op, everybody(case, world.rank, case.count * world.rank))
+        wanted = combined(case.op, case.everybody(world.rank, case.count * world.rank))
         assert_same(plain_of(got), wanted, f"reduce_scatter of a list, {case}")
 
 

@@ -129,6 +129,8 @@ def test_close_refuses_open_receives(comm):
         world.close()
     with pytest.raises(UsageError, match=said):
         work.wait()
+    with pytest.raises(UsageError, match=said):
+        waitall([work])
     world.close()
 
 

@@ -189,6 +189,32 @@ def test_the_work_of_a_batch(rank, size):
     world._start_coalescing(torch.device("cpu"))
     empty = world._end_coalescing(torch.device("cpu"))
     assert empty.wait() and empty.is_completed()
+    world._start_coalescing(torch.device("cpu"))  # and what an exception ends is not in the next
+    dist.all_reduce(torch.ones(2), async_op=True)
+    world._start_coalescing(torch.device("cpu"))
+    dist.all_reduce(torch.ones(3), async_op=True)
+    batch = world._end_coalescing(torch.device("cpu"))
+    assert batch.wait() and [len(result) for result in batch.result()] == [3]
+
+
+@pytest.mark.on_ranks(2)
+def test_the_future_of_a_batch_is_that_of_all(rank, size):
+    part, store = dist.new_group(), dist.distributed_c10d._get_default_store()
+    part.set_timeout(datetime.timedelta(seconds=3))
+    if rank == 0:
+        with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
+            dist.irecv(torch.zeros(3), 1, tag=9, group=part)  # which nobody sends
+            dist.irecv(torch.zeros(3), 1, tag=1, group=part)
+        future = batch.works[0].get_future()
+        store.wait(["one sent"])
+        time.sleep(0.3)
+        assert not future.done()
+        with pytest.raises(RuntimeError, match="Timed out"):
+            future.wait()
+    else:
+        dist.send(torch.ones(3), 0, tag=1, group=part)
+        store.set("one sent", "")
+    dist.barrier()
 
 
 @pytest.mark.on_ranks(2)

@@ -106,6 +106,28 @@ def test_uneven_and_empty_all_to_all(rank, size):
         whole = torch.empty_like(torch.cat(expected))
         dist.all_to_all_single(whole, torch.cat(outgoing), [len(t) for t in expected], [len(t) for t in outgoing])
         assert_same(whole, torch.cat(expected))
+    even = torch.empty(size, 3)
+    dist.all_to_all_single(even, torch.full((size, 3), rank + 1.0), [1] * size, None)
+    assert even[:, 0].tolist() == [other + 1.0 for other in range(size)]
+
+
+@pytest.mark.on_ranks(2)
+def test_several_tensors_of_each_rank(rank, size):
+    """By the group's own methods, whose lists torch's functions fill with one."""
+    group = dist.distributed_c10d._get_default_group()
+    pair = [torch.full((3,), rank + 1.0), torch.full((3,), 10.0)]
+    group.allreduce(pair).wait()
+    assert [tensor.tolist() for tensor in pair] == [[10 * size + size * (size + 1) / 2] * 3] * 2
+    pair, options = [torch.zeros(2), torch.full((2,), float(rank))], dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = size - 1, 1
+    group.broadcast(pair, options).wait()
+    assert [tensor.tolist() for tensor in pair] == [[size - 1.0] * 2] * 2
+    blocks = [[torch.zeros(2) for _ in range(2 * size)] for _ in pair]
+    work = group.allgather(blocks, [torch.full((2,), rank + 1.0), torch.full((2,), rank + 10.0)])
+    of_future = work.get_future().wait()
+    gathered = [[value] * 2 for other in range(size) for value in (other + 1.0, other + 10.0)]
+    for found in (blocks, of_future):
+        assert [[tensor.tolist() for tensor in part] for part in found] == [gathered] * 2
 
 
 @pytest.mark.on_ranks(2)
@@ -236,6 +258,12 @@ def test_wrong_arguments_are_refused_at_the_call_and_harm_nothing(rank, size):
         f"a list with {size} tensors, got 2 lists": lambda: group.reduce_scatter([two], [[two], [two]]),
         "layout|dense": lambda: backend.broadcast(two.to_sparse(), 0),
         "size": lambda: dist.reduce_scatter_tensor(three, three),
+        "reduce_scatter_tensor: .*invalid tensor type": lambda: dist.reduce_scatter_tensor(
+            two.int(), torch.ones(2 * size)
+        ),
+        "all_gather_into_tensor: .*invalid tensor type": lambda: dist.all_gather_into_tensor(
+            torch.zeros(2 * size).int(), two
+        ),
     }
     accdp_comm.reset_stats()
     for words, call in calls.items():
@@ -302,4 +330,11 @@ def test_wrong_splits_are_refused_at_the_call(rank, size):
     for splits, message in (([-1, 3], f"rank {rank} of 2: .* splits: .* none below 0"), (others[::-1], "to itself")):
         with pytest.raises(RuntimeError, match=message):
             dist.all_to_all_single(torch.empty(2), x, others, splits, async_op=True)
+    dist.barrier()
+
+
+@pytest.mark.on_ranks(3)
+def test_a_negative_split_among_others(rank, size):
+    with pytest.raises(RuntimeError, match="splits: .* none below 0"):
+        dist.all_to_all_single(torch.empty(2), torch.arange(2.0), [-1, 2, 1], [-1, 2, 1])
     dist.barrier()

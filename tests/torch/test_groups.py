@@ -13,6 +13,7 @@ from jobs import SOON_S
 from rank_process import join
 
 import accdp_comm
+from accdp_comm import _torch
 
 
 def total(group=None, value: float = 1.0) -> float:
@@ -259,6 +260,10 @@ def test_abort_is_what_all_later_operations_tell(rank, size):
     else:
         works = [dist.all_reduce(torch.ones(2), group=part, async_op=True) for _ in range(3)]
         part.abort()
+        deadline = time.monotonic() + SOON_S
+        while not works[-1].is_completed():  # though nobody waits for it
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         store.set("rank 0 aborted", "")
         later = [lambda how=how: dist.all_reduce(torch.ones(2), group=part, async_op=how) for how in (False, True)]
         for call in (*(work.wait for work in works), *later, lambda: dist.send(torch.ones(2), 1, group=part)):
@@ -266,6 +271,14 @@ def test_abort_is_what_all_later_operations_tell(rank, size):
                 call()
         part.abort()
     dist.barrier()
+
+
+@pytest.mark.on_ranks(2)
+def test_who_keeps_the_backend_of_a_destroyed_group_has_none_that_is_open(rank, size):
+    part = dist.new_group()
+    kept, before = part._get_backend(torch.device("cpu")), len(_torch.open_groups())
+    dist.destroy_process_group(part)
+    assert len(_torch.open_groups()) == before - 1 and kept.size() == size
 
 
 @pytest.mark.on_ranks(3)

@@ -111,6 +111,12 @@ def test_premultiplied_sum(rank, size):
     output = torch.empty(100)
     dist.reduce_scatter_tensor(output, inputs[rank].repeat(size), dist._make_nccl_premul_sum(0.5))
     assert_same(output, reduced("SUM", [0.5 * other for other in inputs]))
+    half = torch.full((4,), 2.0, dtype=torch.bfloat16)
+    dist.all_reduce(half, dist._make_nccl_premul_sum(scale * 2))  # a float32
+    assert half.tolist() == [size] * 4
+    halves = torch.full((4,), 2 + 2j, dtype=torch.complex32)
+    dist.reduce(halves, 0, dist._make_nccl_premul_sum(0.5))
+    assert rank or torch.view_as_real(halves).tolist() == [[size, size]] * 4
 
 
 @pytest.mark.on_ranks(2)
@@ -171,6 +177,9 @@ def test_sums_of_sparse_tensors(rank, size):
     dist.all_reduce(tensor)
     assert tensor.is_sparse
     assert_same(tensor.to_dense(), reduced("SUM", [sparse(other).to_dense() for other in range(size)]))
+    assert tensor.is_coalesced() and tensor.indices().shape == (2, size)
+    with pytest.raises(RuntimeError, match="only works with ReduceOp.SUM"):
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
 
 @pytest.mark.on_ranks(3)
@@ -266,3 +275,5 @@ def test_backward_sees_that_a_result_took_the_place_of_what_it_needs(rank, size,
         result = torch.zeros(2)
         dist.reduce_scatter_tensor(result, torch.ones(2 * size))
         assert result.tolist() == [size] * 2
+    dist.reduce_scatter_tensor(result, torch.ones(2 * size))  # and outside
+    assert result.tolist() == [size] * 2

@@ -160,7 +160,8 @@ def mpiexec(program: str, family: str, ranks: int, hosts: Sequence[Host] = (), *
         command += ["--host", places] if hosts else []
         command += ["--allow-run-as-root"] if is_root else []
         return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK", environment, hands_on=not hosts)
-    command += ["-hosts", places] if hosts else []
+    if hosts:  # of one all ranks are: Intel MPI takes the number behind a single name for a part of it
+        command += ["-hosts", places if len(hosts) > 1 else hosts[0].name]
     return Program("mpiexec", command, "PMI_RANK", environment)
 
 

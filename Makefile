@@ -172,8 +172,8 @@ sanitize: build
 # ThreadSanitizer over what ranks say to each other through shared memory (tests/cpp/one_mapping.hpp), for tests whose
 # ranks are threads; half an hour on 2 cores. Built one file at a time, which shows an include that a file lacks and
 # another of its folder, before it in a batch, has.
-RACES = ahead_between_nodes allreduce_stream bcast_stream cost lost_messages node_algorithms post_office ring \
-	short_over_nodes signatures stream_order
+RACES = ahead_between_nodes allreduce_stream bcast_stream cost lost_messages node_algorithms post_office \
+	post_office_ends ring short_over_nodes signatures stream_order
 races: build
 	cmake -G Ninja -S . -B build/thread -DACCDP_SANITIZE=ON -DACCDP_SANITIZERS=thread -DCMAKE_UNITY_BUILD=OFF \
 	  --log-level=WARNING

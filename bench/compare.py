@@ -216,8 +216,9 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def memcpy_gbps(nbytes: int = 64 << 20) -> float:
+def memcpy_gbps() -> float:
     """Return the bandwidth of a copy in memory, in GB/s: the median of some."""
+    nbytes = 64 << 20
     source, target, times = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8), []
     for _ in range(9):
         began = time.perf_counter()

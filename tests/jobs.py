@@ -156,6 +156,14 @@ def free_port() -> int:
         return port
 
 
+def until(is_so: Callable[[], bool], seconds: float = 100) -> None:
+    """Wait for what must come within some time."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def until_empty(find: Callable[[], Collection], seconds: float = SOON_S) -> Collection:
     """What ``find`` still finds after it had ``seconds`` to become empty."""
     deadline = time.monotonic() + seconds

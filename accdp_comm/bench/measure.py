@@ -237,15 +237,16 @@ def cache_bytes() -> int:
     return min(max(found), 1 << 26)
 
 
-def harness_us(iterations: int = 2000, repeats: int = 10) -> float:
+def harness_us() -> float:
     """Return what one iteration costs beyond the call and the barrier, in microseconds.
 
     A loop over nothing, the fastest of some: what else the machine does is no part of it.
     """
+    iterations = 2000
     calls: list[Call] = [_nothing] * 8
     times, spent = [0.0] * iterations, []
     with _no_garbage_collection():
-        for _ in range(repeats):
+        for _ in range(10):
             began = time.perf_counter()
             _collective_loop(calls, _nothing, times, 0, iterations)
             spent.append(time.perf_counter() - began)

@@ -68,7 +68,7 @@ def parse_cpus(text: str) -> list[int]:
 def list_gpus(environment: Mapping[str, str] | None = None) -> Listing:
     """Return the GPUs that this process may use: those of the node, less what CUDA_VISIBLE_DEVICES hides."""
     environment = os.environ if environment is None else environment
-    if (nvml := _nvml()) is not None:
+    if (nvml := nvml_module()) is not None:
         found, why = _ask_nvml(nvml)
         source = "NVML"
     elif shutil.which("nvidia-smi"):
@@ -145,7 +145,7 @@ def _named(gpus: Sequence[Gpu], words: Sequence[str], *, strict: bool) -> list[G
 
 def processes(gpus: Sequence[Gpu]) -> dict[str, set[int]]:
     """Return the processes that have a context on each GPU, by UUID, as the driver numbers them."""
-    if (nvml := _nvml()) is not None:
+    if (nvml := nvml_module()) is not None:
         return _processes_by_nvml(nvml, gpus)
     lines = _smi(["--query-compute-apps=gpu_uuid,pid"])[0]
     found: dict[str, set[int]] = {gpu.uuid: set() for gpu in gpus}
@@ -156,7 +156,7 @@ def processes(gpus: Sequence[Gpu]) -> dict[str, set[int]]:
 
 def driver_cuda() -> tuple[int, int]:
     """Return the CUDA version that the driver knows, such as (13, 1); (0, 0) if it does not tell."""
-    if (nvml := _nvml()) is not None:
+    if (nvml := nvml_module()) is not None:
         try:
             nvml.nvmlInit()
             number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
@@ -173,7 +173,7 @@ def driver_cuda() -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _nvml() -> Any:
+def nvml_module() -> Any:
     """Return the module of nvidia-ml-py, None where it is not installed."""
     try:
         return importlib.import_module("pynvml")

@@ -58,7 +58,7 @@ def share(total: int, parts: int) -> list[int]:
 
 
 def share_cores(
-    cores: Sequence[Sequence[int]], wished: Sequence[frozenset[int]], quota: float | None = None
+    cores: Sequence[Sequence[int]], wished: Sequence[frozenset[int]], quota: float | None
 ) -> list[tuple[list[int], int]]:
     """Give each rank whole cores of its own, near its GPU; where ranks outnumber cores, all those cores together.
 

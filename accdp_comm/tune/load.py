@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import threading
 from types import ModuleType
 
 from .. import cpus
+from ..launch import gpus
 
 _EVERY_S = 0.25
 
@@ -62,9 +62,7 @@ class Sampler:
 
 def nvml() -> ModuleType | None:
     """Return NVML's module, initialised; None where there is no such package or no driver."""
-    try:
-        module = importlib.import_module("pynvml")
-    except ImportError:
+    if (module := gpus.nvml_module()) is None:
         return None
     try:
         module.nvmlInit()

@@ -37,6 +37,8 @@ std::vector<ConstBytes> readable(const std::vector<Block>& blocks, Datatype type
   return spans;
 }
 
+constexpr double kGroups = -1;  // time-out: the group's
+
 /// What a call is carried out by: host memory unless it says otherwise.
 Collectives& kind_of(Collectives* via) { return via ? *via : host_collectives(); }
 
@@ -45,7 +47,7 @@ using Tensor = std::tuple<Address, std::size_t, Datatype, Address>;
 
 py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root, const std::string& codec,
                       std::size_t chunk_bytes, const std::string& algorithm, double error_bound, bool relative,
-                      bool root_takes_decoded, std::uint64_t label, DeviceTensors* on_device, double timeout_s) {
+                      std::uint64_t label, DeviceTensors* on_device) {
   StreamReport report;
   {
     NoGil nogil;
@@ -55,9 +57,8 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
       pieces.push_back({data, type, {reinterpret_cast<std::byte*>(reference), reference ? data.size() : 0}});
     }
     StreamOptions options = stream_options(codec, chunk_bytes, algorithm, {error_bound, relative}, label);
-    options.root_takes_decoded = root_takes_decoded;
     options.on_device = on_device;
-    report = group.bcast_stream(std::move(pieces), root, options, timeout_s);
+    report = group.bcast_stream(std::move(pieces), root, options);
   }
   return report_of(report);
 }
@@ -65,7 +66,7 @@ py::dict bcast_stream(Group& group, const std::vector<Tensor>& tensors, int root
 /// Tensors of one datatype, one after the other from `ptr` on; residual: address of float32 of as many elements, or 0.
 py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size_t>& counts, Datatype type, ReduceOp op,
                           const std::string& codec, std::size_t chunk_bytes, double error_bound, bool relative,
-                          Address residual, std::uint64_t label, DeviceTensors* on_device, double timeout_s) {
+                          Address residual, std::uint64_t label, DeviceTensors* on_device) {
   StreamReport report;
   {
     NoGil nogil;
@@ -78,7 +79,7 @@ py::dict allreduce_stream(Group& group, Address ptr, const std::vector<std::size
     StreamOptions options = stream_options(codec, chunk_bytes, "", {error_bound, relative}, label);
     options.on_device = on_device;
     report = group.allreduce_stream(std::move(pieces), op, options,
-                                    {reinterpret_cast<float*>(residual), residual ? elements : 0}, timeout_s);
+                                    {reinterpret_cast<float*>(residual), residual ? elements : 0});
   }
   return report_of(report);
 }
@@ -111,7 +112,6 @@ std::shared_ptr<Group> make_group(std::string name, int rank, std::vector<Peer> 
 
 void bind_group(py::module_& m) {
   using namespace py::literals;
-  const auto timeout = py::arg("timeout_s") = -1.0;
   const auto via = py::arg("via") = static_cast<Collectives*>(nullptr);
   using nogil = py::call_guard<NoGil>;
   py::class_<Peer>(m, "Peer", "A rank of a group that is to be formed (csrc/coll/fabric.hpp).")
@@ -153,82 +153,81 @@ void bind_group(py::module_& m) {
             return entries_of(g.plan(planned_op_named(op), {nbytes, partial_width(type)}));
           },
           "op"_a, "nbytes"_a, "datatype"_a = Datatype::kBytes)
-      .def("measure", &Group::measure, timeout, nogil())
-      .def("barrier", &Group::barrier, timeout, nogil())
+      .def(
+          "measure", [](Group& g) { g.measure(); }, nogil())
+      .def(
+          "barrier", [](Group& g) { g.barrier(); }, nogil())
       .def(
           "bcast",
-          [](Group& g, Address ptr, std::size_t count, Datatype type, int root, double t, Collectives* via) {
-            g.bcast(writable({ptr, count}, type), type, root, t, kind_of(via));
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int root, Collectives* via) {
+            g.bcast(writable({ptr, count}, type), type, root, kGroups, kind_of(via));
           },
-          "ptr"_a, "count"_a, "dtype"_a, "root"_a, timeout, via, nogil())
+          "ptr"_a, "count"_a, "dtype"_a, "root"_a, via, nogil())
       .def(
           "allreduce",
-          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, double t,
-             Collectives* via) {
-            g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, t, kind_of(via));
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, Collectives* via) {
+            g.allreduce(readable({src, count}, type), writable({dst, count}, type), type, op, kGroups, kind_of(via));
           },
-          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, via, nogil())
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, via, nogil())
       .def(
           "reduce",
-          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root, double t,
+          [](Group& g, Address src, Address dst, std::size_t count, Datatype type, ReduceOp op, int root,
              Collectives* via) {
             // Ranks other than root may give no destination.
-            g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, t,
+            g.reduce(readable({src, count}, type), writable({dst, dst ? count : 0}, type), type, op, root, kGroups,
                      kind_of(via));
           },
-          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, timeout, via, nogil())
+          "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, via, nogil())
       .def(
           "allgather",
-          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, double t,
+          [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type,
              Collectives* via) {
-            g.allgather(readable({src, count}, type), writable(dsts, type), type, t, kind_of(via));
+            g.allgather(readable({src, count}, type), writable(dsts, type), type, kGroups, kind_of(via));
           },
-          "src"_a, "count"_a, "dsts"_a, "dtype"_a, timeout, via, nogil())
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, via, nogil())
       .def(
           "reduce_scatter",
           [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, ReduceOp op,
-             double t, Collectives* via) {
-            g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, t, kind_of(via));
+             Collectives* via) {
+            g.reduce_scatter(readable(srcs, type), writable({dst, count}, type), type, op, kGroups, kind_of(via));
           },
-          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, timeout, via, nogil())
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, via, nogil())
       .def(
           "gather",
           [](Group& g, Address src, std::size_t count, const std::vector<Block>& dsts, Datatype type, int root,
-             double t, Collectives* via) {
-            g.gather(readable({src, count}, type), writable(dsts, type), type, root, t, kind_of(via));
+             Collectives* via) {
+            g.gather(readable({src, count}, type), writable(dsts, type), type, root, kGroups, kind_of(via));
           },
-          "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, timeout, via, nogil())
+          "src"_a, "count"_a, "dsts"_a, "dtype"_a, "root"_a, via, nogil())
       .def(
           "scatter",
           [](Group& g, const std::vector<Block>& srcs, Address dst, std::size_t count, Datatype type, int root,
-             double t, Collectives* via) {
-            g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, t, kind_of(via));
+             Collectives* via) {
+            g.scatter(readable(srcs, type), writable({dst, count}, type), type, root, kGroups, kind_of(via));
           },
-          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, timeout, via, nogil())
+          "srcs"_a, "dst"_a, "count"_a, "dtype"_a, "root"_a, via, nogil())
       .def(
           "alltoall",
-          [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type, double t,
-             Collectives* via) { g.alltoall(readable(srcs, type), writable(dsts, type), type, t, kind_of(via)); },
-          "srcs"_a, "dsts"_a, "dtype"_a, timeout, via, nogil())
+          [](Group& g, const std::vector<Block>& srcs, const std::vector<Block>& dsts, Datatype type,
+             Collectives* via) { g.alltoall(readable(srcs, type), writable(dsts, type), type, kGroups, kind_of(via)); },
+          "srcs"_a, "dsts"_a, "dtype"_a, via, nogil())
       .def(
           "send",
-          [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag, double t) {
-            g.send_now(readable({ptr, count}, type), dst, tag, t);
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int dst, std::int64_t tag) {
+            g.send_now(readable({ptr, count}, type), dst, tag);
           },
-          "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, timeout, nogil())
+          "ptr"_a, "count"_a, "dtype"_a, "dst"_a, "tag"_a, nogil())
       .def(
           "recv",
-          [](Group& g, Address ptr, std::size_t count, Datatype type, int src, std::int64_t tag, double t) {
-            return g.receive_now(writable({ptr, count}, type), src, tag, t);
+          [](Group& g, Address ptr, std::size_t count, Datatype type, int src, std::int64_t tag) {
+            return g.receive_now(writable({ptr, count}, type), src, tag);
           },
-          "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, timeout, nogil())
+          "ptr"_a, "count"_a, "dtype"_a, "src"_a, "tag"_a, nogil())
       .def("bcast_stream", &bcast_stream, "tensors"_a, "root"_a, "codec"_a, "chunk_bytes"_a = 0, "algorithm"_a = "",
-           "error_bound"_a = 0.0, "relative"_a = false, "root_takes_decoded"_a = false, "label"_a = 0,
-           "on_device"_a = py::none(), timeout)
+           "error_bound"_a = 0.0, "relative"_a = false, "label"_a = 0, "on_device"_a = py::none())
       .def("allreduce_stream", &allreduce_stream, "ptr"_a, "counts"_a, "dtype"_a, "op"_a, "codec"_a,
            "chunk_bytes"_a = 0, "error_bound"_a = 0.0, "relative"_a = false, "residual"_a = 0, "label"_a = 0,
-           "on_device"_a = py::none(), timeout)
-      .def("monitored_barrier", &Group::monitored_barrier, "wait_all_ranks"_a = false, timeout, nogil())
+           "on_device"_a = py::none())
       .def("abort", &Group::abort, "reason"_a, nogil())
       .def("close",
            [](Group& g) {

@@ -148,8 +148,6 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("memory"), "Log events (coll/event_log.hpp) into a writable buffer of zeros from now on.");
   m.def("log_event", &log_event, py::arg("label"), py::arg("samples") = 0.0, "Log an event, if there is a log.");
-  m.def("segment_bytes", &Board::segment_bytes, py::arg("local_size"),
-        "Size of the segment that a node's ranks share.");
   m.def("nameless_memory", &nameless_memory, py::arg("label"),
         "A descriptor of new memory, as os.memfd_create, which not every build of Python has.");
   m.def("why_no_single_copy", &why_no_single_copy,
@@ -178,12 +176,8 @@ PYBIND11_MODULE(_core, m) {
       "reduce_algorithms", [] { return algorithm_list(reduce_algorithm_rows()); },
       "(name, meaning) of each way an allreduce may go between nodes.");
   m.def(
-      "check_stream",
-      [](const std::string& codec, std::size_t chunk_bytes, const std::string& algorithm) {
-        stream_options(codec, chunk_bytes, algorithm);
-      },
-      py::arg("codec"), py::arg("chunk_bytes") = 0, py::arg("algorithm") = "",
-      "Raise UsageError for a codec, chunk size or algorithm that does not exist.");
+      "check_stream", [](const std::string& codec, std::size_t chunk_bytes) { stream_options(codec, chunk_bytes, ""); },
+      py::arg("codec"), py::arg("chunk_bytes") = 0, "Raise UsageError for a codec or chunk size that does not exist.");
   bind_codecs(m);
   bind_device(m);
   bind_device_codec(m);

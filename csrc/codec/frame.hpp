@@ -51,7 +51,7 @@ class FrameWriter {
   /// Encodes one chunk and puts it in; as it is where `codec` is null or does not make it smaller: then false.
   bool add(const CodecRow* codec, const Encoding& how, ConstBytes raw, std::uint8_t flags = 0);
   /// Puts in a chunk of `raw_bytes` that `codec` has made smaller already.
-  void add_encoded(const CodecRow& codec, std::size_t raw_bytes, ConstBytes stored, std::uint8_t flags = 0);
+  void add_encoded(const CodecRow& codec, std::size_t raw_bytes, ConstBytes stored, std::uint8_t flags);
   /// The message. `head` needs the fields that do not follow from the chunks.
   ConstBytes finish(FrameHead head);
 

@@ -26,7 +26,7 @@ class Topology {
   int leader(int node, int root = -1) const {
     return root >= 0 && node_of_[root] == node ? root : members_[node].front();
   }
-  bool is_leader(int root = -1) const { return leader(node(), root) == rank_; }
+  bool is_leader() const { return leader(node()) == rank_; }
 
   /// Where ranks of every node speak for parts of a message ("lanes"), each lane has one rank on each node: spread
   /// over the node's ranks, all of them where there are as many lanes.

@@ -93,7 +93,7 @@ class Steps {
   template <class Ready>
   void wait(Ready ready) {
     if (!patience_.is_crowded) return wait_until(board_, kCollective, patience_, ready, watch_);
-    wait_beside(board_, kCollective, patience_, ready, [&] { return is_in_the_way(); }, watch_);
+    wait_beside(board_, patience_, ready, [&] { return is_in_the_way(); }, watch_);
   }
 
   Board& board_;

@@ -122,11 +122,10 @@ void wait_until(const Board& board, Channel channel, Patience& patience, Ready&&
   sleep_until(board, channel, ready, watch);
 }
 
-/// The same where it is known whether this rank keeps one that it waits for from its core: `in_the_way()`. As long as
-/// it does it yields, and the first time that it does not it spins.
+/// The same in a collective, where it is known whether this rank keeps one that it waits for from its core:
+/// `in_the_way()`. As long as it does it yields, and the first time that it does not it spins.
 template <class Ready, class InTheWay>
-void wait_beside(const Board& board, Channel channel, Patience& patience, Ready&& ready, InTheWay&& in_the_way,
-                 Watch& watch) {
+void wait_beside(const Board& board, Patience& patience, Ready&& ready, InTheWay&& in_the_way, Watch& watch) {
   if (ready()) return;
   bool spun = false;
   auto spin = [&] {
@@ -140,7 +139,7 @@ void wait_beside(const Board& board, Channel channel, Patience& patience, Ready&
         return ready() || spin();
       }))
     return;
-  sleep_until(board, channel, ready, watch);
+  sleep_until(board, kCollective, ready, watch);
 }
 
 }  // namespace accdp

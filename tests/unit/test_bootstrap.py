@@ -231,28 +231,6 @@ def test_ranks_must_have_the_same_version_and_settings():
         cards.check_alike([same, {**same, "settings": "ACCDP_A=1;"}])
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("", []),
-        ("1x1", [0]),
-        ("2x2", [0, 0, 1, 1]),
-        ("3x1", [0, 1, 2]),
-        ("0,0,1", [0, 0, 1]),
-        ("5", [5]),
-        ("1,0", [1, 0]),
-    ],
-)
-def test_topology_is_read(text, nodes):
-    assert cards.declared_nodes(text) == nodes
-
-
-@pytest.mark.parametrize("text", ["2y2", "0x2", "2x", "x2", "1,,2", "a", "-1,0", "2x2x2", " 2x2", "1.5"])
-def test_topology_is_refused_in_one_sentence(text):
-    with pytest.raises(_core.UsageError, match=f"ACCDP_TOPOLOGY={text}: expected NODESxRANKS"):
-        cards.declared_nodes(text)
-
-
 def test_a_topology_that_is_none_is_refused_by_a_group_of_one_too():
     with settings.override(topology="2y2"), pytest.raises(_core.UsageError, match="ACCDP_TOPOLOGY=2y2: expected"):
         bootstrap.form_group(exchange.Alone(10), "alone")
@@ -352,7 +330,7 @@ def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
     store = Memory()
     groups = on_ranks(3, lambda me: bootstrap.form_group(through(store, me, 3), "three"))
     assert [group.size for group in groups] == [3, 3, 3]
-    assert on_ranks(3, lambda me: groups[me].barrier(10)) == [None] * 3
+    assert on_ranks(3, lambda me: groups[me].barrier()) == [None] * 3
     assert named_memory() <= named and not [name for name in os.listdir("/dev/shm") if "accdp" in name]
     on_ranks(3, lambda me: groups[me].close())
     groups.clear()

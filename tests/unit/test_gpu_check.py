@@ -149,13 +149,6 @@ def change_rank(*lines):
     gpu_check.RANK.write_text(text.replace("# changes", "\n".join([*lines, "# changes"])))
 
 
-def until(is_so):
-    deadline = time.monotonic() + 100
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_all_ranks_go_on_after_a_check_that_fails_on_one(without_gpu):
     change_rank(
         "gpu_rank.check_float8 = lambda comm, expect, count, device: expect(comm.rank != 1, 'a sum')",
@@ -180,7 +173,7 @@ def test_where_a_run_hangs_is_told(without_gpu, monkeypatch, tmp_path):
     def wait_from_there_on(process, timeout):
         """Its limit counts from where they stand on: what comes before takes as long as the machine needs."""
         monkeypatch.setattr(subprocess.Popen, "wait", wait)
-        until(lambda: len(list(stand.iterdir())) == 2)
+        jobs.until(lambda: len(list(stand.iterdir())) == 2)
         return process.wait(2)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_from_there_on)

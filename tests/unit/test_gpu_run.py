@@ -14,13 +14,6 @@ sys.path.insert(0, str(BENCH))
 import gpu_run  # noqa: E402  (found only after the line above)
 
 
-def until(is_so):
-    deadline = time.monotonic() + 100
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_program_that_is_not_there():
     assert gpu_run.run(["no-such-program"], 5) == (127, "no-such-program: No such file or directory")
 
@@ -74,6 +67,6 @@ def test_a_check_that_is_ended_ends_its_command(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", check, str(tmp_path / "child")]) as process:
         # Popen may return later than the child begins, and only then can the child be ended.
-        until(lambda: begun.exists() and waits.exists())
+        jobs.until(lambda: begun.exists() and waits.exists())
         process.send_signal(signal.SIGTERM)
     assert process.returncode == 3 and ended.exists()

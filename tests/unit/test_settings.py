@@ -70,7 +70,8 @@ BAD = {
     "ACCDP_GPU_PINNED_BYTES": NOT_BYTES,
     "ACCDP_MPI_CUDA": ["", "yes", "1", "ON"],
 }
-BAD_TOPOLOGIES = ["x", "2x", "0x2", "2x0", "-1", "0,,1", "0,1,", "2 x 2", "a,b", "2X2"]
+BAD_TOPOLOGIES = ["x", "2x", "x2", "0x2", "2x0", "2x2x2", "2y2", "2X2", "2 x 2", " 2x2", "a", "a,b", "1.5"]
+BAD_TOPOLOGIES += ["-1", "-1,0", "0,,1", "0,1,"]
 ENVS = [row.env for row in settings.table()]
 PAIRS = [(env, text) for env in BAD for text in BAD[env]]
 
@@ -140,7 +141,17 @@ def test_refused_topology(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "nodes"), [("", []), ("2x2", [0, 0, 1, 1]), ("1x3", [0] * 3), ("3x1", [0, 1, 2]), ("0,1,0", [0, 1, 0])]
+    ("text", "nodes"),
+    [
+        ("", []),
+        ("1x1", [0]),
+        ("2x2", [0, 0, 1, 1]),
+        ("1x3", [0] * 3),
+        ("3x1", [0, 1, 2]),
+        ("0,1,0", [0, 1, 0]),
+        ("1,0", [1, 0]),
+        ("5", [5]),
+    ],
 )
 def test_topology(text, nodes):
     assert cards.declared_nodes(text) == nodes

@@ -293,8 +293,9 @@ void init() {
   if (!is_initialized()) {
     ACCDP_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level));
     state().ours = true;
-    // By which MPI tells errors of calls without a communicator, such as MPI_Testsome; as it is, it ends the process.
-    ACCDP_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    // By one of which MPI tells errors of calls without a communicator, such as MPI_Test, since MPI 4 by the first
+    // (Intel MPI still by the other); as they are, they end the process.
+    for (MPI_Comm comm : {MPI_COMM_SELF, MPI_COMM_WORLD}) ACCDP_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
   }
   ACCDP_MPI(MPI_Query_thread(&level));
   if (level < MPI_THREAD_SERIALIZED)

@@ -178,8 +178,8 @@ void refuse_capture(cudaStream_t stream);
 /// Loads a kernel onto the current device: its first launch would, and may wait for all that the device does. What
 /// cannot be loaded fails when it is launched.
 void load_kernel(const void* kernel) noexcept;
-/// Why no kernel of this build runs on a device; empty where they do. Makes no context there.
-std::string why_no_code(int device);
+/// Throws where no kernel of this build runs on a device. Makes no context there; takes as long as some launches.
+void expect_code(int device);
 
 /// What names a GPU whatever its index in this process.
 struct GpuId {

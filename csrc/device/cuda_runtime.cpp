@@ -355,14 +355,14 @@ int device_of(std::uintptr_t address, const char* name) {
   return attributes.device;
 }
 
-std::string why_no_code(int device) {
+void expect_code(int device) {
   const auto capability = [](int tenths) { return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10); };
   cudaDeviceProp gpu;
   ACCDP_CUDA(cudaGetDeviceProperties(&gpu, device));
   const int found = 10 * gpu.major + gpu.minor;
-  if (found >= ACCDP_OLDEST_GPU) return {};  // for later ones the driver compiles what is missing
-  return std::string(gpu.name) + " has compute capability " + capability(found) + ": expected " +
-         capability(ACCDP_OLDEST_GPU) + " or more, for which accdp was built";
+  if (found < ACCDP_OLDEST_GPU)  // for later ones the driver compiles what is missing
+    throw CudaError(std::string(gpu.name) + " has compute capability " + capability(found) + ": expected " +
+                    capability(ACCDP_OLDEST_GPU) + " or more, for which accdp was built");
 }
 
 CudaReport cuda_report() {
@@ -378,12 +378,13 @@ CudaReport cuda_report() {
     report.why_not = "no GPU is visible";
   }
   for (int device = 0; device < report.devices; ++device) {
-    const std::string why_not = why_no_code(device);
-    if (why_not.empty()) {
+    try {
+      expect_code(device);
       report.why_not.clear();
       break;
+    } catch (const CudaError& error) {
+      report.why_not = error.what();
     }
-    report.why_not = why_not;
   }
   if (report.driver_version == 0) report.why_not = "no NVIDIA driver";
   return report;

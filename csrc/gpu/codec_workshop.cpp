@@ -326,8 +326,9 @@ void CodecWorkshop::fetch(std::span<const Transfer> transfers, HostRoom& room) {
   room.fetch(transfers, kernels_.get(), fetch_async);
 }
 
-void SpareWorkshop::load_kernels() noexcept {
-  std::call_once(loaded_, [] {
+void SpareWorkshop::load_kernels(int device) {
+  std::call_once(loaded_, [device] {
+    expect_code(device);
     load_codecs();
     load_reductions();
   });

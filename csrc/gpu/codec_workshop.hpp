@@ -133,7 +133,7 @@ class SpareWorkshop {
  public:
   /// Loads what workshops launch onto the current device, once: before an operation, whose kernels would else wait for
   /// those of a training step when they are first launched.
-  void load_kernels() noexcept;
+  void load_kernels(int device);
   std::unique_ptr<CodecWorkshop> take();
   void put(std::unique_ptr<CodecWorkshop> workshop);
 

@@ -202,8 +202,6 @@ void DevicePath::admit(int device, std::uintptr_t stream) {
   int first = state_->device;
   if (first >= 0) expect(first);
   telling_others("its device cannot be used", [&] {
-    const std::string why_not = first < 0 ? why_no_code(device) : "";
-    if (!why_not.empty()) throw CudaError(why_not);
     const DeviceGuard guard(device);  // a stream may be the current device's default
     refuse_capture(reinterpret_cast<cudaStream_t>(stream));
   });

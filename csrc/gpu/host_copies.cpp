@@ -55,7 +55,13 @@ RoomCopies::~RoomCopies() {
 
 DeviceTensors& RoomCopies::on_device() {
   const DeviceGuard guard(device_);
-  workshop_->load_kernels();
+  try {
+    workshop_->load_kernels(device_);
+  } catch (const CudaError& error) {
+    constexpr const char* kWhat = "its device cannot be used for compression";
+    group_->abort(std::string(kWhat) + ": " + error.what());  // the others are about to wait for this rank
+    std::rethrow_exception(named(std::current_exception(), group_->here(), kWhat));
+  }
   return *on_device_;
 }
 

@@ -85,6 +85,7 @@ Pool::Pool(Context& c, int device, std::size_t slot_bytes) : Pool(c.local_rank()
   mine.mark = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()) * kMostSources + me_;
   std::string trouble, no_events;
   try {
+    expect_code(device);
     exports_ = take_exports(device, round_up(2 * slot_bytes, kBlockBytes), processes_);
     mine.memory = exports_.memory.share();
     mine.has_memory = true;

@@ -63,6 +63,8 @@ int main() {
   CHECK(!mpi::has_ended(1));
   const linger at_once{1, 0};
   CHECK(setsockopt(far, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0 && close(far) == 0);
+  const Deadline comes(5.0);
+  while (!mpi::has_ended(1) && !comes.passed()) nanosleep(&nap, nullptr);
   CHECK(mpi::has_ended(1) && mpi::has_any_ended());
 
   mpi::break_lines();

@@ -80,6 +80,25 @@ void cannot_fetch() {
   }));
 }
 
+/// Rank 1's GPU has no code for the kernels that look at what is to be encoded.
+void cannot_compress() {
+  CHECK(run_ranks(2, [](Group& group) {
+    if (group.rank() == 1) cudasim::set_gpu(70);
+    Gpu gpu(group);
+    const Array data(gpu, input(1, kCount));
+    gpu.synchronize();
+    const auto call = [&] {
+      const std::unique_ptr<HostCopies> copies = gpu.path->fetch(
+          kDevice, reinterpret_cast<std::uintptr_t>(gpu.stream()), {{data.bytes(), false, false, true}});
+      StreamOptions options = stream_options("fpk", 8192, "");
+      options.on_device = &copies->on_device();
+      group.bcast_stream({{copies->blocks()[0], kType}}, 1, options);
+    };
+    CHECK_THROWS(call(), Error,
+                 "simulated has compute capability 7.0: expected 7.5 or more, for which accdp was built");
+  }));
+}
+
 int main() {
   set_setting("ACCDP_GPU_SLOT_BYTES", "128k");
   failing_call("cudaLaunchKernelExC", 2, "cudaErrorLaunchFailure, device/cuda_reduce.cu:");
@@ -91,6 +110,7 @@ int main() {
   settles(true);
   settles(false);
   cannot_fetch();
+  cannot_compress();
 
   // One rank hands in host memory.
   CHECK(run_ranks(2, [](Group& group) {

@@ -155,7 +155,7 @@ def reused(rank: int, size: int, store: str, operation: str, timeout_s: float, s
 
 
 def part(rank: int, size: int, store: str, victim: int, operation: str) -> None:
-    """The victim dies while another waits for it in a group that has not all ranks: they have other numbers there."""
+    """Another waits for a dead victim in a group that has not all ranks: they have other numbers there."""
     join(rank, size, store)
     group = dist.new_group([1, 2])
     if rank:

@@ -100,9 +100,7 @@ else:
     print("held", _mpi.held_wires(), flush=True)
     world.barrier()
 world.barrier()
-for _ in range(3):
-    time.sleep(0.1)
-    accdp_comm.Communicator().close()
+last = accdp_comm.Communicator()  # what can be given back is, when another is made
 if world.rank == 0:
     print("held", _mpi.held_wires(), flush=True)
 world.barrier()
@@ -163,10 +161,11 @@ def test_groups_that_fail_give_all_back(topology):
 @pytest.mark.parametrize(("nbytes", "stays"), [(8, 0), (5000, 1)])
 def test_what_a_rank_has_sent_is_read_before_its_group_s_is_given_back(nbytes, stays):
     """Where it is too long to be read, never: MPI would fetch it, out of memory that its sender may have given up."""
+    if stays and jobs.is_open_mpi(jobs.find_mpiexec()):
+        pytest.skip("a send of so many bytes waits for its receiver with Open MPI")
     result = play(LEFT, 2, "2x1", str(nbytes))
     assert result.returncode == 0 and len(held(result)) == 2, str(result)
-    before, after = held(result)
-    assert before == 2 and after >= 1 + stays, str(result)
+    assert held(result) == [2, 2 + stays], str(result)
 
 
 def test_exchanges_keep_no_communicator():

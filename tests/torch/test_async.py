@@ -200,7 +200,7 @@ def test_the_work_of_a_batch(rank, size):
 @pytest.mark.on_ranks(2)
 def test_the_future_of_a_batch_is_that_of_all(rank, size):
     part, store = dist.new_group(), dist.distributed_c10d._get_default_store()
-    part.set_timeout(datetime.timedelta(seconds=3))
+    part.set_timeout(datetime.timedelta(seconds=8))
     if rank == 0:
         with dist._coalescing_manager(group=part, device=torch.device("cpu"), async_ops=True) as batch:
             dist.irecv(torch.zeros(3), 1, tag=9, group=part)  # which nobody sends

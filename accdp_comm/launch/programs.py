@@ -152,17 +152,23 @@ def mpiexec(program: str, family: str, ranks: int, hosts: Sequence[Host] = (), *
         is_root: Open MPI refuses to start as root unless told.
     """
     command = [program, "-n", str(ranks)]
-    places = ",".join(f"{host.name}:{host.ranks}" for host in hosts)
     environment = {} if hosts else _LOCAL[family]
     if family == "openmpi":
         # Ranks often outnumber cores here, and we bind them ourselves.
         command += ["--oversubscribe", "--bind-to", "none", "-x", CONTROL_VARIABLE]
-        command += ["--host", places] if hosts else []
+        command += ["--host", ",".join(f"{host.name}:{host.ranks}" for host in hosts)] if hosts else []
         command += ["--allow-run-as-root"] if is_root else []
         return Program("mpiexec", command, "OMPI_COMM_WORLD_RANK", environment, hands_on=not hosts)
-    if hosts:  # of one all ranks are: Intel MPI takes the number behind a single name for a part of it
-        command += ["-hosts", places if len(hosts) > 1 else hosts[0].name]
+    if hosts:  # in a file, because Intel MPI understands HOST:N nowhere else
+        command += ["-machinefile", _nameless_file("".join(f"{host.name}:{host.ranks}\n" for host in hosts))]
     return Program("mpiexec", command, "PMI_RANK", environment)
+
+
+def _nameless_file(text: str) -> str:
+    """Return the path of a file for programs of this host to read, which is gone with this process."""
+    file = _core.nameless_memory("accdp-hosts")
+    os.write(file, text.encode())
+    return f"/proc/{os.getpid()}/fd/{file}"
 
 
 def _srun(family: str, ranks: int, hosts: Sequence[Host], environment: Mapping[str, str]) -> Program:

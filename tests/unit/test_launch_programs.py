@@ -42,8 +42,8 @@ def test_open_mpi_is_told_that_ranks_share_cores():
 
 def test_hosts_are_named_with_their_ranks():
     hosts = [Host("a", 2), Host("b", 1)]
-    assert programs.mpiexec("m", "mpich", 3, hosts).command == ["m", "-n", "3", "-hosts", "a:2,b:1"]
-    assert programs.mpiexec("m", "mpich", 2, hosts[:1]).command == ["m", "-n", "2", "-hosts", "a"]
+    *command, file = programs.mpiexec("m", "mpich", 3, hosts).command
+    assert command == ["m", "-n", "3", "-machinefile"] and Path(file).read_text() == "a:2\nb:1\n"
     assert programs.mpiexec("m", "openmpi", 3, hosts).command[-2:] == ["--host", "a:2,b:1"]
     assert all(programs.mpiexec("m", family, 3, hosts).environment == {} for family in ("mpich", "openmpi"))
     assert programs.mpiexec("m", "mpich", 3, hosts).hands_on and not programs.mpiexec("m", "openmpi", 3, hosts).hands_on

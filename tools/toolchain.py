@@ -202,9 +202,9 @@ def mpi_name(includes: list[str]) -> str:
     for include in [*includes, "/usr/include"]:
         header = Path(include, "mpi.h")
         text = header.read_text(errors="replace") if header.is_file() else ""
-        mpich = re.search(r'define MPICH_VERSION "([^"]+)"', text)
-        if mpich:
-            return f"MPICH {mpich.group(1)}"
+        for macro, name in (("I_MPI_VERSION", "Intel MPI"), ("MPICH_VERSION", "MPICH")):
+            if version := re.search(rf'define {macro} "([^"]+)"', text):
+                return f"{name} {version.group(1)}"
         parts = re.findall(r"define OMPI_(?:MAJOR|MINOR|RELEASE)_VERSION (\d+)", text)
         if parts:
             return f"Open MPI {'.'.join(parts)}"

@@ -117,6 +117,23 @@ def test_mpi_without_library(bare, monkeypatch):
     assert "accdp_no_such_mpi" in text
 
 
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ('#define MPICH_VERSION "5.0.2"', "MPICH 5.0.2"),
+        ('#define I_MPI_VERSION "2021.18.1"\n#define MPICH_VERSION "3.4a2"', "Intel MPI 2021.18.1"),
+        (
+            "#define OMPI_MAJOR_VERSION 5\n#define OMPI_MINOR_VERSION 0\n#define OMPI_RELEASE_VERSION 11",
+            "Open MPI 5.0.11",
+        ),
+        ("#define MPI_VERSION 4", "another MPI"),
+    ],
+)
+def test_mpi_is_called_by_its_name(tmp_path, header, name):
+    (tmp_path / "mpi.h").write_text(header)
+    assert toolchain.mpi_name([str(tmp_path)]) == name
+
+
 def test_setuptools_too_old():
     assert "setuptools 65.5.0 is older than 77" in sentence(toolchain.require_setuptools, "65.5.0")
     toolchain.require_setuptools("77.0.1")

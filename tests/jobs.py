@@ -128,8 +128,17 @@ def find_mpiexec(python: str = sys.executable) -> str:
 @functools.cache
 def is_open_mpi(mpiexec: str) -> bool:
     """Whether a launcher is Open MPI's."""
-    said = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30).stdout
-    return re.search("open.?(mpi|rte)", said, re.IGNORECASE) is not None
+    return re.search("open.?(mpi|rte)", _version(mpiexec), re.IGNORECASE) is not None
+
+
+@functools.cache
+def is_intel_mpi(mpiexec: str) -> bool:
+    """Whether a launcher is Intel MPI's, which goes over libfabric where MPICH does over UCX."""
+    return "Intel(R) MPI" in _version(mpiexec)
+
+
+def _version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
 
 
 def mpiexec_command(ranks: int, python: str = sys.executable) -> list[str]:

@@ -11,6 +11,8 @@ TIMEOUT_S = 1.0
 def test_memory_of_a_receive_that_was_given_up(play, operation, baseline, stopped_s):
     if jobs.is_open_mpi(jobs.find_mpiexec()):
         pytest.skip("several nodes without a launcher need an MPI of the MPICH family")
+    if jobs.is_intel_mpi(jobs.find_mpiexec()):
+        pytest.skip("libfabric's connection may stand still after such a receive, for other groups, too")
     variables = {"ACCDP_TOPOLOGY": "0,1", "UCX_TLS": "tcp,self", "ACCDP_BASELINE": baseline}
     arguments = {"operation": operation, "timeout_s": TIMEOUT_S, "stopped_s": stopped_s}
     play.start("reused", 2, env={0: variables, 1: variables}, **arguments)

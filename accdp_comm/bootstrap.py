@@ -74,7 +74,8 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
             lacks = agree(exchange, prepare)
             # Groups with one name may be formed at once, by threads: each rank has other memory for each.
             identity = f"{name} {[(card.pid, card.inode) for card in cards]}"
-            wire = mpi_world.make_wire(ranks, identity, exchange.timeout_s)
+            near = [(rank, cards[rank]) for rank, node in enumerate(nodes) if node == nodes[exchange.rank]]
+            wire = mpi_world.make_wire(ranks, identity, exchange.timeout_s, lambda: _ended(near))
         leader = nodes.index(nodes[exchange.rank])
         if nodes.count(nodes[exchange.rank]) > 1:
             own, memfd = memfd, -1
@@ -97,6 +98,10 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
 
 def _own_card(memfd: int, world: tuple[int, int]) -> Card:
     return card_of_this_process(memfd, world, mpi_world.launched(), mpi_world.place())
+
+
+def _ended(near: Sequence[tuple[int, Card]]) -> list[int]:
+    return [rank for rank, card in near if not _core.process_lives(card.pid, card.start_time)]
 
 
 def _open_segment(cards: Sequence[Card], leader: int, rank: int) -> int:

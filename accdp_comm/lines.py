@@ -218,7 +218,11 @@ def gone(fds: Iterable[int]) -> str:
     ranks = {fd: rank for rank, fd in enumerate(fds) if fd >= 0}
     for fd in ranks:
         looked_at.register(fd, select.POLLIN)  # nothing is said through a line
-    ended = sorted(ranks[fd] for fd, _ in looked_at.poll(0))
+    return in_words(sorted(ranks[fd] for fd, _ in looked_at.poll(0)))
+
+
+def in_words(ended: Sequence[int]) -> str:
+    """Say that these ranks have ended; "" of none."""
     if len(ended) < 2:
         return f"rank {ended[0]} has ended" if ended else ""
     return f"ranks {', '.join(map(str, ended))} have ended"

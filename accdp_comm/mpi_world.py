@@ -28,6 +28,7 @@ _FINALIZE_SECONDS = 5.0
 _AFTER_FAILURE_SECONDS = 30.0
 _REMARK_SECONDS = 10.0  # a wait for them that is longer is told of
 _JOINING = "all ranks of MPI_COMM_WORLD to make their first group (Communicator or init_process_group)"
+_COMES_SECONDS = 2.0  # what a rank has said before its end may be on its way
 _LOOK_SECONDS = 0.5  # between looks at the other ranks of this host, while waiting for them
 
 
@@ -199,16 +200,27 @@ def _join_unlaunched(exchange: Exchange, cards: Sequence[Card], nodes: Sequence[
     return str(service["token"])
 
 
-def make_wire(ranks: Sequence[int], identity: str, timeout_s: float) -> object:
+def make_wire(
+    ranks: Sequence[int], identity: str, timeout_s: float, ended: Callable[[], Sequence[int]] = list
+) -> object:
     """Make a wire among these ranks of MPI's world, which all call this; a rank that does not come ends the process.
 
     Args:
         ranks: There, in the group's order.
         identity: Equal on all of them, and on none of another group.
         timeout_s: How long this may take.
+        ended: Which of the group's ranks on this node have ended. Those on other nodes their lines tell, if there are.
     """
-    with _ending_if_late("MPI_Comm_create_group", timeout_s):
-        return load().wire(ranks, identity)
+    module, seen_at = load(), 0.0
+
+    def gone() -> str:
+        nonlocal seen_at
+        gone_there = {ranks[rank] for rank in ended()} | {there for there in ranks if module.has_ended(there)}
+        seen_at = (seen_at or time.monotonic()) if gone_there else 0.0
+        return lines.in_words(sorted(gone_there)) if time.monotonic() >= seen_at + _COMES_SECONDS else ""
+
+    with _ending_if_late("MPI_Comm_create_group", timeout_s, gone):
+        return module.wire(ranks, identity)
 
 
 @contextlib.contextmanager

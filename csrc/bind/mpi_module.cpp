@@ -88,6 +88,8 @@ PYBIND11_MODULE(_mpi, m) {
   m.def("check_safe", &mpi::check_safe, "Throw MpiError where MPI is not used any more in this process.");
   m.def("watch_lines", &mpi::watch_lines, "fds"_a,
         "A socket to each rank of MPI_COMM_WORLD, or -1, which breaks when the rank's process ends.");
+  m.def("has_ended", &mpi::has_ended, "rank"_a,
+        "Whether a rank of MPI_COMM_WORLD has ended, as far as its line, if it has one, tells.");
   m.def("set_deaths_end_the_job", &mpi::set_deaths_end_the_job, "they_do"_a,
         "Whether the launcher ends all ranks when one dies, so that a rank that is late must live.");
   m.def("finalize", &mpi::finalize, "timeout_s"_a = std::numeric_limits<double>::infinity(), "after_failure_s"_a = 0,

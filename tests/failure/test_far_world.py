@@ -16,8 +16,8 @@ VICTIM = 1
 OTHERS = (0, 2)
 
 
-def start(play, scene, **arguments):
-    variables = {"ACCDP_TOPOLOGY": ",".join(map(str, NODES)), **TCP}
+def start(play, scene, nodes=NODES, **arguments):
+    variables = {"ACCDP_TOPOLOGY": ",".join(map(str, nodes)), **TCP}
     env = dict.fromkeys(range(len(NODES)), variables)
     play.start(scene, len(NODES), env=env, file=SCENES, victim=VICTIM, **arguments)
 
@@ -47,6 +47,19 @@ def test_dies_within_mpi_init(play):
         said = re.search(
             r"ranks? ([\d, ]+) ha(s|ve) ended without having come there; MPI cannot be inter", player.printed()
         )
+        assert said and str(VICTIM) in said[1].split(", "), player.printed()
+
+
+@pytest.mark.parametrize("nodes", [NODES, (0, 0, 1)], ids=["on a node of its own", "beside another"])
+def test_dies_when_a_group_forms(play, nodes):
+    """A group with the default time-out of half an hour."""
+    start(play, "dies_when_a_group_forms", nodes)
+    play.end()
+    died_at = play.facts(VICTIM, "dies")[0]["at"]
+    for rank in OTHERS:
+        player = play.cast[rank]
+        assert player.status == 1 and player.ended_at - died_at < 2 + SOON_S, player.printed()
+        said = re.search(r"MPI_Comm_create_group .*: ranks? ([\d, ]+) ha(s|ve) ended without", player.printed())
         assert said and str(VICTIM) in said[1].split(", "), player.printed()
 
 

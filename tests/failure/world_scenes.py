@@ -41,6 +41,19 @@ def dies_in_mpi_init(rank: int, size: int, store: str, victim: int) -> None:
     join(rank, size, store)
 
 
+def dies_when_a_group_forms(rank: int, size: int, store: str, victim: int) -> None:
+    """Its others wait for it within MPI, which does not tell them."""
+
+    def die(*_: object) -> None:
+        say(event="dies", at=time.monotonic())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    join(rank, size, store)
+    if rank == victim:
+        mpi_world.make_wire = die
+    dist.new_group(range(size))
+
+
 def late_after_mpi_init(rank: int, size: int, store: str, victim: int, limit_s: float) -> None:
     """It is in MPI's world when the others have given up waiting for it, and they live on until it has learnt that."""
     original = mpi_world._initialise

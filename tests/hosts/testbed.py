@@ -19,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -131,7 +132,7 @@ class Hosts:
         env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> jobs.Result:
-        """Run one MPI job over all hosts, host by host, with the ``mpiexec`` (MPICH) of this environment.
+        """Run one MPI job over all hosts, host by host, with the ``mpiexec`` (MPICH's family) of this environment.
 
         Args:
             ranks_per_host: One number for all hosts, or one per host.
@@ -142,9 +143,13 @@ class Hosts:
             AssertionError: Not finished in time.
         """
         ranks = self._per_host(ranks_per_host)
-        placed = ",".join(f"{address}:{count}" for address, count in zip(self.addresses, ranks, strict=True) if count)
+        lines = [f"{address}:{count}\n" for address, count in zip(self.addresses, ranks, strict=True) if count]
         reach = ["-bootstrap", "ssh", "-bootstrap-exec", _REMOTE_SHELL_PATH, "-localhost", _SWITCH_ADDRESS]
-        return self.login([jobs.find_mpiexec(), *reach, "-hosts", placed, "-n", str(sum(ranks)), *argv], env, timeout)
+        with tempfile.NamedTemporaryFile("w", prefix="accdp-hosts-") as file:
+            file.writelines(lines)
+            file.flush()
+            places = ["-machinefile", file.name, "-n", str(sum(ranks))]
+            return self.login([jobs.find_mpiexec(), *reach, *places, *argv], env, timeout)
 
     def login(self, argv: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 60.0) -> jobs.Result:
         """Run a command that starts a job on the login node, where MPICH's mpiexec finds its way to the hosts.

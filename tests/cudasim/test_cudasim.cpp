@@ -88,6 +88,10 @@ int main() {
   CHECK_THROWS(device_of(reinterpret_cast<std::uintptr_t>(pinned.data()), "x"), UsageError, "x: expected memory of a");
   CHECK(device_of(reinterpret_cast<std::uintptr_t>(first.data() + 7), "x") == 0);
   CHECK(cuda_report().devices == 1 && cuda_report().why_not.empty());
+  cudasim::set_gpu(70);
+  CHECK(cuda_report().devices == 1 && cuda_report().why_not.find("compute capability 7.0") != std::string::npos);
+  cudasim::set_gpu(75);
+  CHECK(cuda_report().why_not.empty());
 
   Shared<Exported> exported;
   CHECK(fork_ranks(2, [&](int rank) { pass_on(exported, rank); }));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -104,7 +104,7 @@ def _form(
     rendezvous.check_timeout(timeout, f"rank {rank} of {size}: ")
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
-    exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label)
+    exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label, who_has_ended(members))
     group = form_group(exchange, name, world=world)
     leaving.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
@@ -119,6 +119,17 @@ def _form(
         store=store,
         label=label,
     )
+
+
+def who_has_ended(ranks: Sequence[int]) -> Callable[[], Sequence[int]]:
+    """Return what tells of which of these ranks of torch's world the process has ended, by their places here.
+
+    The world's group knows, if it is ours; of others nobody does.
+    """
+    world = backend_of(dist.distributed_c10d._get_default_group()) if dist.is_initialized() else None
+    if world is None:
+        return tuple
+    return lambda: [place for place, rank in enumerate(ranks) if world.has_ended(rank)]
 
 
 def _device_path(group: _core.Group) -> Any:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from . import _core
@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _SETTLE_SECONDS = 3.0
 _WITHDRAWN = "-"  # the value of a rank that has given up
+_CENSUS_SECONDS = 0.5  # between two looks at whose process has ended
 
 
 class Exchange(Protocol):
@@ -88,11 +89,20 @@ class StoreExchange:
         rank, size: Place of this rank among those that take part.
         timeout_s: How long a round waits for missing ranks.
         label: Tells apart groups of different members that use one store and one prefix.
+        ended: Returns those of the ranks whose processes are known to have ended: nobody waits for them.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout_s: float, label: str = "world"):
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        label: str = "world",
+        ended: Callable[[], Iterable[int]] = tuple,
+    ):
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._store = store
+        self._store, self._ended = store, ended
         self._root = f"accdp/{label}/{size}"
         self._attempt = secrets.token_hex(8)
         self._turn = self._rounds = 0
@@ -137,6 +147,8 @@ class StoreExchange:
         value = f"{self._attempt} {base64.b64encode(data).decode()}"
         answer = self._follow(value) if self.rank else self._collect(value)
         self._rounds += 1
+        if answer.get("ended"):
+            raise self._died(answer["ended"])
         if "missing" in answer:
             raise self._late(answer["missing"])
         return [base64.b64decode(value.partition(" ")[2]) for value in answer["values"]]
@@ -147,17 +159,18 @@ class StoreExchange:
     def _collect(self, value: str) -> dict[str, Any]:
         """Rank 0's part: wait for the values of all, and publish them, or whose are missing."""
         self._store.set(self._key(0), value)
-        values = self._values(self.timeout_s)
+        values, ended = self._values(self.timeout_s)
         missing = [rank for rank, value in enumerate(values) if value is None]
-        self._unread = (self.size - 1 - len(missing), self._key("read"))
-        answer = {"missing": missing} if missing else {"values": values}
+        self._unread = (self.size - 1 - len({*missing, *ended}), self._key("read"))
+        answer = {"missing": missing, "ended": ended} if missing or ended else {"values": values}
         self._store.set(self._key("all"), json.dumps(answer))
         return answer
 
     def _follow(self, value: str) -> dict[str, Any]:
         """The others' part: say this rank's value, and wait for the table that has it."""
         deadline = time.monotonic() + self.timeout_s
-        has_said, has_waited = False, False
+        has_said = has_waited = rank_0_ended = False
+        census = self._census()
         try:
             for pause in self._pauses():
                 newest = self._newest_turn() if self._rounds == 0 else self._turn
@@ -174,11 +187,13 @@ class StoreExchange:
                     has_said = True
                 if time.monotonic() >= deadline:
                     # Rank 0 may have arrived last and waits as long again for others: its verdict is better than ours.
-                    missing = [rank for rank, value in enumerate(self._values(0)) if value is None]
+                    missing = [rank for rank, value in enumerate(self._values(0)[0]) if value is None]
                     # Without rank 0 all are named: it may itself be waiting for one of the others, in torch's store.
                     if has_waited or 0 in missing:
                         break
                     deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
+                if rank_0_ended := 0 in next(census):
+                    break
                 time.sleep(pause)
         except BaseException:
             # Rank 0 must not count on this attempt, which may be followed by another one.
@@ -189,7 +204,7 @@ class StoreExchange:
         self._store.set(self._key(self.rank), _WITHDRAWN)
         if self._is_over() and (answer := self._answer(value)):
             return answer  # rank 0 was faster
-        raise self._late(missing or [0])
+        raise self._died([0]) if rank_0_ended else self._late(missing or [0])
 
     def _newest_turn(self) -> int:
         """Return rank 0's newest turn; before its first one the ranks wait in that."""
@@ -213,20 +228,23 @@ class StoreExchange:
         self._store.add(self._key("read"), 1)
         return answer
 
-    def _values(self, timeout_s: float) -> list[str | None]:
-        """Wait until the store has the values of all ranks; return them, None for one that has not come in time."""
+    def _values(self, timeout_s: float) -> tuple[list[str | None], list[int]]:
+        """Wait until the store has the values of all ranks, or one can come no more.
+
+        Returns the values, None for a rank that has not come in time, and who has ended.
+        """
         keys = [self._key(rank) for rank in range(self.size)]
         deadline = time.monotonic() + timeout_s
-        for pause in self._pauses():
+        census, pauses = self._census(), self._pauses()
+        while True:
             if self._store.check(keys):
                 values = [self._value(key) for key in keys]
                 if None not in values:
-                    break
-            if time.monotonic() >= deadline:
-                values = [self._value(key) if self._store.check([key]) else None for key in keys]
-                break
-            time.sleep(pause)
-        return values
+                    return values, []
+            ended = next(census)
+            if ended or time.monotonic() >= deadline:
+                return [self._value(key) if self._store.check([key]) else None for key in keys], ended
+            time.sleep(next(pauses))
 
     def _value(self, key: str) -> str | None:
         value = self._store.get(key).decode()
@@ -241,6 +259,17 @@ class StoreExchange:
         while True:
             yield pause
             pause = min(pause * 1.5, 0.05 + 0.0002 * self.size)
+
+    def _census(self) -> Iterator[list[int]]:
+        """Yield which ranks have ended, and have for so long that what they said has come to the store."""
+        ended: list[int] = []
+        seen: list[int] = []
+        next_look = time.monotonic() + _CENSUS_SECONDS
+        while True:
+            if time.monotonic() >= next_look:
+                ended, seen = seen, [*self._ended()]
+                next_look = time.monotonic() + _CENSUS_SECONDS
+            yield ended
 
     @contextlib.contextmanager
     def _store_errors(self) -> Iterator[None]:
@@ -266,10 +295,18 @@ class StoreExchange:
                 f"rank {self.rank} of {self.size} came after others had waited {self.timeout_s:g} s for it "
                 "(forming the group)"
             )
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
         return _core.PeerTimeout(
-            f"rank {self.rank}: {who} of {self.size} did not come within {self.timeout_s:g} s (forming the group)"
+            f"rank {self.rank}: {_names(ranks)} of {self.size} did not come within {self.timeout_s:g} s "
+            "(forming the group)"
         )
+
+    def _died(self, ranks: Sequence[int]) -> Exception:
+        have = "has" if len(ranks) == 1 else "have"
+        return _core.PeerDied(f"rank {self.rank}: {_names(ranks)} of {self.size} {have} ended (forming the group)")
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
 class MpiExchange:

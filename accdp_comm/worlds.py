@@ -33,7 +33,10 @@ def whole_job(timeout_s: float) -> Exchange:
         return MpiExchange(rank, size, timeout_s)
     if dist is not None and has_torchs:
         store = dist.PrefixStore("accdp_communicator", dist.distributed_c10d._get_default_store())
-        return StoreExchange(store, dist.get_rank(), dist.get_world_size(), timeout_s)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        backend = sys.modules.get(f"{__package__}.backend")  # which any group of it has loaded
+        ended = backend.who_has_ended(range(size)) if backend else tuple
+        return StoreExchange(store, rank, size, timeout_s, ended=ended)
     if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):
         return _of_torchrun(timeout_s)
     refuse_srun_without_mpi()

@@ -392,33 +392,6 @@ void Fabric::leave() noexcept {
   wire_->retire(topology_.size() - topology_.local_size());
 }
 
-bool Fabric::has_left(int rank) const {
-  if (!topology_.is_near(rank)) return said_farewell_[rank];
-  return board_->line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
-}
-
-bool Fabric::has_gone(int rank) const {
-  if (rank == topology_.rank()) return false;
-  if (has_left(rank)) return true;
-  if (!topology_.is_near(rank)) return wire_->has_ended(rank);
-  return !process_lives(peers_[rank].pid, peers_[rank].start_time);
-}
-
-int Fabric::first_lost() const {
-  for (int rank : topology_.neighbours())
-    if (!has_left(rank) && has_gone(rank)) return rank;
-  return -1;
-}
-
-void Fabric::throw_if_lost(const std::string& what) {
-  if (const int rank = first_lost(); rank >= 0) fail(FailureKind::kDied, how_it_went(rank) + " during " + what);
-  throw_if_failed();
-}
-
-std::string Fabric::how_it_went(int rank) const {
-  return describe(rank) + (has_left(rank) ? " left the group" : " exited");
-}
-
 /// What MPI may still read or write of a group that has failed is nobody else's any more; nor are questions among ranks
 /// of any group, whose answers nobody waited for.
 Fabric::~Fabric() {

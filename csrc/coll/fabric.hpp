@@ -115,8 +115,9 @@ class Fabric {
   /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
   void enter(double timeout_s);
   void leave() noexcept;
-  bool has_gone(int rank) const;  ///< exited, or left the group; of other nodes' ranks as far as the wire knows
-  bool has_left(int rank) const;  ///< in order, as far as is known
+  bool has_ended(int rank) const;  ///< its process; of other nodes' as far as the wire knows
+  bool has_gone(int rank) const;   ///< has ended, or left the group
+  bool has_left(int rank) const;   ///< in order, as far as is known
   std::string how_it_went(int rank) const;
   /// Of the node's ranks, one that has died and not left in order; -1: none.
   int first_lost() const;

@@ -108,8 +108,9 @@ class Group {
   void monitored_barrier(bool wait_all_ranks, double timeout_s = -1);
 
   void throw_if_failed() { fabric_.throw_if_failed(); }
+  /// Whether a rank's process has ended, as far as is known here. Of any thread, as the next two.
+  bool has_ended(int rank) const { return fabric_.has_ended(rank); }
   /// Whether what others have yet to do for this rank may never come: the group has failed, or a rank of the node died.
-  /// Of any thread, as the next.
   bool may_miss_ranks() const { return fabric_.board().has_failed() || fabric_.first_lost() >= 0; }
   /// Throws where that is so. During what: for the text.
   void throw_if_lost(const std::string& what) { fabric_.throw_if_lost(what); }

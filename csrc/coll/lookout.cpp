@@ -4,6 +4,7 @@
 
 #include "base/settings.hpp"
 #include "coll/fabric.hpp"
+#include "node/board.hpp"
 
 namespace accdp {
 namespace {
@@ -12,6 +13,33 @@ constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
 
 }  // namespace
+
+bool Fabric::has_left(int rank) const {
+  if (!topology_.is_near(rank)) return said_farewell_[rank];
+  return board_->line(topology_.local_of(rank)).left.load(std::memory_order_acquire);
+}
+
+bool Fabric::has_ended(int rank) const {
+  if (!topology_.is_near(rank)) return wire_->has_ended(rank);
+  return !process_lives(peers_[rank].pid, peers_[rank].start_time);
+}
+
+bool Fabric::has_gone(int rank) const { return rank != topology_.rank() && (has_left(rank) || has_ended(rank)); }
+
+int Fabric::first_lost() const {
+  for (int rank : topology_.neighbours())
+    if (!has_left(rank) && has_gone(rank)) return rank;
+  return -1;
+}
+
+void Fabric::throw_if_lost(const std::string& what) {
+  if (const int rank = first_lost(); rank >= 0) fail(FailureKind::kDied, how_it_went(rank) + " during " + what);
+  throw_if_failed();
+}
+
+std::string Fabric::how_it_went(int rank) const {
+  return describe(rank) + (has_left(rank) ? " left the group" : " exited");
+}
 
 void Lookout::look_around(bool had_failed) {
   if (had_failed) fabric_.throw_if_failed();

@@ -121,6 +121,7 @@ class ProcessGroupAccdp : public c10d::Backend {
   };
   /// How data of devices goes; empty where only host memory is moved.
   std::string device_path() const { return devices_.type() ? devices_.route().describe() : ""; }
+  bool has_ended(int rank) const { return group_->has_ended(rank); }
   void set_deterministic(bool on) { group_->set_deterministic(on); }
   /// As Group::measure(), in the order of the group's operations.
   Machine measure();

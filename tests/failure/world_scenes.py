@@ -12,7 +12,7 @@ import torch.distributed as dist
 from rank_process import join, say
 from scenes import attempt, await_mark, mark, ready
 
-from accdp_comm import mpi_world
+from accdp_comm import Communicator, mpi_world
 
 
 def waits_at_its_end(rank: int, size: int, store: str, victim: int) -> None:
@@ -68,3 +68,12 @@ def late_after_mpi_init(rank: int, size: int, store: str, victim: int, limit_s: 
     attempt("join", lambda: join(rank, size, store, timeout_s=limit_s))
     mark(store, f"given-up-{rank}")
     await_mark(store, f"given-up-{victim}")
+
+
+def forms_a_group_with_the_dead(rank: int, size: int, store: str, victim: int, what: str) -> None:
+    """The victim is killed when all are ready."""
+    join(rank, size, store)
+    dist.all_reduce(torch.ones(10))
+    ready()
+    await_mark(store, "never" if rank == victim else "killed")
+    attempt(what, {"new_group": lambda: dist.new_group(range(size)), "Communicator": Communicator}[what])

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .messages import waitall
     from .options import Options
     from .steps import step, tuned
+    from .survival import failed_ranks, shrink
     from .weight_sync import WeightSync
 
 __all__ = [
@@ -59,12 +60,14 @@ __all__ = [
     "__version__",
     "allreduce_compressed",
     "bcast_compressed",
+    "failed_ranks",
     "hooks",
     "measure",
     "monitored_barrier",
     "relative",
     "reset_stats",
     "settings",
+    "shrink",
     "stats",
     "step",
     "tuned",
@@ -95,6 +98,8 @@ _HOMES = {
     "relative": "bcast",
     "measure": "backend",
     "monitored_barrier": "backend",
+    "failed_ranks": "survival",
+    "shrink": "survival",
     "MessageWork": "_core",
     **dict.fromkeys(_ERRORS, "_core"),
     "reset_stats": "_core",

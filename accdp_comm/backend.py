@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _core, _torch, autoload, leaving, mpi_world, rendezvous, steps, uncaught
 from .arguments import ENDLESS_SECONDS, real_number
-from .bootstrap import form_group
+from .bootstrap import form_for_all, form_group
 from .eager import eager
 from .exchange import StoreExchange
 from .options import Options
@@ -45,7 +45,7 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
             "expected accdp_comm.Options"
         )
     ranks = list(options.global_ranks_in_group)
-    world = (ranks[options.group_rank], _world_size()) if ranks else None
+    world = seat(ranks[options.group_rank]) if ranks else None
     rank, size, name = options.group_rank, options.group_size, options.group_id
     backend = _form(options.store, rank, size, options.timeout, name, label=name, members=ranks, world=world)
     (pg_options if isinstance(pg_options, Options) else Options()).apply(backend)
@@ -65,14 +65,35 @@ def split(
         name: Of the new group on this rank.
         label: Tells the split apart from all others, with equal text on all members.
     """
-    world = (dist.get_rank(), _world_size()) if dist.is_initialized() else None
     size, timeout = len(ranks), options._timeout
     members = [parent.options.global_ranks_in_group[member] for member in ranks]
-    backend = _form(parent.store, rank, size, timeout, name, label=label, members=members, world=world)
-    if isinstance(options, Options):
-        options.apply(backend)
-    else:
-        backend.behave_like(parent)
+    backend = _form(parent.store, rank, size, timeout, name, label=label, members=members, world=parent.seat)
+    _behave(backend, options, parent)
+    return backend
+
+
+def shrink(parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Options, label: str) -> C10dBackend:
+    """Make the backend of what is left of a group; called by ProcessGroupAccdp::shrink on the ranks that stay.
+
+    Arguments as split()'s.
+    """
+    size, timeout, name = len(ranks), options._timeout, f"{parent.options.group_name}:shrunk"
+    members = [parent.options.global_ranks_in_group[member] for member in ranks]
+    is_world = dist.is_initialized() and parent in _backends(dist.distributed_c10d._get_default_group())
+    numbers = range(size) if is_world else members  # torch counts the ranks of a smaller default group anew
+    backend: Any = _form(
+        parent.store,
+        rank,
+        size,
+        timeout,
+        name,
+        label=label,
+        members=members,
+        world=parent.seat,
+        numbers=numbers,
+        form=form_for_all,  # a rank that had no new group would shrink the old one again, and the others the new one
+    )
+    _behave(backend, options, parent)
     return backend
 
 
@@ -100,12 +121,14 @@ def _form(
     label: str,
     members: Sequence[int],
     world: tuple[int, int] | None,
+    numbers: Sequence[int] | None = None,
+    form: Callable[..., _core.Group] = form_group,
 ) -> Any:
     rendezvous.check_timeout(timeout, f"rank {rank} of {size}: ")
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
     exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label, who_has_ended(members))
-    group = form_group(exchange, name, world=world)
+    group = form(exchange, name, world=world)
     leaving.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
     return _torch.ProcessGroupAccdp(
@@ -114,11 +137,31 @@ def _form(
         group.capsule(),
         timeout,
         name,
-        [*members] or [*range(size)],
+        [*(members if numbers is None else numbers)] or [*range(size)],
         device_path=_device_path(group),
         store=store,
         label=label,
+        seat=world or (rank, size),
     )
+
+
+def _behave(backend: Any, options: C10dBackend.Options, parent: Any) -> None:
+    """Make a backend do as it is told, or as the one it comes from."""
+    if isinstance(options, Options):
+        options.apply(backend)
+    else:
+        backend.behave_like(parent)
+
+
+def _world() -> Any:
+    """The backend of torch's world; None if it has none of ours."""
+    return backend_of(dist.distributed_c10d._get_default_group()) if dist.is_initialized() else None
+
+
+def seat(rank: int) -> tuple[int, int]:
+    """This process's rank and size in the world that it began in, which ACCDP_TOPOLOGY declares; `rank` is today's."""
+    world = _world()
+    return world.seat if world is not None else (rank, _world_size())
 
 
 def who_has_ended(ranks: Sequence[int]) -> Callable[[], Sequence[int]]:
@@ -126,7 +169,7 @@ def who_has_ended(ranks: Sequence[int]) -> Callable[[], Sequence[int]]:
 
     The world's group knows, if it is ours; of others nobody does.
     """
-    world = backend_of(dist.distributed_c10d._get_default_group()) if dist.is_initialized() else None
+    world = _world()
     if world is None:
         return tuple
     return lambda: [place for place, rank in enumerate(ranks) if world.has_ended(rank)]
@@ -172,7 +215,7 @@ def backend_of(group: dist.ProcessGroup) -> Any:
     return next(_backends(group), None)  # to ask torch for a backend that is not there takes 5 us
 
 
-def _our_group(group: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:
+def our_group(group: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:
     """Return a group, or the default one, if its backend is accdp."""
     chosen = group if group is not None else dist.distributed_c10d._get_default_group()
     if backend_of(chosen) is None:
@@ -180,7 +223,7 @@ def _our_group(group: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:
     return chosen
 
 
-def _is_member(group: dist.ProcessGroup | None, who: str) -> bool:
+def is_member(group: dist.ProcessGroup | None, who: str) -> bool:
     """Whether this rank is in a group, or the default one."""
     if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
         return group is None
@@ -208,10 +251,10 @@ def measure(group: dist.ProcessGroup | None = None) -> _core.Machine | None:
 
     Collective over the group, blocking, after the operations that were begun before. Source: docs/model.md.
     """
-    if not _is_member(group, "measure"):
+    if not is_member(group, "measure"):
         return None
     machine = _core.Machine()
-    for name, value in backend_of(_our_group(group, "measure")).measure().items():
+    for name, value in backend_of(our_group(group, "measure")).measure().items():
         setattr(machine, name, value)
     return machine
 
@@ -235,9 +278,9 @@ def monitored_barrier(
 
     Collective, blocking. A rank that is not in the group returns at once.
     """
-    if not _is_member(group, "monitored_barrier"):
+    if not is_member(group, "monitored_barrier"):
         return
-    chosen = _our_group(group, "monitored_barrier")
+    chosen = our_group(group, "monitored_barrier")
     limit = timedelta(milliseconds=-1)  # torch's way to say "the group's"
     if timeout is not None:
         try:
@@ -252,4 +295,4 @@ def monitored_barrier(
     chosen.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)  # type: ignore[attr-defined]
 
 
-_torch.set_makers(split, merge)
+_torch.set_makers(split, shrink, merge)

@@ -96,6 +96,13 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
                 os.close(descriptor)
 
 
+def form_for_all(exchange: Exchange, name: str, *, world: tuple[int, int]) -> _core.Group:
+    """Form a group as form_group() does, which here raises on all members that live or on none."""
+    made: list[_core.Group] = []
+    agree(exchange, lambda: made.append(form_group(exchange, name, world=world)))
+    return made[0]
+
+
 def _own_card(memfd: int, world: tuple[int, int]) -> Card:
     return card_of_this_process(memfd, world, mpi_world.launched(), mpi_world.place())
 

@@ -52,8 +52,8 @@ class Communicator(Messages):
     def __init__(self, comm: Any = None, *, timeout_s: float = 1800.0, deterministic: bool | None = None):
         limit = time_out("timeout_s", timeout_s)
         check_switch("deterministic", deterministic)
-        exchange = worlds.of_mpi4py(comm, limit) if comm is not None else worlds.whole_job(limit)
-        self._start(exchange, "communicator", (exchange.rank, exchange.size))
+        exchange, world = worlds.of_mpi4py(comm, limit) if comm is not None else worlds.whole_job(limit)
+        self._start(exchange, "communicator", world)
         if deterministic is not None:
             self._core.deterministic = bool(deterministic)
 

@@ -106,14 +106,21 @@ class StoreExchange:
         self._root = f"accdp/{label}/{size}"
         self._attempt = secrets.token_hex(8)
         self._turn = self._rounds = 0
+        self._failure: Exception | None = None  # of a round, which was the last: all ranks know
         self._unread = (0, "")  # on rank 0: how many others will read the last table, and where they say that they did
         if rank == 0:
             with self._store_errors():
                 self._turn = store.add(f"{self._root}/turns", 1)
 
     def allgather(self, data: bytes) -> list[bytes]:
-        with self._store_errors():
-            return self._allgather(data)
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self._store_errors():
+                return self._allgather(data)
+        except _core.Error as error:
+            self._failure = error
+            raise
 
     def settle(self) -> None:
         # Rank 0 may serve the store, and takes it along when it ends: the others would never learn why.

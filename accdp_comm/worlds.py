@@ -18,8 +18,8 @@ _TAG = 1 << 40
 _store: list[Any] = []  # torchrun's store, opened once: rank 0 may be the one that serves it
 
 
-def whole_job(timeout_s: float) -> Exchange:
-    """Return the exchange of all ranks of this job, whatever started it."""
+def whole_job(timeout_s: float) -> tuple[Exchange, tuple[int, int]]:
+    """Return the exchange of all ranks of this job, whatever started it, and this one's place in it as it began."""
     dist = sys.modules.get("torch.distributed")
     has_torchs = dist is not None and dist.is_available() and dist.is_initialized()
     try:
@@ -30,17 +30,19 @@ def whole_job(timeout_s: float) -> Exchange:
         is_launched = False  # a child of a rank, in a world whose ranks somebody else has told it
     if is_launched:
         rank, size = mpi_world.enter_launched(timeout_s)
-        return MpiExchange(rank, size, timeout_s)
+        return MpiExchange(rank, size, timeout_s), (rank, size)
     if dist is not None and has_torchs:
         store = dist.PrefixStore("accdp_communicator", dist.distributed_c10d._get_default_store())
         rank, size = dist.get_rank(), dist.get_world_size()
         backend = sys.modules.get(f"{__package__}.backend")  # which any group of it has loaded
         ended = backend.who_has_ended(range(size)) if backend else tuple
-        return StoreExchange(store, rank, size, timeout_s, ended=ended)
+        seat = backend.seat(rank) if backend else (rank, size)
+        return StoreExchange(store, rank, size, timeout_s, ended=ended), seat
     if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):
-        return _of_torchrun(timeout_s)
+        exchange = _of_torchrun(timeout_s)
+        return exchange, (exchange.rank, exchange.size)
     refuse_srun_without_mpi()
-    return Alone(timeout_s)
+    return Alone(timeout_s), (0, 1)
 
 
 def _of_torchrun(timeout_s: float) -> Exchange:
@@ -69,8 +71,8 @@ def _check_place() -> None:
         raise _core.UsageError(f"RANK={rank} and WORLD_SIZE={size} are set: expected numbers, the rank below the size")
 
 
-def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
-    """Return the exchange of the ranks of an mpi4py communicator."""
+def of_mpi4py(comm: Any, timeout_s: float) -> tuple[Exchange, tuple[int, int]]:
+    """Return the exchange of the ranks of an mpi4py communicator, and this one's place in it."""
     if isinstance(comm, type) or not all(
         hasattr(comm, name) for name in ("Get_rank", "Get_size", "Is_inter", "handle")
     ):
@@ -84,7 +86,8 @@ def of_mpi4py(comm: Any, timeout_s: float) -> Exchange:
         raise _core.UsageError("comm: MPI is not initialised in this process, or finalised already: expected neither")
     if comm.Is_inter():
         raise _core.UsageError("comm is an intercommunicator: expected an intracommunicator, as of comm.Merge()")
-    return MpiExchange(comm.Get_rank(), comm.Get_size(), timeout_s, int(comm.handle))
+    rank, size = comm.Get_rank(), comm.Get_size()
+    return MpiExchange(rank, size, timeout_s, int(comm.handle)), (rank, size)
 
 
 class PartExchange:

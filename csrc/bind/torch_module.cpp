@@ -25,7 +25,7 @@ using accdp::torch_backend::BackendOptions;
 AccdpPtr make_process_group(int rank, int size, const py::object& group, std::chrono::milliseconds timeout,
                             const std::string& name, const std::vector<uint64_t>& global_ranks,
                             const py::object& device_path, const std::string& device_type, StorePtr store,
-                            std::string label) {
+                            std::string label, std::pair<int, int> seat) {
   auto options = c10::make_intrusive<BackendOptions>("accdp", timeout);
   options->group_name = name;
   options->global_ranks_in_group = global_ranks;
@@ -34,7 +34,7 @@ AccdpPtr make_process_group(int rank, int size, const py::object& group, std::ch
     route = accdp::bind::from_capsule<accdp::DeviceRoute>(device_path, accdp::bind::kDeviceRouteCapsule);
   return ProcessGroupAccdp::make(rank, size, accdp::bind::from_capsule<accdp::Group>(group, accdp::bind::kGroupCapsule),
                                  std::move(options), std::move(route), c10::Device(device_type).type(),
-                                 accdp::torch_backend::Origin{std::move(store), std::move(label)});
+                                 accdp::torch_backend::Origin{std::move(store), std::move(label), seat});
 }
 
 ProcessGroupAccdp::StreamCall stream_call(std::string codec, std::size_t chunk_bytes, std::string algorithm,
@@ -62,15 +62,21 @@ struct StreamUnderWay {
   }
 };
 
-void set_makers(py::function split, py::function merge) {
+void set_makers(py::function split, py::function shrink, py::function merge) {
   // They live as long as the interpreter: released before it ends, they would need the GIL in a destructor.
   auto* splits = new py::function(std::move(split));
+  auto* shrinks = new py::function(std::move(shrink));
   auto* merges = new py::function(std::move(merge));
   ProcessGroupAccdp::set_makers(
       {[splits](const AccdpPtr& parent, const std::vector<int>& ranks, int rank, const OptionsPtr& options,
                 const std::string& label) {
          py::gil_scoped_acquire gil;
          return (*splits)(parent, ranks, rank, options, options->group_name, label).cast<BackendPtr>();
+       },
+       [shrinks](const AccdpPtr& parent, const std::vector<int>& ranks, int rank, const OptionsPtr& options,
+                 const std::string& label) {
+         py::gil_scoped_acquire gil;
+         return (*shrinks)(parent, ranks, rank, options, label).cast<BackendPtr>();
        },
        [merges](const AccdpPtr& parent, const StorePtr& store, int rank, int size, const OptionsPtr& options) {
          py::gil_scoped_acquire gil;
@@ -104,10 +110,12 @@ PYBIND11_MODULE(_torch, m) {
                                                          "A c10d Backend over the group in the capsule.")
       .def(py::init(&make_process_group), py::arg("rank"), py::arg("size"), py::arg("group"), py::arg("timeout"),
            py::arg("name") = "", py::arg("global_ranks") = std::vector<uint64_t>(), py::arg("device_path") = py::none(),
-           py::arg("device_type") = "cuda", py::arg("store") = StorePtr(), py::arg("label") = "")
+           py::arg("device_type") = "cuda", py::arg("store") = StorePtr(), py::arg("label") = "",
+           py::arg("seat") = std::pair(0, 1))
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
       .def_property_readonly("device_path", &ProcessGroupAccdp::device_path)
       .def_property_readonly("store", [](const ProcessGroupAccdp& self) { return self.origin().store; })
+      .def_property_readonly("seat", [](const ProcessGroupAccdp& self) { return self.origin().seat; })
       .def("has_ended", &ProcessGroupAccdp::has_ended, py::arg("rank"), "Whether its process has, as far as is known.")
       .def("behave_like", &ProcessGroupAccdp::behave_like, py::arg("other"))
       // Ranks outside of a new group take no part in it, where torch asks those of NCCL to.
@@ -188,7 +196,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("notices", &notices, py::arg("store"), py::arg("key"), "Where a group's failures are told beside MPI.");
   m.def("open_groups", &ProcessGroupAccdp::open,
         "The groups of this process that were not shut down, the oldest first, whoever has made them.");
-  m.def("set_makers", &set_makers, py::arg("split"), py::arg("merge"),
-        "split(parent, ranks, rank, options, name, label) and merge(parent, store, rank, size, options, name) -> "
-        "Backend: called when a group is split, and where groups are joined.");
+  m.def("set_makers", &set_makers, py::arg("split"), py::arg("shrink"), py::arg("merge"),
+        "split(parent, ranks, rank, options, name, label), shrink(parent, ranks, rank, options, label) and "
+        "merge(parent, store, rank, size, options, name) -> Backend: called when a group is split, shrunk or joined.");
 }

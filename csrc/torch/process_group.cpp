@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{200};  // whether somebody wants to interrupt a long wait
 
-ProcessGroupAccdp::Makers& makers() {
-  static ProcessGroupAccdp::Makers instance;
-  return instance;
-}
-
 using Known = std::vector<c10::weak_intrusive_ptr<ProcessGroupAccdp>>;
 Known& known() {
   static auto* const instance = new Known;
@@ -59,8 +54,6 @@ void ProcessGroupAccdp::let_go() noexcept {
   coalesced_.clear();
 }
 
-void ProcessGroupAccdp::set_makers(Makers made) { makers() = std::move(made); }
-
 void ProcessGroupAccdp::remember(const c10::intrusive_ptr<ProcessGroupAccdp>& made) {
   std::erase_if(known(), [](const auto& group) { return group.expired(); });
   known().emplace_back(made);
@@ -80,32 +73,6 @@ void ProcessGroupAccdp::setTimeout(Milliseconds timeout) {
                     timeout.count(), " ms");
   options_->timeout = timeout;
   group_->set_timeout_s(timeout.count() * 1e-3);
-}
-
-c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::split(const c10::intrusive_ptr<c10d::Store>&,
-                                                           const std::vector<int>& ranks,
-                                                           const c10::intrusive_ptr<Options>& options) {
-  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
-  if (me == ranks.end()) return nullptr;
-  std::string label = origin_.label;
-  {
-    std::lock_guard lock(splits_mutex_);
-    label.append(".").append(std::to_string(splits_[ranks]++));
-  }
-  const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
-  return makers().split(self, ranks, static_cast<int>(me - ranks.begin()), options, label);
-}
-
-c10::intrusive_ptr<c10d::Backend> ProcessGroupAccdp::merge(const c10::intrusive_ptr<c10d::Store>& store,
-                                                           const c10::intrusive_ptr<Options>& options, const int& rank,
-                                                           const int& size) {
-  const auto self = c10::intrusive_ptr<ProcessGroupAccdp>::reclaim_copy(this);
-  return makers().merge(self, store, rank, size, options);
-}
-
-void ProcessGroupAccdp::behave_like(const ProcessGroupAccdp& other) {
-  bcast_ = other.bcast_;
-  set_deterministic(other.group_->deterministic());
 }
 
 std::exception_ptr ProcessGroupAccdp::failure() const {

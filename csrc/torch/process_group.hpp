@@ -23,6 +23,7 @@ struct BackendOptions final : c10d::Backend::Options {
 struct Origin {
   c10::intrusive_ptr<c10d::Store> store;  ///< until the group ends
   std::string label;
+  std::pair<int, int> seat;  ///< this process's rank and size in the world that it began in
 };
 
 /// The c10d backend: turns c10d's calls into the group's collectives. Translation of tensors, dtypes and
@@ -58,6 +59,10 @@ class ProcessGroupAccdp : public c10d::Backend {
   /// Called by all ranks that it names, in the same order; others get none.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
+  bool supportsShrinking() const override { return true; }
+  /// Called by all ranks but those that it names, which may be dead.
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags,
+                                           const c10::intrusive_ptr<Options>& options) override;
   /// Called by the ranks of several groups, which meet in the store, with the size of all together.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<Options>& options, const int& rank,
@@ -147,7 +152,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     std::function<c10::intrusive_ptr<c10d::Backend>(
         const c10::intrusive_ptr<ProcessGroupAccdp>& parent, const std::vector<int>& ranks, int rank,
         const c10::intrusive_ptr<Options>& options, const std::string& label)>
-        split;
+        split, shrink;
     std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<ProcessGroupAccdp>& parent,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     const c10::intrusive_ptr<Options>& options)>

@@ -110,3 +110,14 @@ def test_move_fewer_bytes():
     assert list(ratios) == ["none", "auto", "zhuff", "relative 0.1", "version 1", "version 2", "version 3"], str(result)
     assert 0.99 < ratios["none"] <= 1 and ratios["zhuff"] > 1.3 and ratios["relative 0.1"] > 2, ratios
     assert ratios["version 3"] > 2 * ratios["version 1"], ratios
+
+
+@pytest.mark.parametrize(
+    ("kills", "left"), [(("1@20", "3@30"), 2), (("0@10",), 3), (("0@10", "1@10", "3@10"), 1)], ids=str
+)
+def test_outlive(kills, left):
+    """Ranks are killed, and the others learn on."""
+    result = start(ALONE, "outlive", "--steps", "100", "--kill", *kills)
+    line = last_line(result)
+    assert (line["began"], line["left"]) == (4, left) and line["test_accuracy"] > 0.8, str(result)
+    assert f"{left} ranks go on at step " in result.stdout, str(result)

@@ -388,7 +388,7 @@ def hold_port() -> socket.socket:
 
 
 def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
-    """Be the guard of one rank; return the exit code for the stub."""
+    """Be the guard of one rank; return the exit code for the stub, by which launchers end the others."""
     link = Link(connect(control["addresses"], control["port"], control["token"]))
     holder = hold_port() if rank == 0 else None
     link.tell(
@@ -418,7 +418,7 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 link.part()
                 if ranks_guard.has_failed and control["rank_variable"] in _RANKS_OF_HASTY:
                     time.sleep(_AFTER_LAUNCHER_S)
-                return code
+                return 0 if order["keep_going"] else code
         return 1
     finally:
         ranks_guard.await_owner()

@@ -36,17 +36,19 @@ def rank_environment(
     node_local_rank: bool = False,
     mps: MpsShare | None = None,
     tuned: Mapping[str, str] | None = None,
+    is_served: bool = False,
 ) -> dict[str, str | None]:
     """Return the variables of one rank; None removes one.
 
     Args:
         rank, size: In the job.
         place: On the node.
-        master: Address and port at which rank 0 may open torch's store.
+        master: Address and port at which rank 0 may open torch's store, or finds it.
         inherited: Environment of `accdp run`: what is set there by the user stays.
         node_local_rank: LOCAL_RANK counts the ranks of the node even where each sees one GPU.
         mps: Its share of the GPU; None without MPS.
         tuned: From a profile.
+        is_served: A store is there, at `master`.
     """
     sees_one_gpu = place.gpu is not None and not node_local_rank
     variables: dict[str, str | None] = {
@@ -69,6 +71,8 @@ def rank_environment(
     # Here rank 0 opens one.
     variables |= dict(zip(("MASTER_ADDR", "MASTER_PORT"), theirs, strict=True))
     variables |= dict.fromkeys(("TORCHELASTIC_USE_AGENT_STORE", *of_torchrun))
+    if is_served and _MASTER_VARIABLE in variables:
+        variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

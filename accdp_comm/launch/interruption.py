@@ -117,3 +117,7 @@ def _signals_wait() -> Iterator[None]:
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
         for which in came:
             os.kill(os.getpid(), which)
+
+
+def only_wake(number: int, frame: object) -> None:
+    """Signals are read from a wakeup pipe; without a handler in Python they would not get there."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from .agent import CONTROL_VARIABLE
 from .control import Connection, Listener, has_news
-from .interruption import stopping
+from .interruption import only_wake, stopping
 from .mps.owners import Owners
 from .offspring import PASSED_ON, STOPPING
 from .output import ERR, OUT, Output, Sink
@@ -25,8 +25,7 @@ from .unguarded import end_unguarded
 # The others notice a failed rank within a second and say so; then they are told to end.
 _AFTER_FAILURE_S = 1.0
 _START_LIMIT_S = 120.0  # from the first rank's call until the last one's
-# Until the first one's. srun may have to wait for an allocation, as long as it takes.
-_FIRST_CALL_LIMIT_S = 300.0
+_FIRST_CALL_LIMIT_S = 300.0  # until the first one's; srun may have to wait for an allocation, as long as it takes
 _LAUNCHER_END_S = 10.0  # which the launcher may take when all its ranks have ended
 # Which ranks have when it is gone: to say how they ended, and what before, as long as they say something.
 _AFTER_LAUNCHER_S, _AFTER_LAUNCHER_AT_MOST_S = 2.0, 10.0
@@ -51,6 +50,7 @@ class Job:
         ask_gpus: Command that lists the GPUs of a node; what it prints comes with each rank's hello.
         prepare: Called with the ranks before ``orders``; may ask owners, whose answers are waited for.
         owners: Of MPS on other hosts.
+        keep_going: A rank that fails is told of, and does not end the job.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class Job:
         ask_gpus: Sequence[str] = (),
         prepare: Callable[[Sequence[Rank]], None] | None = None,
         owners: Owners | None = None,
+        keep_going: bool = False,
     ):
         self._program, self._size, self._orders, self._grace_s = program, ranks, orders, grace_s
         self._watch, self._terminate_clients, self._ask_gpus = watch, terminate_clients, ask_gpus
-        self._prepare, self._owners = prepare, owners
+        self._prepare, self._owners, self._keep_going = prepare, owners, keep_going
         self._wakeup, self._wakeup_write = os.pipe()
         for end in (self._wakeup, self._wakeup_write):
             os.set_blocking(end, False)
@@ -82,7 +83,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._is_started = self._is_interrupted = False
+        self._is_started = self._is_interrupted = self._goes_on = False
         self._first_call: float | None = None
         self._began = time.monotonic()
         self._next_word = self._began + _PATIENCE_S
@@ -103,7 +104,7 @@ class Job:
         before = {number: signal.getsignal(number) for number in (*stopping(), *PASSED_ON, signal.SIGCHLD)}
         old_fd = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for number in before:
-            signal.signal(number, _only_wake)
+            signal.signal(number, only_wake)
         try:
             self._start_launcher()
             while not self._is_over():
@@ -180,8 +181,10 @@ class Job:
         members = self._members()
         for rank, order in zip(members, self._orders(members), strict=True):
             stdin = self._lender.address if self._lender and rank.rank == 0 else ""
-            rank.connection.order(order="start", grace_s=self._grace_s, stdin=stdin, **order)
-        self._is_started = True
+            rank.connection.order(
+                order="start", grace_s=self._grace_s, stdin=stdin, keep_going=self._keep_going, **order
+            )
+        self._is_started, self._goes_on = True, self._keep_going
         self._listener.leave(self._selector)  # all who were to call have
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ class Job:
         """Yield when something is due, as things stand, and what; the next follows from what that has changed."""
         if self._stop:
             yield self._stop.deadline, self._give_up
-        elif self._failures:
+        elif self._failures and not self._goes_on:
             yield self._failures[0].ended_at + _AFTER_FAILURE_S, lambda: self.end("", 1)
         elif self._is_started and self._watch:
             yield self._next_watch, self._look_at_ranks
@@ -329,6 +332,8 @@ class Job:
         if rank is None:
             return
         self.output.finish(rank.rank)
+        if rank in self._failures and self._stop is None and self._goes_on:
+            explain(rank, list(self._ranks.values()), self.output)
         if rank.code is None:
             rank.code, rank.is_lost, rank.ended_at = 128 + signal.SIGKILL, True, time.monotonic()
             self._unguarded.append(rank)
@@ -383,7 +388,7 @@ class Job:
 
     def _is_abandoned(self) -> bool:
         """Whether the launcher has ended, and not all ranks: nobody but us will end these."""
-        is_ending = self._alone_since is None or self._stop is not None or bool(self._failures)
+        is_ending = self._alone_since is None or self._stop is not None or bool(self._failures and not self._goes_on)
         return not is_ending and any(rank.code is None for rank in self._ranks.values())
 
     def _abandoned_until(self) -> float:
@@ -419,10 +424,13 @@ class Job:
             if key.data in (OUT, ERR):
                 self._on_launcher_output(key)
         ranks = list(self._ranks.values())
+        if self._goes_on and self._stop is None and any(rank.code == 0 for rank in ranks):
+            return 0
         is_launchers = self._stop is None or self._stop.is_launchers
         first = first_failure(self._failures, ranks, self.output, is_launchers and self._launcher.returncode != 0)
         if first is not None:
-            explain(first, ranks, self.output)
+            if not self._goes_on:
+                explain(first, ranks, self.output)
             # One that had failed, and was told to end before it had left, has no code of its own.
             return int(first.code or 1) if first in self._failures else 1
         if self._stop is not None:
@@ -440,7 +448,3 @@ class Job:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
             self.output.say(f"accdp run: {self._program.launcher} ended the job {in_words(status)}{why}")
         return exit_code(status)
-
-
-def _only_wake(number: int, frame: object) -> None:
-    """Signals are read from the wakeup pipe; without a handler in Python they would not get there."""

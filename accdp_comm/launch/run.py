@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _core, addresses, own_programs, procfs
 from ..launcher import is_launcher_variable
-from . import gpus, hosts, placement, programs, room
+from . import gpus, hosts, placement, programs, room, store_server
 from .environment import MpsShare, rank_environment
 from .interruption import end_with_parent, signals_raise
 from .job import Job
@@ -42,6 +42,7 @@ class Run:
         self._is_over = False
         self._mps: Session | None = None
         self._owners: Owners | None = None
+        self._store: tuple[str, int] | None = None  # torch's, where we serve it
         self._places: dict[int, placement.Place] = {}
         self._not_from_launcher: dict[str, str | None] = {}  # what ranks are to have, and get otherwise from it
 
@@ -59,13 +60,18 @@ class Run:
                 name: value for name, value in os.environ.items() if not is_launcher_variable(name)
             }
         several_hosts = bool(self._hosts) or self._launcher == "srun"
+        if several_hosts and self._options.keep_going:
+            raise _core.UsageError(
+                "--keep-going: expected a job on one host, by mpiexec or torchrun, not --hosts or srun"
+            )
         room.check_room(self._size, self._ranks_here(), room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
         mps = self._options.mps
         owners = Owners(mps, self._say, self._options.grace, self._not_from_launcher) if several_hosts else None
         self._owners = owners
         here = "off" if several_hosts else mps
-        with session(here, self._gpus, self._most_on_gpu(), self._say) as self._mps:
+        store = store_server.serving() if self._options.keep_going else contextlib.nullcontext()
+        with store as self._store, session(here, self._gpus, self._most_on_gpu(), self._say) as self._mps:
             self._job = Job(
                 program,
                 self._size,
@@ -78,6 +84,7 @@ class Run:
                 ask_gpus=gpus.LIST_COMMAND if several_hosts and self._options.gpus != "none" else [],
                 prepare=self._prepare,
                 owners=self._owners,
+                keep_going=self._options.keep_going,
             )
             try:
                 return self._job.run()
@@ -146,7 +153,7 @@ class Run:
         """Return what each guard is to start."""
         if self._mps:
             self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
-        master = _master(ranks)
+        master = self._store or _master(ranks)
         return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
 
     def _has_mps(self, rank: Rank) -> bool:
@@ -165,6 +172,7 @@ class Run:
             node_local_rank=options.local_rank == "node",
             mps=share,
             tuned=self._tuned,
+            is_served=self._store is not None,
         )
         return {
             "argv": self._command,

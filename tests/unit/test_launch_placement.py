@@ -169,6 +169,13 @@ def test_what_the_user_set_stays():
     assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["TORCHELASTIC_USE_AGENT_STORE"]) == ("h", "1", None)
 
 
+def test_a_store_that_is_served_is_not_opened_by_rank_0():
+    place = placement.Place(0, 1, None, 0, [], 5)
+    assert variables(place, is_served=True)["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    theirs = {"MASTER_ADDR": "h", "MASTER_PORT": "1"}  # who opens it is not known
+    assert variables(place, theirs, is_served=True)["TORCHELASTIC_USE_AGENT_STORE"] is None
+
+
 def test_a_job_within_a_job_has_a_meeting_place_of_its_own():
     place = placement.Place(0, 1, None, 0, [], 5)
     outer = variables(place)

@@ -1,0 +1,51 @@
+"""`accdp run --keep-going`: ranks fail, and the others go on."""
+
+import re
+
+import jobs
+import pytest
+from running import ACCDP
+
+RANK = str(jobs.TESTS / "launch" / "keep_going_rank.py")
+
+
+def run(*words: str) -> jobs.Result:
+    return jobs.run([*ACCDP, "run", "--keep-going", *words], timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "failing"),
+    [("mpiexec", ("0=exits",)), ("mpiexec", ("1=raises", "2=is_killed")), ("torchrun", ("0=is_killed", "3=exits"))],
+    ids=str,
+)
+def test_those_that_live_end_the_job_well(launcher, failing):
+    """Whoever fails: torch's store is not rank 0's."""
+    if jobs.is_open_mpi(jobs.find_mpiexec()) and launcher == "mpiexec":
+        pytest.skip("tried with MPICH's family only")
+    result = run("--launcher", launcher, "-n", "4", RANK, *failing)
+    assert result.returncode == 0, str(result)
+    gone = {int(word[0]) for word in failing}
+    living = [rank for rank in range(4) if rank not in gone]
+    told = sorted(result.reports, key=lambda report: report["rank"])
+    bits = sum(1 << rank for rank in living)
+    assert told == [{"rank": rank, "place": [place, len(living)], "bits": bits} for place, rank in enumerate(living)], (
+        str(result)
+    )
+    accounts = re.findall(
+        r"^accdp run: rank (\d) .* (?:ended with status \d|was killed by SIGKILL)", result.stderr, re.M
+    )
+    assert sorted(map(int, accounts)) == sorted(gone), str(result)
+    assert result.stderr.count("    ValueError: this one's own") == ("1=raises" in failing), str(result)
+
+
+def test_where_all_fail_the_job_does():
+    result = run("-n", "2", RANK, "0=exits", "1=exits")
+    assert result.returncode == 3, str(result)
+    assert result.stderr.count("ended with status 3") == 2, str(result)
+
+
+def test_several_hosts_are_refused(tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    result = run("--hosts", str(hosts), RANK)
+    assert result.returncode == 2 and "--keep-going: expected a job on one host" in result.stderr, str(result)

@@ -15,6 +15,7 @@ LAUNCH_CHILD = str(jobs.TESTS / "launch_child.py")
 FULL_HEAP_CHILD = str(testbed.HERE / "full_heap_child.py")
 KILLED_CHILD = str(testbed.HERE / "killed_child.py")
 LATE_CHILD = str(testbed.HERE / "late_child.py")
+KEEP_GOING = str(jobs.TESTS / "launch" / "keep_going_rank.py")
 SECONDS = 90.0
 GROUP_TIMEOUT_S = 10.0
 
@@ -144,3 +145,16 @@ def test_a_failure_under_srun_ends_all_ranks_with_its_code(cluster):
     command = [sys.executable, "-m", "accdp_comm", "run", "--launcher", "srun", "-n", "3", "--grace", "1"]
     result = cluster.call([*command, sys.executable, "-c", script], SECONDS)
     assert result.returncode == 7 and "accdp run: rank 1 (pid" in result.stderr, str(result)
+
+
+@pytest.mark.parametrize("options", [["-N1", "-n3"], ["-N2", "-n4", "--ntasks-per-node=2"]], ids=" ".join)
+def test_those_that_live_go_on(cluster, options):
+    """Rank 0 serves torch's store, and lives."""
+    result = cluster.srun([*options, "--mpi=pmi2"], [sys.executable, KEEP_GOING, "1=is_killed"], SECONDS)
+    size = int(options[1][2:])
+    living = [rank for rank in range(size) if rank != 1]
+    told = sorted(result.reports, key=lambda report: report["rank"])
+    bits = sum(1 << rank for rank in living)
+    assert told == [{"rank": rank, "place": [place, size - 1], "bits": bits} for place, rank in enumerate(living)], str(
+        result
+    )

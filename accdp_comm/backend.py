@@ -47,7 +47,12 @@ def create(options: Any, pg_options: Any = None) -> C10dBackend:
     ranks = list(options.global_ranks_in_group)
     world = seat(ranks[options.group_rank]) if ranks else None
     rank, size, name = options.group_rank, options.group_size, options.group_id
-    backend = _form(options.store, rank, size, options.timeout, name, label=name, members=ranks, world=world)
+    # torch counts names from 0 again in each world, and after shrink_group() ranks, too.
+    label = f"{_world().label}.{name}" if ranks and _world() is not None else name
+    ended = who_has_ended(ranks)
+    backend = _form(
+        options.store, rank, size, options.timeout, name, label=label, members=ranks, world=world, ended=ended
+    )
     (pg_options if isinstance(pg_options, Options) else Options()).apply(backend)
     return backend
 
@@ -67,7 +72,10 @@ def split(
     """
     size, timeout = len(ranks), options._timeout
     members = [parent.options.global_ranks_in_group[member] for member in ranks]
-    backend = _form(parent.store, rank, size, timeout, name, label=label, members=members, world=parent.seat)
+    ended = _ended_in(parent, ranks)
+    backend = _form(
+        parent.store, rank, size, timeout, name, label=label, members=members, world=parent.seat, ended=ended
+    )
     _behave(backend, options, parent)
     return backend
 
@@ -90,6 +98,8 @@ def shrink(parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Op
         label=label,
         members=members,
         world=parent.seat,
+        ended=_ended_in(parent, ranks),
+        what=f"forming the group of ranks {', '.join(map(str, ranks))} of group {parent.options.group_name}",
         numbers=numbers,
         form=form_for_all,  # a rank that had no new group would shrink the old one again, and the others the new one
     )
@@ -121,13 +131,15 @@ def _form(
     label: str,
     members: Sequence[int],
     world: tuple[int, int] | None,
+    ended: Callable[[], Sequence[int]] = tuple,
+    what: str = "forming the group",
     numbers: Sequence[int] | None = None,
     form: Callable[..., _core.Group] = form_group,
 ) -> Any:
     rendezvous.check_timeout(timeout, f"rank {rank} of {size}: ")
     # torch counts group names from 0 again in each world, so one name may have had other members in this store before.
     label = hashlib.sha1(",".join([label, *map(str, members)]).encode()).hexdigest()[:12]
-    exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label, who_has_ended(members))
+    exchange = StoreExchange(store, rank, size, timeout.total_seconds(), label, ended, what)
     group = form(exchange, name, world=world)
     leaving.before_exit(_shut_down)
     steps.watch_optimizers(register_optimizer_step_post_hook)
@@ -170,9 +182,11 @@ def who_has_ended(ranks: Sequence[int]) -> Callable[[], Sequence[int]]:
     The world's group knows, if it is ours; of others nobody does.
     """
     world = _world()
-    if world is None:
-        return tuple
-    return lambda: [place for place, rank in enumerate(ranks) if world.has_ended(rank)]
+    return tuple if world is None else _ended_in(world, ranks)
+
+
+def _ended_in(parent: Any, ranks: Sequence[int]) -> Callable[[], Sequence[int]]:
+    return lambda: [place for place, rank in enumerate(ranks) if parent.has_ended(rank)]
 
 
 def _device_path(group: _core.Group) -> Any:

@@ -97,9 +97,16 @@ def form_group(exchange: Exchange, name: str, *, world: tuple[int, int] | None =
 
 
 def form_for_all(exchange: Exchange, name: str, *, world: tuple[int, int]) -> _core.Group:
-    """Form a group as form_group() does, which here raises on all members that live or on none."""
+    """Form a group as form_group() does, which here raises on all members that live or on none.
+
+    What the last round has left in the store stays there: nobody knows when all have read it.
+    """
     made: list[_core.Group] = []
-    agree(exchange, lambda: made.append(form_group(exchange, name, world=world)))
+    try:
+        agree(exchange, lambda: made.append(form_group(exchange, name, world=world)))
+    except Exception:
+        exchange.settle()
+        raise
     return made[0]
 
 

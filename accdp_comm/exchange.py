@@ -90,6 +90,7 @@ class StoreExchange:
         timeout_s: How long a round waits for missing ranks.
         label: Tells apart groups of different members that use one store and one prefix.
         ended: Returns those of the ranks whose processes are known to have ended: nobody waits for them.
+        what: For texts.
     """
 
     def __init__(
@@ -100,13 +101,14 @@ class StoreExchange:
         timeout_s: float,
         label: str = "world",
         ended: Callable[[], Iterable[int]] = tuple,
+        what: str = "forming the group",
     ):
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._store, self._ended = store, ended
+        self._store, self._ended, self._what = store, ended, what
         self._root = f"accdp/{label}/{size}"
         self._attempt = secrets.token_hex(8)
         self._turn = self._rounds = 0
-        self._failure: Exception | None = None  # of a round, which was the last: all ranks know
+        self._failure: tuple[type[Exception], str] | None = None  # of a round, which was the last: all ranks know
         self._unread = (0, "")  # on rank 0: how many others will read the last table, and where they say that they did
         if rank == 0:
             with self._store_errors():
@@ -114,12 +116,13 @@ class StoreExchange:
 
     def allgather(self, data: bytes) -> list[bytes]:
         if self._failure is not None:
-            raise self._failure
+            kind, text = self._failure
+            raise kind(text)
         try:
             with self._store_errors():
                 return self._allgather(data)
         except _core.Error as error:
-            self._failure = error
+            self._failure = type(error), f"{error}"
             raise
 
     def settle(self) -> None:
@@ -141,7 +144,7 @@ class StoreExchange:
                     self._store.delete_key(self._key(name, round_))
 
     def close(self) -> None:
-        pass  # the store is others'
+        self._ended = tuple  # the store is others'
 
     def notices(self, part: str = "") -> object | None:
         try:
@@ -176,8 +179,8 @@ class StoreExchange:
     def _follow(self, value: str) -> dict[str, Any]:
         """The others' part: say this rank's value, and wait for the table that has it."""
         deadline = time.monotonic() + self.timeout_s
-        has_said = has_waited = rank_0_ended = False
-        census = self._census()
+        has_said = has_waited = False
+        ended, census = [], self._census()
         try:
             for pause in self._pauses():
                 newest = self._newest_turn() if self._rounds == 0 else self._turn
@@ -199,7 +202,9 @@ class StoreExchange:
                     if has_waited or 0 in missing:
                         break
                     deadline, has_waited = time.monotonic() + self.timeout_s + 5, True
-                if rank_0_ended := 0 in next(census):
+                # Rank 0 may wait among others, without those that have ended: it comes here no more.
+                ended = next(census)
+                if 0 in ended or (ended and not self._store.check([self._key(0)])):
                     break
                 time.sleep(pause)
         except BaseException:
@@ -211,7 +216,7 @@ class StoreExchange:
         self._store.set(self._key(self.rank), _WITHDRAWN)
         if self._is_over() and (answer := self._answer(value)):
             return answer  # rank 0 was faster
-        raise self._died([0]) if rank_0_ended else self._late(missing or [0])
+        raise self._died(ended) if ended else self._late(missing or [0])
 
     def _newest_turn(self) -> int:
         """Return rank 0's newest turn; before its first one the ranks wait in that."""
@@ -300,16 +305,15 @@ class StoreExchange:
         if self.rank in ranks:
             return _core.PeerTimeout(
                 f"rank {self.rank} of {self.size} came after others had waited {self.timeout_s:g} s for it "
-                "(forming the group)"
+                f"({self._what})"
             )
         return _core.PeerTimeout(
-            f"rank {self.rank}: {_names(ranks)} of {self.size} did not come within {self.timeout_s:g} s "
-            "(forming the group)"
+            f"rank {self.rank}: {_names(ranks)} of {self.size} did not come within {self.timeout_s:g} s ({self._what})"
         )
 
     def _died(self, ranks: Sequence[int]) -> Exception:
         have = "has" if len(ranks) == 1 else "have"
-        return _core.PeerDied(f"rank {self.rank}: {_names(ranks)} of {self.size} {have} ended (forming the group)")
+        return _core.PeerDied(f"rank {self.rank}: {_names(ranks)} of {self.size} {have} ended ({self._what})")
 
 
 def _names(ranks: Sequence[int]) -> str:
@@ -365,7 +369,11 @@ def agree(exchange: Exchange, step: Callable[[], T]) -> list[T]:
     except Exception as error:  # whatever it is, the other ranks are told, and it is raised below
         problem = error
         message = {"error": f"{error}" or type(error).__name__, "type": type(error).__name__}
-    answers = [json.loads(answer) for answer in exchange.allgather(json.dumps(message).encode())]
+    try:
+        answers = [json.loads(answer) for answer in exchange.allgather(json.dumps(message).encode())]
+    except Exception:
+        if problem is None:
+            raise
     if problem is not None:
         raise problem
     for rank, answer in enumerate(answers):

@@ -29,8 +29,8 @@ class Options(Backend.Options):
         deterministic: Reductions give the same bits for any number of nodes and ranks per node: contributions are added
             in the order of ranks. More bytes travel between nodes. None: the setting ``deterministic``.
 
-    The time-out is no option of ours: ``split_group(opts=...)``, which has no argument for it, takes the attribute
-    ``_timeout`` that torch's options have (30 min).
+    The time-out is no option of ours: ``split_group(opts=...)`` and ``shrink_group(pg_options=...)``, which have no
+    argument for it, take the attribute ``_timeout`` that torch's options have (30 min).
 
     Raises:
         UsageError: No such codec, or one that needs a bound and has none; not such a bound, size or switch.

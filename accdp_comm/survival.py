@@ -60,9 +60,13 @@ def shrink() -> dist.ProcessGroup:
     while True:
         dead = _more_than(dead, chosen, problem)
         try:
-            return dist.shrink_group(dead, chosen)
+            made = dist.shrink_group(dead, chosen)
         except _core.PeerDied as error:
             problem = error
+        else:
+            # torch goes on with the numbers that the ranks had, and would take them for today's another time.
+            dist.distributed_c10d._world.pg_group_ranks[made] = {rank: rank for rank in range(made.size())}
+            return made
 
 
 def _more_than(dead: list[int], group: dist.ProcessGroup, problem: Exception) -> list[int]:

@@ -115,6 +115,7 @@ PYBIND11_MODULE(_torch, m) {
       .def_property_readonly("options", &ProcessGroupAccdp::getBackendOptions)
       .def_property_readonly("device_path", &ProcessGroupAccdp::device_path)
       .def_property_readonly("store", [](const ProcessGroupAccdp& self) { return self.origin().store; })
+      .def_property_readonly("label", [](const ProcessGroupAccdp& self) { return self.origin().label; })
       .def_property_readonly("seat", [](const ProcessGroupAccdp& self) { return self.origin().seat; })
       .def("has_ended", &ProcessGroupAccdp::has_ended, py::arg("rank"), "Whether its process has, as far as is known.")
       .def("behave_like", &ProcessGroupAccdp::behave_like, py::arg("other"))

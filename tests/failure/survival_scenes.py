@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from rank_process import join, say
-from scenes import attempt, await_mark, ready
+from scenes import attempt, await_mark, mark, ready
 
 import accdp_comm
 from accdp_comm import bootstrap, exchange, survival
@@ -68,6 +69,60 @@ def dies_in_shrink(rank: int, size: int, store: str, victim: int, next_victim: i
     attempt("shrink", accdp_comm.shrink)
     describe(rank)
     dist.destroy_process_group()
+
+
+def knows_less(rank: int, size: int, store: str, victims: list[int]) -> None:
+    """Ranks 1 and 2 have died, and rank 3 does not see at first that rank 2 has."""
+    join(rank, size, store)
+    total(rank)
+    ready()
+    await_mark(store, "never" if rank in victims else "killed")
+    sees, first_look = survival.failed_ranks, [[1]] if rank == 3 else []
+    survival.failed_ranks = lambda group=None: first_look.pop() if first_look else sees(group)
+    attempt("shrink", accdp_comm.shrink)
+    describe(rank)
+    dist.destroy_process_group()
+
+
+def makes_the_same_groups_again(rank: int, size: int, store: str, victim: int) -> None:
+    """A group that the victim is to be in fails; after the shrink one of the same name and numbers is made."""
+    join(rank, size, store)
+    ready()
+    await_mark(store, "never" if rank == victim else "killed")
+    attempt("new_group", lambda: dist.new_group([0, 1, 2]))
+    attempt("shrink", accdp_comm.shrink)
+    for _ in range(2):
+        if dist.get_rank() == 0:
+            time.sleep(0.5)
+        dist.new_group([0, 1, 2])
+    describe(rank)
+    dist.destroy_process_group()
+
+
+def fails_alone(rank: int, size: int, store: str, victim: int) -> None:
+    """Rank 2 comes to grief with the smaller group; rank 0 serves the store, and takes it along."""
+    form = bootstrap.form_group
+
+    def fail(*arguments: Any, **more: Any) -> None:
+        form(*arguments, **more)
+        time.sleep(0.3)
+        raise accdp_comm.UsageError("something of rank 2")
+
+    if rank:
+        await_mark(store, "served")
+        served = dist.TCPStore("127.0.0.1", int(Path(store).read_text()), size, False)
+    else:
+        served = dist.TCPStore("127.0.0.1", 0, size, True, wait_for_workers=False)
+        Path(store).write_text(str(served.port))
+        mark(store, "served")
+    dist.init_process_group("accdp", store=served, rank=rank, world_size=size)
+    ready()
+    await_mark(store, "never" if rank == victim else "killed")
+    if rank == 2:
+        bootstrap.form_group = fail
+    attempt("shrink", accdp_comm.shrink)
+    if rank == 0:
+        os._exit(0)
 
 
 def shrinks_a_part(rank: int, size: int, store: str, victim: int) -> None:

@@ -78,6 +78,34 @@ def test_another_one_dies_meanwhile(play, nodes, where, next_victim):
     check_that_they_are_the_world(play, survivors)
 
 
+@pytest.mark.parametrize("nodes", [(0, 0, 0, 0), (0, 0, 1, 1)], ids=str)
+def test_who_knows_of_more_deaths_and_who_of_fewer_meet(play, nodes):
+    """Rank 3 waits for rank 0 in a group of three, rank 0 for rank 3 in one of two."""
+    start(play, "knows_less", nodes, [1, 2], victims=[1, 2])
+    play.end()
+    for rank in (0, 3):
+        assert passed(play, rank, "shrink")["at"] - play.cause_at < SOON_S
+    check_that_they_are_the_world(play, [0, 3])
+
+
+def test_groups_of_the_same_names_and_numbers(play):
+    """What one of the world before came to is no word to one of the world after."""
+    start(play, "makes_the_same_groups_again", (0, 0, 0, 0), [1], victim=1)
+    play.end()
+    for rank in (0, 2):
+        assert play.raised(rank)["text"] == f"rank {rank}: rank 1 of 3 has ended (forming the group)"
+    check_that_they_are_the_world(play, [0, 2, 3])
+
+
+def test_a_rank_that_fails_alone(play):
+    """The others hear of it before rank 0 has taken the store along."""
+    start(play, "fails_alone", (0, 0, 0, 0), [1], victim=1)
+    play.end()
+    assert play.raised(2)["text"] == "something of rank 2"
+    for rank in (0, 3):
+        assert "store" not in play.raised(rank)["text"] and play.after(rank) < SOON_S
+
+
 def test_a_part_of_the_world(play):
     start(play, "shrinks_a_part", NODES["two nodes"], [1], victim=1)
     play.end()

@@ -88,19 +88,17 @@ def shrink(parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Op
     size, timeout, name = len(ranks), options._timeout, f"{parent.options.group_name}:shrunk"
     members = [parent.options.global_ranks_in_group[member] for member in ranks]
     is_world = dist.is_initialized() and parent in _backends(dist.distributed_c10d._get_default_group())
-    numbers = range(size) if is_world else members  # torch counts the ranks of a smaller default group anew
     backend: Any = _form(
         parent.store,
         rank,
         size,
         timeout,
         name,
-        label=label,
-        members=members,
+        label=f"{label}.{members}",
+        members=range(size) if is_world else members,  # torch counts the ranks of a smaller default group anew
         world=parent.seat,
         ended=_ended_in(parent, ranks),
         what=f"forming the group of ranks {', '.join(map(str, ranks))} of group {parent.options.group_name}",
-        numbers=numbers,
         form=form_for_all,  # a rank that had no new group would shrink the old one again, and the others the new one
     )
     _behave(backend, options, parent)
@@ -133,7 +131,6 @@ def _form(
     world: tuple[int, int] | None,
     ended: Callable[[], Sequence[int]] = tuple,
     what: str = "forming the group",
-    numbers: Sequence[int] | None = None,
     form: Callable[..., _core.Group] = form_group,
 ) -> Any:
     rendezvous.check_timeout(timeout, f"rank {rank} of {size}: ")
@@ -149,7 +146,7 @@ def _form(
         group.capsule(),
         timeout,
         name,
-        [*(members if numbers is None else numbers)] or [*range(size)],
+        [*members] or [*range(size)],
         device_path=_device_path(group),
         store=store,
         label=label,

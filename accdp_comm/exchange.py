@@ -214,8 +214,12 @@ class StoreExchange:
                     self._store.set(self._key(self.rank), _WITHDRAWN)
             raise
         self._store.set(self._key(self.rank), _WITHDRAWN)
+        # Rank 0 may have read this rank's value a moment ago: then what it is about to say counts.
+        until = time.monotonic() + _SETTLE_SECONDS
+        while not self._is_over() and 0 not in ended and self._store.check([self._key(0)]) and time.monotonic() < until:
+            time.sleep(0.01)
         if self._is_over() and (answer := self._answer(value)):
-            return answer  # rank 0 was faster
+            return answer
         raise self._died(ended) if ended else self._late(missing or [0])
 
     def _newest_turn(self) -> int:

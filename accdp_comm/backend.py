@@ -17,7 +17,7 @@ from . import _core, _torch, autoload, leaving, mpi_world, rendezvous, steps, un
 from .arguments import ENDLESS_SECONDS, real_number
 from .bootstrap import form_for_all, form_group
 from .eager import eager
-from .exchange import StoreExchange
+from .exchange import StoreExchange, names
 from .options import Options
 
 # How long a process that ends goes on with what its groups have yet to do: all of them together, and each.
@@ -87,6 +87,7 @@ def shrink(parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Op
     """
     size, timeout, name = len(ranks), options._timeout, f"{parent.options.group_name}:shrunk"
     members = [parent.options.global_ranks_in_group[member] for member in ranks]
+    out = [member for member in range(parent.size()) if member not in ranks]
     is_world = dist.is_initialized() and parent in _backends(dist.distributed_c10d._get_default_group())
     backend: Any = _form(
         parent.store,
@@ -98,7 +99,7 @@ def shrink(parent: Any, ranks: Sequence[int], rank: int, options: C10dBackend.Op
         members=range(size) if is_world else members,  # torch counts the ranks of a smaller default group anew
         world=parent.seat,
         ended=_ended_in(parent, ranks),
-        what=f"forming the group of ranks {', '.join(map(str, ranks))} of group {parent.options.group_name}",
+        what=f"group {parent.options.group_name} without {names(out)}, ranks counted anew",
         form=form_for_all,  # a rank that had no new group would shrink the old one again, and the others the new one
     )
     _behave(backend, options, parent)

@@ -144,7 +144,7 @@ class StoreExchange:
                     self._store.delete_key(self._key(name, round_))
 
     def close(self) -> None:
-        self._ended = tuple  # the store is others'
+        self._ended = tuple  # it holds the group that is asked; the store is others'
 
     def notices(self, part: str = "") -> object | None:
         try:
@@ -312,15 +312,16 @@ class StoreExchange:
                 f"({self._what})"
             )
         return _core.PeerTimeout(
-            f"rank {self.rank}: {_names(ranks)} of {self.size} did not come within {self.timeout_s:g} s ({self._what})"
+            f"rank {self.rank}: {names(ranks)} of {self.size} did not come within {self.timeout_s:g} s ({self._what})"
         )
 
     def _died(self, ranks: Sequence[int]) -> Exception:
         have = "has" if len(ranks) == 1 else "have"
-        return _core.PeerDied(f"rank {self.rank}: {_names(ranks)} of {self.size} {have} ended ({self._what})")
+        return _core.PeerDied(f"rank {self.rank}: {names(ranks)} of {self.size} {have} ended ({self._what})")
 
 
-def _names(ranks: Sequence[int]) -> str:
+def names(ranks: Sequence[int]) -> str:
+    """Return what a text calls these ranks."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 

@@ -21,9 +21,9 @@ def failed_ranks(group: dist.ProcessGroup | None = None) -> list[int]:
     Args:
         group: Process group with the backend accdp; None is the default group.
     Returns:
-        Ranks in the group, ascending. Of this node all; of other nodes those whose end shows (docs/reliability.md): all
-        where no MPI launcher has started the job, none where one has, since it ends the whole job with a rank. Empty on
-        a rank that is not in the group.
+        Ranks in the group, ascending. Of this node all; of other nodes those to which there is a line
+        (docs/design/0016): not under mpiexec, which ends the whole job with a rank, nor in jobs too large for lines.
+        Empty on a rank that is not in the group.
     Raises:
         UsageError: The group has no accdp backend.
 
@@ -46,10 +46,11 @@ def shrink() -> dist.ProcessGroup:
         The group of those that live, with the time-out and options of the one before.
     Raises:
         UsageError: The default group has no accdp backend, or no rank of it has ended within 5 s.
-        PeerDied: The new group cannot be formed, as when the process that served torch's store is dead.
+        PeerDied: The new group cannot be formed, as when the process that served torch's store is dead; after 5 s in
+            which no more deaths were seen.
         PeerTimeout: A rank that lives did not call this within the group's time-out.
 
-    Collective among the ranks that live, blocking. Costs the forming of a group, about 1 s for each death meanwhile.
+    Collective among the ranks that live, blocking. Costs the forming of a group, 1 to 2 s for each death meanwhile.
     """
     chosen = our_group(None, "shrink")
     dead: list[int] = []
@@ -61,7 +62,7 @@ def shrink() -> dist.ProcessGroup:
         dead = _more_than(dead, chosen, problem)
         try:
             made = dist.shrink_group(dead, chosen)
-        except _core.PeerDied as error:
+        except (_core.PeerDied, _core.SystemCallError) as error:  # the latter of memory that a process took along
             problem = error
         else:
             # torch goes on with the numbers that the ranks had, and would take them for today's another time.

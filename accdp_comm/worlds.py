@@ -28,13 +28,14 @@ def whole_job(timeout_s: float) -> tuple[Exchange, tuple[int, int]]:
         if not has_torchs:
             raise
         is_launched = False  # a child of a rank, in a world whose ranks somebody else has told it
-    if is_launched:
+    backend = sys.modules.get(f"{__package__}.backend")  # which any group of it has loaded
+    is_shrunk = dist and backend and has_torchs and backend.seat(0)[1] > dist.get_world_size()
+    if is_launched and not is_shrunk:  # some of the launcher's ranks are dead
         rank, size = mpi_world.enter_launched(timeout_s)
         return MpiExchange(rank, size, timeout_s), (rank, size)
     if dist is not None and has_torchs:
         store = dist.PrefixStore("accdp_communicator", dist.distributed_c10d._get_default_store())
         rank, size = dist.get_rank(), dist.get_world_size()
-        backend = sys.modules.get(f"{__package__}.backend")  # which any group of it has loaded
         ended = backend.who_has_ended(range(size)) if backend else tuple
         seat = backend.seat(rank) if backend else (rank, size)
         return StoreExchange(store, rank, size, timeout_s, ended=ended), seat

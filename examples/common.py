@@ -1,4 +1,4 @@
-"""What the two examples share: options, the process group, loading data once, and what rank 0 shows.
+"""What the examples share: options, the process group, loading data once, and what rank 0 shows.
 
 Nothing here depends on the backend, except that ``Report.operations`` asks accdp what it did, and that `accdp tune`
 learns what a step is.

@@ -35,29 +35,30 @@ def train(rank: int, store: str, args: argparse.Namespace) -> None:
     order = torch.randperm(args.steps * args.batch_size, generator=torch.Generator().manual_seed(0)) % len(images)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    replica, step = DistributedDataParallel(model), 0
+    replica, step = None, 0
     while step < args.steps:
-        if (rank, step) in args.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-        mine = order[step * args.batch_size :][: args.batch_size][dist.get_rank() :: dist.get_world_size()]
-        optimizer.zero_grad()
         try:
+            if replica is None:
+                # Some ranks may have done a step that others have not: all take rank 0's, and its weights.
+                step = common.from_rank_0(lambda step=step: step)
+                replica = DistributedDataParallel(model)
+            if (rank, step) in args.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            mine = order[step * args.batch_size :][: args.batch_size][dist.get_rank() :: dist.get_world_size()]
+            optimizer.zero_grad()
             F.cross_entropy(replica(images[mine]), digits[mine]).backward()
         except dist.DistBackendError as error:
-            del replica  # it has the old group, and hooks at the parameters
+            replica = None  # it has the old group, and hooks at the parameters
             accdp_comm.shrink()
-            # Some ranks may have done a step that others have not: all take rank 0's, and its weights.
-            step = common.from_rank_0(lambda step=step: step)
             if dist.get_rank() == 0:
-                print(f"{error}\n{dist.get_world_size()} ranks go on at step {step}", flush=True)
-            replica = DistributedDataParallel(model)
+                print(f"{error}\n{dist.get_world_size()} ranks go on with step {step}", flush=True)
             continue
         optimizer.step()
         step += 1
     accuracy, _ = evaluate(model, test_images, test_digits)
     if dist.get_rank() == 0:
         print(json.dumps({"began": args.ranks, "left": dist.get_world_size(), "test_accuracy": accuracy}))
-    del replica
+    replica = None
     dist.destroy_process_group()
 
 

@@ -388,7 +388,7 @@ def hold_port() -> socket.socket:
 
 
 def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
-    """Be the guard of one rank; return the exit code for the stub, by which launchers end the others."""
+    """Be the guard of one rank; return the exit code for the stub."""
     link = Link(connect(control["addresses"], control["port"], control["token"]))
     holder = hold_port() if rank == 0 else None
     link.tell(
@@ -416,9 +416,11 @@ def guard(control: dict[str, Any], rank: int, stub_life: int) -> int:
                 ranks_guard.obey(orders[number + 1 :])
                 code = offspring.exit_code(ranks_guard.run())
                 link.part()
+                if order["keep_going"]:
+                    return 0  # any other one ends the others by their launcher
                 if ranks_guard.has_failed and control["rank_variable"] in _RANKS_OF_HASTY:
                     time.sleep(_AFTER_LAUNCHER_S)
-                return 0 if order["keep_going"] else code
+                return code
         return 1
     finally:
         ranks_guard.await_owner()

@@ -71,9 +71,7 @@ class Job:
         self._program, self._size, self._orders, self._grace_s = program, ranks, orders, grace_s
         self._watch, self._terminate_clients, self._ask_gpus = watch, terminate_clients, ask_gpus
         self._prepare, self._owners, self._keep_going = prepare, owners, keep_going
-        self._wakeup, self._wakeup_write = os.pipe()
-        for end in (self._wakeup, self._wakeup_write):
-            os.set_blocking(end, False)
+        self._wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         sinks = {kind: Sink(fd, self._wakeup, self._on_signals) for kind, fd in ((OUT, 1), (ERR, 2))}
         same = os.fstat(1)[:2] == os.fstat(2)[:2]
         self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
@@ -111,6 +109,7 @@ class Job:
                 self._wait()
             return self._conclude()
         except BaseException:
+            self._goes_on = False
             self._give_up()  # guards end their ranks when they hear nothing more
             raise
         finally:
@@ -332,8 +331,6 @@ class Job:
         if rank is None:
             return
         self.output.finish(rank.rank)
-        if rank in self._failures and self._stop is None and self._goes_on:
-            explain(rank, list(self._ranks.values()), self.output)
         if rank.code is None:
             rank.code, rank.is_lost, rank.ended_at = 128 + signal.SIGKILL, True, time.monotonic()
             self._unguarded.append(rank)
@@ -341,6 +338,8 @@ class Job:
                 self._failures.append(rank)
             if self._owners:  # of MPS, who ends in the safe order what such a rank left
                 self._owners.ended(rank.rank, is_lost=True)
+        if self._goes_on and rank in self._failures:
+            explain(rank, list(self._ranks.values()), self.output)
         if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
             end_unguarded(self._unguarded, self._grace_s, self._terminate_clients)
             self._all_left_at = time.monotonic()
@@ -427,10 +426,10 @@ class Job:
         if self._goes_on and self._stop is None and any(rank.code == 0 for rank in ranks):
             return 0
         is_launchers = self._stop is None or self._stop.is_launchers
-        first = first_failure(self._failures, ranks, self.output, is_launchers and self._launcher.returncode != 0)
+        blamed = self._failures if is_launchers or not self._goes_on else []  # no failure is why we end such a job
+        first = first_failure(blamed, ranks, self.output, is_launchers and self._launcher.returncode != 0)
         if first is not None:
-            if not self._goes_on:
-                explain(first, ranks, self.output)
+            explain(first, ranks, self.output)
             # One that had failed, and was told to end before it had left, has no code of its own.
             return int(first.code or 1) if first in self._failures else 1
         if self._stop is not None:
@@ -447,4 +446,4 @@ class Job:
         if status != 0:
             why = ": a rank left without MPI_Finalize, or called MPI_Abort" if self._is_started and status > 0 else ""
             self.output.say(f"accdp run: {self._program.launcher} ended the job {in_words(status)}{why}")
-        return exit_code(status)
+        return exit_code(status) or next((int(rank.code) for rank in ranks if rank.code), 0)

@@ -36,6 +36,7 @@ class Rank:
     signal: int = 0  # that ended it; 0 if none did
     ended_at: float = 0.0
     is_lost: bool = False  # its guard is: how it ended nobody tells
+    is_explained: bool = False
 
 
 @dataclass
@@ -95,7 +96,10 @@ def _named_by(rank: Rank, others: Sequence[Rank], output: Output) -> Rank | None
 
 
 def explain(rank: Rank, ranks: Sequence[Rank], output: Output) -> None:
-    """Say how a rank failed, and with which error, below all that ranks said."""
+    """Say once how a rank failed, and with which error, below all that ranks said."""
+    if rank.is_explained:
+        return
+    rank.is_explained = True
     how = f"was killed by {name_of_signal(rank.signal)}" if rank.signal else f"ended with status {rank.code}"
     if rank.is_lost:
         how = f"lost its guard{'' if rank.pid else ' before it began'}, which was killed, or whose connection broke"

@@ -116,4 +116,6 @@ def _check_run_options(words: list[str]) -> argparse.Namespace:
     for name in ("ranks", "ranks_per_gpu", "gpus", "profile"):
         if getattr(given, name) != getattr(bare, name):
             parser.error(f"expected other options than --{name.replace('_', '-')}, which trials set")
+    if given.keep_going:
+        parser.error("expected no --keep-going: a rank that fails is to fail its trial")
     return given

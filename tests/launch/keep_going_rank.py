@@ -1,12 +1,13 @@
 """A rank of tests/launch/test_keep_going.py: some fail, each in its way, and the others go on without them.
 
-keep_going_rank.py RANK=WAY ...    ways: exits (with status 3), raises, is_killed
+keep_going_rank.py RANK=WAY ...    ways: exits (with status 3), raises, is_killed, or lingers (for a while at its end)
 """
 
 import json
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,13 @@ try:
     dist.all_reduce(torch.ones(1))
 except dist.DistBackendError:
     accdp_comm.shrink()
+    with accdp_comm.Communicator() as comm:  # of those that live, whatever the launcher has started
+        comm.barrier()
+        assert comm.size == dist.get_world_size()
 bits = torch.tensor(1 << rank)
 dist.all_reduce(bits)
-print(json.dumps({"rank": rank, "place": [dist.get_rank(), dist.get_world_size()], "bits": int(bits)}), flush=True)
+place = [dist.get_rank(), dist.get_world_size()]
+print(json.dumps({"rank": rank, "place": place, "bits": int(bits), "guard": os.getppid()}), flush=True)
 dist.destroy_process_group()
+if way == "lingers":
+    time.sleep(3)

@@ -1,10 +1,12 @@
 """`accdp run --keep-going`: ranks fail, and the others go on."""
 
+import os
 import re
+import signal
 
 import jobs
 import pytest
-from running import ACCDP
+from running import ACCDP, act
 
 RANK = str(jobs.TESTS / "launch" / "keep_going_rank.py")
 
@@ -25,6 +27,7 @@ def test_those_that_live_end_the_job_well(launcher, failing):
     gone = {int(word[0]) for word in failing}
     living = [rank for rank in range(4) if rank not in gone]
     told = sorted(result.reports, key=lambda report: report["rank"])
+    assert len({report.pop("guard") for report in told}) == len(told)
     bits = sum(1 << rank for rank in living)
     assert told == [{"rank": rank, "place": [place, len(living)], "bits": bits} for place, rank in enumerate(living)], (
         str(result)
@@ -40,6 +43,19 @@ def test_where_all_fail_the_job_does():
     result = run("-n", "2", RANK, "0=exits", "1=exits")
     assert result.returncode == 3, str(result)
     assert result.stderr.count("ended with status 3") == 2, str(result)
+
+
+def test_ctrl_c_is_why_the_job_ends():
+    """However many ranks have failed before."""
+    words = ["run", "--keep-going", "-n", "3", RANK, "1=exits", "0=lingers", "2=lingers"]
+    result = act(words, 2, lambda process, _: process.send_signal(signal.SIGINT), {}, marker="ended with status 3")
+    assert result.returncode == 128 + signal.SIGINT and "accdp run: ended by SIGINT" in result.stderr, str(result)
+
+
+def test_a_guard_that_is_killed_is_told_of():
+    words = ["run", "--keep-going", "-n", "2", RANK, "0=lingers", "1=lingers"]
+    result = act(words, 2, lambda _, told: os.kill(told[0]["guard"], signal.SIGKILL), {})
+    assert result.returncode == 0 and "lost its guard" in result.stderr, str(result)
 
 
 def test_several_hosts_are_refused(tmp_path):

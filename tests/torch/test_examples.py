@@ -120,4 +120,4 @@ def test_outlive(kills, left):
     result = start(ALONE, "outlive", "--steps", "100", "--kill", *kills)
     line = last_line(result)
     assert (line["began"], line["left"]) == (4, left) and line["test_accuracy"] > 0.8, str(result)
-    assert f"{left} ranks go on at step " in result.stdout, str(result)
+    assert f"{left} ranks go on with step " in result.stdout, str(result)

@@ -161,6 +161,10 @@ class Context final : public Lookout {
       nap(failed);
     }
   }
+  /// Before what cannot be taken back: throws where this rank comes so late that others have given up.
+  void check_late() {
+    if (deadline_.passed()) fabric_.hear_out();
+  }
   void abandon(Wire::Request& request) noexcept { fabric_.give_up(request); }
   void forget(Wire::Request& request) noexcept { wire().forget(request); }
   /// Sends and receives all of it. Pieces keep their order per pair of ranks.

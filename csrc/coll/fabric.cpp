@@ -290,7 +290,10 @@ void Fabric::enter(double timeout_s) {
   // No other rank can have begun to wait for this call before this rank began the last one.
   const auto now = Clock::now();
   const std::chrono::duration<double> since_the_last = now - std::exchange(entered_, now);
-  if (since_the_last.count() < timeout_s) return;
+  if (since_the_last.count() >= timeout_s) hear_out();
+}
+
+void Fabric::hear_out() {
   look_for_notices();
   for (Looks looks(kNoticesTake); looks.go_on(); std::this_thread::yield()) {
     next_look_ = 0;  // which lets MPI move what comes

@@ -114,6 +114,7 @@ class Fabric {
   /// Before a collective: throws if the group has failed. A rank that is later than others may have waited for it looks
   /// thoroughly whether they have given up: what they sent while they waited would be enough for some collectives.
   void enter(double timeout_s);
+  void hear_out();  ///< that look
   void leave() noexcept;
   bool has_ended(int rank) const;  ///< its process; of other nodes' as far as the wire knows
   bool has_gone(int rank) const;   ///< has ended, or left the group

@@ -16,6 +16,7 @@ using Call = Wire::NativeCall;
 constexpr std::size_t kMost = std::size_t{1} << 30;  // bytes of one call
 
 void run(Context& c, const Call& call) {
+  c.check_late();
   Wire::Request request = c.wire().start(call);
   try {
     c.wait(request);

@@ -100,3 +100,44 @@ def test_nothing_calls_mpi_any_more(tmp_path):
     assert "Timed out after 1 s" in timed_out and len(others) == 3, str(result)
     assert all("MPI is not used any more in this process" in text for text in others[1:]), str(result)
     assert "calls of MPI: 0" in result.stdout, str(result)
+
+
+# A rank stands still before its word that it has come to the call leaves: the others have given up when it does.
+HELD_UP = """
+#include <mpi.h>
+#include <stdlib.h>
+#include <unistd.h>
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+  if (getenv("TEST_HOLD_UP")) {
+    unsetenv("TEST_HOLD_UP");
+    usleep(2500 * 1000);
+  }
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+"""
+
+LATE = """
+import os
+import accdp_comm, numpy as np
+world, comm = (accdp_comm.Communicator(timeout_s=seconds) for seconds in (20, 1))
+data = np.zeros(3_000_000)
+comm.bcast(data)
+if world.rank == 0:
+    os.environ["TEST_HOLD_UP"] = "1"
+try:
+    comm.bcast(data)
+except accdp_comm.Error as error:
+    print(f"rank {world.rank} said: {error}", flush=True)
+world.barrier()
+print(f"rank {world.rank} is well", flush=True)
+"""
+
+
+def test_a_collective_of_mpis_is_not_begun_where_others_have_given_up(tmp_path):
+    """It could not be taken back: the rank would use MPI no more."""
+    command = [*jobs.mpiexec_command(2), sys.executable, "-c", LATE]
+    env = {"ACCDP_TOPOLOGY": "2x1", "ACCDP_BASELINE": "mpi", "LD_PRELOAD": str(preload.library(tmp_path, HELD_UP))}
+    result = jobs.run(command, env=env, timeout=60.0)
+    for rank in range(2):
+        assert f"rank {rank} is well" in result.stdout, str(result)
+    assert re.search(r"rank 0 said: .* Timed out after 1 s \(timeout\) waiting for rank 0", result.stdout), str(result)

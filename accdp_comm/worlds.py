@@ -30,7 +30,7 @@ def whole_job(timeout_s: float) -> tuple[Exchange, tuple[int, int]]:
         is_launched = False  # a child of a rank, in a world whose ranks somebody else has told it
     backend = sys.modules.get(f"{__package__}.backend")  # which any group of it has loaded
     is_shrunk = dist and backend and has_torchs and backend.seat(0)[1] > dist.get_world_size()
-    if is_launched and not is_shrunk:  # some of the launcher's ranks are dead
+    if is_launched and not is_shrunk:  # else some of the launcher's ranks are dead
         rank, size = mpi_world.enter_launched(timeout_s)
         return MpiExchange(rank, size, timeout_s), (rank, size)
     if dist is not None and has_torchs:

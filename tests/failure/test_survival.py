@@ -47,11 +47,10 @@ def passed(play, rank, what):
 
 @ALL_NODES
 @pytest.mark.parametrize("victims", [[0], [3, 1], [1, 2, 3]], ids=str)
-def test_those_that_live_go_on(play, record, nodes, victims):
+def test_those_that_live_go_on(play, nodes, victims):
     survivors = [rank for rank in range(4) if rank not in victims]
     start(play, "goes_on", nodes, victims, victims=victims)
     play.end()
-    record(f"ranks {victims} of 4, on nodes {', '.join(map(str, nodes))}, get SIGKILL; the others shrink their group")
     for rank in survivors:
         assert play.raised(rank)["what"] == "all_reduce"
         assert passed(play, rank, "shrink")["at"] - play.cause_at < SOON_S

@@ -24,6 +24,7 @@ _REQUIRED = ("numpy", "rich")
 _COMMANDS = {
     "run": ".launch.run",
     "mps": ".launch.mps.command",
+    "ps": ".ps.command",
     "tune": ".tune.command",
     "info": ".info_command",
     "doctor": ".doctor.command",

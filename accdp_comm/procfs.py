@@ -18,7 +18,11 @@ class Process(NamedTuple):
     group: int  # of processes that hear of Ctrl-C together
     session: int  # named by the pid of whoever began it
     started: int  # in clock ticks since boot: with the pid, it names a process for good
-    is_zombie: bool
+    state: str  # a letter: R runs, S sleeps, D waits for the kernel, T was stopped, Z has ended
+
+    @property
+    def is_zombie(self) -> bool:
+        return self.state in "ZX"
 
 
 def process(pid: int) -> Process | None:
@@ -29,7 +33,7 @@ def process(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in b"ZX")
+    return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0].decode())
 
 
 def processes() -> dict[int, Process]:
@@ -42,6 +46,24 @@ def start_time(pid: int) -> int:
     """Return when a process started, in clock ticks since boot; 0 if there is none, or only its zombie."""
     found = process(pid)
     return found.started if found and not found.is_zombie else 0
+
+
+def own_pid(pid: int) -> int:
+    """Return what a process knows itself as, which in a container is another number; 0 if it cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next((int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")), pid)
+    except OSError:
+        return 0
+
+
+def command_line(pid: int) -> str:
+    """Return how a process was started, its words divided by spaces; "" if it cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return " ".join(os.fsdecode(word) for word in file.read().split(b"\0") if word)
+    except OSError:
+        return ""
 
 
 def heeds(pid: int, number: int) -> bool:

@@ -68,6 +68,11 @@ class Checkout:
         if not own.exists():
             raise JobFailed(f"{own}: no such file; expected a checkout after `make build`")
 
+    def interpreter(self) -> str:
+        """Return the Python that its environment was made of: each call passes that, and builds of it differ."""
+        program = "import os, sys; print(os.path.realpath(sys.executable))"
+        return jobs.output_of([self._python, "-c", program], dict(os.environ), str(self.folder), self.folder).strip()
+
     def medians(self, layout: Layout, op: str, words: list[str]) -> dict[int, float]:
         """Measure one start, and return the median time of each size in us."""
         starter = ["-m", "accdp_comm", "bench", op, "-n", str(layout.ranks)]
@@ -147,7 +152,11 @@ def table(found: dict[Point, list[list[float]]]) -> list[str]:
 def main() -> int:
     args = arguments()
     try:
-        found = measure([Checkout(args.other), Checkout(ROOT)], args)
+        checkouts = [Checkout(args.other), Checkout(ROOT)]
+        other, own = (checkout.interpreter() for checkout in checkouts)
+        if other != own:
+            raise JobFailed(f"{args.other}: expected an environment of {own}, got one of {other} (make PYTHON={own})")
+        found = measure(checkouts, args)
         for (layout, op, nbytes), both in found.items():
             if not all(both):
                 raise JobFailed(f"{op} of {size_name(nbytes)}, {layout}: expected rows of both checkouts")

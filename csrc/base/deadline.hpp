@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <limits>
 
 namespace accdp {
@@ -9,6 +10,10 @@ using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+inline std::int64_t nanoseconds(Clock::time_point time) noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
 /// Seconds for which this thread had a processor.

@@ -16,6 +16,7 @@
 #include "bind/core_errors.hpp"
 #include "bind/core_group.hpp"
 #include "bind/core_plan.hpp"
+#include "bind/core_status.hpp"
 #include "bind/system_text.hpp"
 #include "coll/call.hpp"
 #include "coll/cost.hpp"
@@ -182,5 +183,6 @@ PYBIND11_MODULE(_core, m) {
   bind_device(m);
   bind_device_codec(m);
   bind_plan(m);
+  bind_status(m);
   bind_group(m);
 }

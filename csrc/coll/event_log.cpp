@@ -34,8 +34,7 @@ void log_event(std::uint64_t label, double samples) noexcept {
   std::lock_guard lock(g_mutex);
   Event* events = g_events.load(std::memory_order_relaxed);
   const std::uint64_t number = g_count->load(std::memory_order_relaxed);
-  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
-  events[number % g_capacity] = {now.count(), label, samples};
+  events[number % g_capacity] = {nanoseconds(Clock::now()), label, samples};
   g_count->store(number + 1, std::memory_order_release);  // the reader, another process, sees whole events
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/keep.hpp"
 #include "base/settings.hpp"
 #include "codec/codec.hpp"
@@ -25,6 +26,21 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   std::vector<int> nodes;
   for (const Peer& peer : peers) nodes.push_back(peer.node);
   return nodes;
+}
+
+/// Equal on all ranks of a group; of another group, or of one with this name in another job, it differs.
+std::uint64_t identity_of(const std::string& name, const std::vector<Peer>& peers) {
+  Hash hash;
+  const auto add = [&](const std::string& text) {
+    hash.add(text.size());
+    for (char c : text) hash.add(static_cast<unsigned char>(c));
+  };
+  add(name);
+  for (const Peer& peer : peers) {
+    add(peer.host);
+    hash.add({static_cast<std::uint64_t>(peer.pid), peer.start_time});
+  }
+  return hash.value();
 }
 
 Wire::Health health_after(FailureKind kind, const Wire& wire) {
@@ -101,7 +117,8 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       roll_call_(topology_.nodes() > 1 ? wire_.get() : nullptr, topology_.size()),
       writers_(topology_.local_size() + 1),
       sources_(topology_.local_size()),
-      why_not_read_(topology_.local_size()) {
+      why_not_read_(topology_.local_size()),
+      status_(identity_of(name_, peers_), name_, rank, topology_.size(), topology_.nodes()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
   learned.receivers_decode_on_device = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)
@@ -370,6 +387,7 @@ void Fabric::throw_if_failed() {
   }
   if (!ForMessages::is_here()) has_told = true;
   auto [kind, text] = board_->failure();
+  status_.fail(text);
   if (const std::uint64_t disputed = board_->failed_call(), now = call; disputed && disputed < now)
     text += " (#" + std::to_string(disputed) + " is an earlier call; this is #" + std::to_string(now) + ")";
   if (wire_) wire_->worsen(health_after(kind, *wire_));
@@ -378,6 +396,7 @@ void Fabric::throw_if_failed() {
 
 void Fabric::leave() noexcept {
   if (is_inherited()) return;
+  status_.leave();
   board_->mine().left.store(1, std::memory_order_release);
   board_->ring_others(kCollective);
   board_->ring_others(kPointToPoint);

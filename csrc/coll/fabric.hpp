@@ -20,6 +20,7 @@
 #include "coll/topology.hpp"
 #include "mpi/wire.hpp"
 #include "node/slot_writer.hpp"
+#include "node/status.hpp"
 #include "node/waiter.hpp"
 
 namespace accdp {
@@ -78,6 +79,7 @@ class Fabric {
   std::atomic<std::uint64_t> call = 0;  ///< number of this rank's collective that is under way, or was last
   int calls_ahead = 0;                  ///< the last so many went ahead between nodes
   RollCall& roll_call() { return roll_call_; }
+  StatusLine& status() { return status_; }
 
   /// The first failure counts: tells it to every rank that can be reached. Later operations throw it.
   /// `disputed`: number of the collective that ranks disagree on, else 0.
@@ -183,26 +185,35 @@ class Fabric {
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
   std::unique_ptr<std::byte[]> meeting_places_;
   std::vector<std::unique_ptr<std::string>> told_;  // failure notices still on their way
+  StatusLine status_;
 };
 
 /// Watches one wait: failure, deadline, dead peers, Ctrl-C.
 class Lookout : public Watch {
  public:
-  Lookout(Fabric& fabric, const Deadline& deadline) : fabric_(fabric), deadline_(deadline) {}
+  Lookout(Fabric& fabric, const Deadline& deadline, Channel channel = kCollective)
+      : fabric_(fabric), deadline_(deadline), channel_(channel) {}
   bool has_failed() override { return fabric_.has_failed(); }
   void look_around(bool had_failed) override;
 
  protected:
-  virtual bool waits_for(int rank) const = 0;  ///< group rank
-  virtual std::string what() const = 0;        ///< "allreduce #17"
-  ~Lookout() = default;
+  virtual bool waits_for(int rank) const = 0;          ///< group rank
+  virtual std::string what() const = 0;                ///< "allreduce #17"
+  virtual bool is_attendant() const { return false; }  ///< who waits is the thread for messages that nobody waits for
+  ~Lookout() {
+    if (is_shown_) fabric_.status().end_wait(channel_);
+  }
 
   Fabric& fabric_;
   Deadline deadline_;
 
  private:
-  Clock::time_point next_census_{}, next_question_{};
+  void show(Clock::time_point now);
+
+  Channel channel_;
+  Clock::time_point next_census_{}, next_question_{}, began_{}, next_show_{};
   int suspect_ = -1;
+  bool is_shown_ = false;
 };
 
 }  // namespace accdp

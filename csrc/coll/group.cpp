@@ -186,15 +186,19 @@ void Group::collective(OpKind kind, Signature signature, std::size_t bytes, doub
   // Sizes of an alltoall differ between ranks; they are compared pair by pair.
   if (kind != OpKind::kAlltoall) signature.count = bytes / element_bytes(signature.type);
   fabric_.way = {};
+  fabric_.status().begin(signature, started);
   const std::uint64_t steps = step_, sent = fabric_.wire() ? fabric_.wire()->collective_bytes() : 0;
   std::optional<Context> context;  // which ends when the group knows of a failure: MPI may then still use its memory
   try {
     algorithm(context.emplace(fabric_, signature, Deadline(seconds(timeout_s), started), step_));
     if (bytes > kMostCarriedBytes) fabric_.throw_if_withdrawn();  // shorter ones leave their rank at once
   } catch (const std::exception&) {
+    fabric_.status().end(Clock::now());
     std::rethrow_exception(fabric_.fail_by(std::current_exception(), Context::name_of(signature)));
   }
-  count_op(kind, bytes, Clock::now() - started);
+  const auto ended = Clock::now();
+  fabric_.status().end(ended);
+  count_op(kind, bytes, ended - started);
   last_run_ = {fabric_.way, step_ - steps, fabric_.wire() ? fabric_.wire()->collective_bytes() - sent : 0};
   log_collective(signature);
 }

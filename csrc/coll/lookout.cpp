@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
+constexpr std::chrono::milliseconds kShownAfter{100}, kBetweenShows{250};
 
 }  // namespace
 
@@ -41,12 +42,31 @@ std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }
 
+/// For who looks at this process from outside.
+void Lookout::show(Clock::time_point now) {
+  if (began_ == Clock::time_point{}) {
+    began_ = now;
+    next_show_ = now + kShownAfter;
+    return;
+  }
+  next_show_ = now + kBetweenShows;
+  GroupStatus::Wait wait{channel_, is_attendant(), what(), {}, 0, nanoseconds(began_), nanoseconds(now)};
+  for (int rank = 0; rank < fabric_.topology().size(); ++rank) {
+    if (!waits_for(rank)) continue;
+    const Peer& peer = fabric_.peer(rank);
+    if (wait.count++ < StatusLine::kMostShown) wait.ranks.push_back({rank, peer.pid, peer.host});
+  }
+  fabric_.status().wait(wait);
+  is_shown_ = true;
+}
+
 void Lookout::look_around(bool had_failed) {
   if (had_failed) fabric_.throw_if_failed();
   if (fabric_.board().has_failed()) return;
   check_interrupt();
   const auto now = Clock::now();
   const Topology& t = fabric_.topology();
+  if (now >= next_show_) show(now);
   if (now >= next_census_) {
     const bool first = next_census_ == Clock::time_point{};
     next_census_ =

@@ -31,7 +31,7 @@ class Unlocked {
 /// has been waited.
 class PostOffice::Watcher final : public Lookout {
  public:
-  explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12)), office_(office) {}
+  explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12), kPointToPoint), office_(office) {}
 
   void look_around(bool had_failed) override {
     {
@@ -62,6 +62,7 @@ class PostOffice::Watcher final : public Lookout {
     std::lock_guard lock(office_.mutex_);
     return office_.open_.empty() ? "send/recv" : PostOffice::describe(*office_.open_.front());
   }
+  bool is_attendant() const override { return office_.is_attendant(); }
 
  private:
   PostOffice& office_;

@@ -53,6 +53,15 @@ def test_this_checkout_against_itself():
     assert sum("torchrun" in line for line in points) == 2, str(result)
 
 
+def test_another_python_is_said(tmp_path):
+    """Its calls take another time, whatever the checkout does."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    jobs.write_program(tmp_path / ".venv" / "bin" / "python", "echo /opt/python3")
+    result = run(str(tmp_path))
+    assert result.returncode == 2 and "got one of /opt/python3 (make PYTHON=" in result.stderr, str(result)
+    assert result.stderr.count("\n") == 1, str(result)
+
+
 def test_what_is_no_checkout_is_said(tmp_path):
     none = run(str(tmp_path))
     assert none.returncode == 2 and "expected a checkout after `make build`" in none.stderr, str(none)

@@ -1,0 +1,261 @@
+#include "node/status.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "base/birthplace.hpp"
+#include "base/error.hpp"
+#include "base/published.hpp"
+
+namespace accdp {
+namespace {
+
+template <std::size_t n>
+void copy_text(char (&to)[n], const std::string& text) noexcept {
+  const std::size_t length = std::min(text.size(), n - 1);
+  std::memcpy(to, text.data(), length);
+  std::memset(to + length, 0, n - length);
+}
+
+template <std::size_t n>
+std::string text_in(const char (&from)[n]) {
+  return std::string(from, strnlen(from, n));
+}
+
+}  // namespace
+
+struct alignas(64) StatusRecord {
+  struct Doing {
+    Signature call;
+    std::int64_t begun_ns;
+  };
+  struct Waiting {
+    std::int64_t since_ns, seen_ns;  // 0: no wait
+    std::int32_t count, is_attended;
+    struct Peer {
+      std::int32_t rank, pid;
+      char host[64];
+    } ranks[StatusLine::kMostShown];
+    char what[96];
+  };
+  struct Failure {
+    char text[512];
+  };
+  enum Use : std::uint32_t { kFree, kTaken, kShown, kLeft };
+
+  std::atomic<Use> use;
+  std::int32_t rank, size, nodes;
+  std::uint64_t group;
+  char name[64];
+  Published<Doing> doing;
+  std::atomic<std::int64_t> ended_ns;
+  Published<Waiting> waiting[kChannels];
+  Published<Failure> failure;
+};
+
+/// As it lies in memory: bytes of zero are free records.
+struct StatusPage {
+  static constexpr std::uint32_t kRecords = 256;
+  static constexpr char kMagic[8] = "accdp 1";
+
+  char magic[8];
+  char version[24];
+  std::int32_t pid;
+  std::uint32_t record_bytes;
+  std::atomic<std::uint32_t> used;  // records up to the last that was ever taken
+  std::atomic<std::uint32_t> not_shown;
+  alignas(64) StatusRecord records[kRecords];
+
+  /// This process's; nullptr where it cannot be made. One that was forked from another makes its own.
+  static StatusPage* own() noexcept;
+  static StatusPage* make(int fd) noexcept;
+  StatusRecord* take() noexcept;
+  static GroupStatus status_of(const StatusRecord& record);
+};
+
+namespace {
+
+/// This process's page and its descriptor; no page where none could be made.
+struct Own {
+  Birthplace birthplace;
+  int fd;
+  StatusPage* page;
+};
+std::atomic<Own*> g_own{nullptr};
+
+}  // namespace
+
+StatusPage* StatusPage::make(int fd) noexcept {
+  if (fd < 0 || ftruncate(fd, sizeof(StatusPage)) != 0) return nullptr;
+  void* memory = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* page = static_cast<StatusPage*>(memory);  // of zeros, which is its first state
+  page->pid = getpid();
+  page->record_bytes = sizeof(StatusRecord);
+  std::strncpy(page->version, ACCDP_VERSION, sizeof page->version - 1);
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(page->magic, kMagic, sizeof kMagic);
+  return page;
+}
+
+/// Without a lock, which another thread may hold when this process is forked.
+StatusPage* StatusPage::own() noexcept {
+  Own* before = g_own.load(std::memory_order_acquire);
+  if (before && !before->birthplace.is_elsewhere()) return before->page;
+  const int fd = memfd_create(kStatusLabel, MFD_CLOEXEC);
+  Own* own = new (std::nothrow) Own{{}, fd, make(fd)};
+  // What a parent had stays mapped: lines still point to it.
+  if (own && g_own.compare_exchange_strong(before, own, std::memory_order_acq_rel)) return own->page;
+  if (own && own->page) munmap(own->page, sizeof(StatusPage));
+  if (fd >= 0) close(fd);
+  delete own;
+  return before ? before->page : nullptr;
+}
+
+StatusRecord* StatusPage::take() noexcept {
+  for (std::uint32_t i = 0; i < kRecords; ++i) {
+    StatusRecord::Use free = StatusRecord::kFree;
+    if (!records[i].use.compare_exchange_strong(free, StatusRecord::kTaken)) continue;
+    std::uint32_t before = used.load();
+    while (before < i + 1 && !used.compare_exchange_weak(before, i + 1)) {
+    }
+    return &records[i];
+  }
+  ++not_shown;
+  return nullptr;
+}
+
+StatusLine::StatusLine(std::uint64_t group, const std::string& name, int rank, int size, int nodes) noexcept {
+  StatusPage* page = StatusPage::own();
+  record_ = page ? page->take() : nullptr;
+  if (!record_) return;
+  record_->rank = rank;
+  record_->size = size;
+  record_->nodes = nodes;
+  record_->group = group;
+  copy_text(record_->name, name);
+  record_->doing.write({});
+  record_->ended_ns.store(0, std::memory_order_relaxed);
+  for (auto& waiting : record_->waiting) waiting.write({});
+  record_->failure.write({});
+  record_->use.store(StatusRecord::kShown, std::memory_order_release);
+}
+
+StatusLine::~StatusLine() {
+  if (is_shown()) record_->use.store(StatusRecord::kFree, std::memory_order_release);
+}
+
+/// In a process that was forked from the group's the record is still that one's.
+bool StatusLine::is_shown() const noexcept { return record_ && !birthplace_.is_elsewhere(); }
+
+void StatusLine::begin(const Signature& call, Clock::time_point now) noexcept {
+  if (record_) record_->doing.write({call, nanoseconds(now)});
+}
+
+void StatusLine::end(Clock::time_point now) noexcept {
+  if (record_) record_->ended_ns.store(nanoseconds(now), std::memory_order_release);
+}
+
+void StatusLine::wait(const GroupStatus::Wait& wait) noexcept {
+  if (!is_shown()) return;
+  StatusRecord::Waiting waiting{.since_ns = wait.since_ns,
+                                .seen_ns = wait.seen_ns,
+                                .count = wait.count,
+                                .is_attended = wait.is_attended,
+                                .ranks = {},
+                                .what = {}};
+  copy_text(waiting.what, wait.what);
+  for (std::size_t i = 0; i < std::min(wait.ranks.size(), std::size(waiting.ranks)); ++i) {
+    waiting.ranks[i].rank = wait.ranks[i].rank;
+    waiting.ranks[i].pid = wait.ranks[i].pid;
+    copy_text(waiting.ranks[i].host, wait.ranks[i].host);
+  }
+  const std::lock_guard lock(mutex_);
+  record_->waiting[wait.channel].write(waiting);
+}
+
+void StatusLine::end_wait(Channel channel) noexcept {
+  if (!is_shown()) return;
+  const std::lock_guard lock(mutex_);
+  record_->waiting[channel].write({});
+}
+
+void StatusLine::fail(const std::string& text) noexcept {
+  if (!is_shown()) return;
+  StatusRecord::Failure failure;
+  copy_text(failure.text, text);
+  const std::lock_guard lock(mutex_);
+  record_->failure.write(failure);
+}
+
+void StatusLine::leave() noexcept {
+  if (is_shown()) record_->use.store(StatusRecord::kLeft, std::memory_order_release);
+}
+
+namespace {
+
+const StatusPage& page_in(std::span<const std::byte> memory) {
+  const auto* page = reinterpret_cast<const StatusPage*>(memory.data());
+  if (memory.size() < sizeof *page || std::memcmp(page->magic, StatusPage::kMagic, sizeof page->magic) != 0)
+    throw UsageError("status: expected a page of accdp, got " + std::to_string(memory.size()) + " bytes of something");
+  const std::string version = text_in(page->version);
+  if (version != ACCDP_VERSION || page->record_bytes != sizeof(StatusRecord))
+    throw UsageError("status: expected a page of accdp " ACCDP_VERSION ", got one of accdp " + version);
+  return *page;
+}
+
+}  // namespace
+
+GroupStatus StatusPage::status_of(const StatusRecord& record) {
+  GroupStatus status;
+  status.group = record.group;
+  status.name = text_in(record.name);
+  status.rank = record.rank;
+  status.size = record.size;
+  status.nodes = record.nodes;
+  status.has_left = record.use == StatusRecord::kLeft;
+  if (const auto failure = record.failure.read()) status.failure = text_in(failure->text);
+  const auto doing = record.doing.read();
+  if (doing && doing->call.sequence > 0) {
+    status.call = doing->call;
+    status.begun_ns = doing->begun_ns;
+    const std::int64_t ended = record.ended_ns.load(std::memory_order_acquire);
+    status.ended_ns = ended > doing->begun_ns ? ended : 0;
+  }
+  for (const Channel channel : {kCollective, kPointToPoint}) {
+    const auto waiting = record.waiting[channel].read();
+    if (!waiting || waiting->seen_ns == 0) continue;
+    GroupStatus::Wait& wait = status.waits.emplace_back(GroupStatus::Wait{channel,
+                                                                          waiting->is_attended != 0,
+                                                                          text_in(waiting->what),
+                                                                          {},
+                                                                          waiting->count,
+                                                                          waiting->since_ns,
+                                                                          waiting->seen_ns});
+    for (const auto& peer : std::span(waiting->ranks).first(std::clamp(waiting->count, 0, StatusLine::kMostShown)))
+      wait.ranks.push_back({peer.rank, peer.pid, text_in(peer.host)});
+  }
+  return status;
+}
+
+StatusOfProcess read_status(std::span<const std::byte> memory) {
+  const StatusPage& page = page_in(memory);
+  StatusOfProcess found{page.pid, {}, page.not_shown.load()};
+  for (std::uint32_t i = 0; i < std::min(page.used.load(), StatusPage::kRecords); ++i) {
+    const StatusRecord& record = page.records[i];
+    const StatusRecord::Use use = record.use.load(std::memory_order_acquire);
+    if (use != StatusRecord::kShown && use != StatusRecord::kLeft) continue;
+    GroupStatus status = StatusPage::status_of(record);
+    if (record.use.load() != StatusRecord::kFree && record.use.load() != StatusRecord::kTaken &&
+        status.group == record.group)
+      found.groups.push_back(std::move(status));  // else another group has its place by now
+  }
+  return found;
+}
+
+}  // namespace accdp

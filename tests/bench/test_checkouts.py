@@ -71,10 +71,10 @@ def test_what_is_no_checkout_is_said(tmp_path):
 
 
 def test_of_a_job_that_fails_all_is_shown_that_it_said(tmp_path):
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho the reason >&2; echo the end >&2; exit 3\n")
-    python.chmod(0o755)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    is_asked = f'test "$1" = -c && exec {sys.executable} "$@"'
+    fails = "echo the reason >&2; echo the end >&2; exit 3"
+    jobs.write_program(tmp_path / ".venv" / "bin" / "python", is_asked, fails)
     result = run(str(tmp_path), "-n", "2", "--ops", "barrier", "--rounds", "2")
     assert result.returncode == 2, str(result)
     last = f"checkouts.py: barrier, 2 ranks, 1 node, in {tmp_path}: the end"

@@ -185,4 +185,5 @@ def _make(
         timeout_s=timeout_s,
         wire=wire,
         notices=exchange.notices() if wire is not None else None,
+        identity=" ".join(str(card.inode) for card in cards),
     )

@@ -67,6 +67,7 @@ class Worker:
 
 
 def _loop(tasks: queue.SimpleQueue[_Task | None]) -> None:
+    _core.in_background()
     while (task := tasks.get()) is not None:
         _do(*task)
         del task  # what it holds is the caller's to drop

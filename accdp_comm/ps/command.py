@@ -7,8 +7,8 @@ import json
 import socket
 from typing import Any
 
-from .hosts import ranks_on
-from .pages import Membership, Rank, Wait, ranks_here
+from .hosts import look_at, look_here
+from .pages import Membership, Rank, Wait
 from .verdict import Job, in_group, jobs, seconds, world_of
 
 _STATES = {"T": "stopped", "t": "traced", "D": "waits for the kernel"}
@@ -33,17 +33,16 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UsageError: The file of hosts cannot be read.
     """
-    found, unseen = ranks_on(options.hosts) if options.hosts else (ranks_here(), {})
-    hosts = {rank.host for rank in found} | {socket.gethostname()}
-    by_job = jobs(found)
+    look = look_at(options.hosts) if options.hosts else look_here()
+    found = jobs(look.ranks, socket.gethostname())
     if options.json:
-        rows = [{"ranks": [rank.as_json() for rank in job.ranks], "verdict": job.verdict(hosts)} for job in by_job]
-        print(json.dumps({"jobs": rows, "unseen": unseen}, indent=2))
-        return 1 if unseen else 0
-    print("\n\n".join("\n".join(_lines(job, hosts)) for job in by_job) or "no ranks of accdp are here")
-    for host, reason in unseen.items():
+        rows = [{"ranks": [rank.as_json() for rank in job.ranks], "verdict": job.verdict(look.hosts)} for job in found]
+        print(json.dumps({"hosts": sorted(look.hosts), "jobs": rows, "unseen": look.unseen}, indent=2))
+        return 1 if look.unseen else 0
+    print("\n\n".join("\n".join(_lines(job, look.hosts)) for job in found) or "no ranks of accdp are here")
+    for host, reason in look.unseen.items():
         print(f"\n{host} could not be looked at: {reason}")
-    return 1 if unseen else 0
+    return 1 if look.unseen else 0
 
 
 def _lines(job: Job, hosts: set[str]) -> list[str]:
@@ -73,9 +72,9 @@ def _does(rank: Rank, job: Job) -> list[str]:
     if not any(group.is_busy or any(wait.is_blocking for wait in group.waits) for group in rank.groups):
         last = min((group for group in rank.groups if group.sequence), key=lambda group: group.seconds, default=None)
         if last is None:
-            lines.insert(0, "no operation yet")
+            lines.insert(0, "no collective yet")
         else:
-            lines.insert(0, f"no operation for {seconds(last.seconds)}, last {_call(last, rank)}")
+            lines.insert(0, f"no collective for {seconds(last.seconds)}, last {_call(last, rank)}")
     if rank.state in _STATES:
         lines[0] = f"{_STATES[rank.state]}; {lines[0]}"
     if rank.not_shown:
@@ -84,7 +83,8 @@ def _does(rank: Rank, job: Job) -> list[str]:
 
 
 def _in(group: Membership, rank: Rank, job: Job) -> list[str]:
-    lines = [f"{_call(group, rank)} for {seconds(group.seconds)}"] if group.is_busy else []
+    background = "" if group.is_blocking else ", in the background"
+    lines = [f"{_call(group, rank)} for {seconds(group.seconds)}{background}"] if group.is_busy else []
     for wait in group.waits:
         whom = _whom(wait, group, rank, job)
         where = f"{wait.what}{in_group(group, rank)}"
@@ -98,8 +98,9 @@ def _in(group: Membership, rank: Rank, job: Job) -> list[str]:
 
 
 def _whom(wait: Wait, group: Membership, rank: Rank, job: Job) -> str:
-    names = ", ".join(job.name(rank, group, peer) for peer in wait.peers)
-    return names + f" and {wait.count - len(wait.peers)} others" * (wait.count > len(wait.peers))
+    names = ", ".join(job.name(rank, group, peer) for peer in wait.awaited)
+    more = wait.count - len(wait.awaited)
+    return f"{'any of ' * wait.is_for_any}{names}{f' and {more} others' * (more > 0)}"
 
 
 def _call(group: Membership, rank: Rank) -> str:

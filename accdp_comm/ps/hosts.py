@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from .. import own_programs
 from ..launch.hosts import is_here, read_hosts
@@ -14,8 +16,22 @@ from .pages import Rank, from_json, ranks_here
 _LIMIT_S = 20
 
 
-def ranks_on(path: str) -> tuple[list[Rank], dict[str, str]]:
-    """Return the ranks on the hosts of a file, and the hosts that could not be looked at with the reason.
+@dataclass(frozen=True)
+class Look:
+    """What was seen."""
+
+    ranks: list[Rank]
+    hosts: set[str]  # that were looked at, as they call themselves
+    unseen: dict[str, str]  # those that could not be, as the file calls them, with the reason
+
+
+def look_here() -> Look:
+    """Look at this host's ranks."""
+    return Look(ranks_here(), {socket.gethostname()}, {})
+
+
+def look_at(path: str) -> Look:
+    """Look at the ranks on the hosts of a file.
 
     Args:
         path: As of `accdp run --hosts`. accdp is expected where it is here, and ssh to need no password.
@@ -24,14 +40,24 @@ def ranks_on(path: str) -> tuple[list[Rank], dict[str, str]]:
     """
     names = list(dict.fromkeys(host.name for host in read_hosts(path)))
     with ThreadPoolExecutor(max_workers=min(len(names), 32)) as pool:
-        answers = list(pool.map(_ask, names))
-    found = [rank for answer in answers if not isinstance(answer, str) for rank in answer]
-    return found, {name: answer for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)}
+        looks = list(pool.map(_ask, names))
+    ranks: dict[tuple[str, int], Rank] = {}  # a host may have several names
+    hosts: set[str] = set()
+    unseen: dict[str, str] = {}
+    for look in looks:
+        ranks |= {(rank.host, rank.pid): rank for rank in look.ranks}
+        hosts |= look.hosts
+        unseen |= look.unseen
+    return Look(list(ranks.values()), hosts, unseen)
 
 
-def _ask(host: str) -> list[Rank] | str:
+def _ask(host: str) -> Look:
     if is_here(host):
-        return ranks_here()
+        return look_here()
+
+    def unseen(reason: str) -> Look:
+        return Look([], set(), {host: reason})
+
     command = shlex.join(own_programs.accdp("ps", "--json"))
     try:
         done = subprocess.run(
@@ -39,15 +65,17 @@ def _ask(host: str) -> list[Rank] | str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_LIMIT_S,
         )
     except FileNotFoundError:
-        return "there is no ssh here"
+        return unseen("there is no ssh here")
     except subprocess.TimeoutExpired:
-        return f"no answer in {_LIMIT_S} s"
+        return unseen(f"no answer in {_LIMIT_S} s")
     if done.returncode != 0:
-        return (done.stderr.strip().splitlines() or [f"ssh ended with status {done.returncode}"])[-1]
+        return unseen((done.stderr.strip().splitlines() or [f"ssh ended with status {done.returncode}"])[-1])
     try:
-        return [from_json(row) for job in json.loads(done.stdout)["jobs"] for row in job["ranks"]]
+        answer = json.loads(done.stdout)
+        return Look([from_json(row) for job in answer["jobs"] for row in job["ranks"]], set(answer["hosts"]), {})
     except (ValueError, KeyError, TypeError) as error:
-        return f"what it says is no answer of accdp ps ({error!r})"
+        return unseen(f"what it says is no answer of this version's accdp ps ({error!r})")

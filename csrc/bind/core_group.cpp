@@ -95,14 +95,14 @@ py::dict last_run(const Group& group) {
 }
 
 std::shared_ptr<Group> make_group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
-                                  const py::object& wire, const py::object& notices) {
+                                  const py::object& wire, const py::object& notices, const std::string& identity) {
   std::shared_ptr<Wire> link;
   if (!wire.is_none()) link = from_capsule<Wire>(wire, kWireCapsule);
   std::shared_ptr<Notices> place;
   if (!notices.is_none()) place = from_capsule<Notices>(notices, kNoticesCapsule);
   NoGil nogil;
   const std::shared_ptr<Group> group(
-      new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link)),
+      new Group(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(link), identity),
       [](Group* last) { without_gil([last] { Group::End()(last); }); });
   group->set_notices(std::move(place));
   return group;
@@ -125,7 +125,7 @@ void bind_group(py::module_& m) {
   bind_messages(m, group);
   group
       .def(py::init(&make_group), py::kw_only(), "name"_a, "rank"_a, "peers"_a, "segment_fd"_a, "timeout_s"_a, "wire"_a,
-           "notices"_a)
+           "notices"_a, "identity"_a = "")
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("name", &Group::name)

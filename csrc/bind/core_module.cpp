@@ -24,6 +24,7 @@
 #include "coll/stream_codec.hpp"
 #include "device/reduce.hpp"
 #include "node/peer_memory.hpp"
+#include "node/process.hpp"
 
 namespace py = pybind11;
 

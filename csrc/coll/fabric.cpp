@@ -28,14 +28,15 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   return nodes;
 }
 
-/// Equal on all ranks of a group; of another group, or of one with this name in another job, it differs.
-std::uint64_t identity_of(const std::string& name, const std::vector<Peer>& peers) {
+/// Equal on all ranks of a group; of another group it differs.
+std::uint64_t identity_of(const std::string& name, const std::vector<Peer>& peers, const std::string& known) {
   Hash hash;
   const auto add = [&](const std::string& text) {
     hash.add(text.size());
     for (char c : text) hash.add(static_cast<unsigned char>(c));
   };
   add(name);
+  add(known);
   for (const Peer& peer : peers) {
     add(peer.host);
     hash.add({static_cast<std::uint64_t>(peer.pid), peer.start_time});
@@ -98,7 +99,7 @@ Patience patience_in_a_crowd(bool is_paid) {
 }  // namespace
 
 Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout,
-               std::shared_ptr<Wire> wire)
+               std::shared_ptr<Wire> wire, const std::string& identity)
     : timeout_s(timeout),
       flat_bytes(settings().flat_bytes),
       eager_bytes(settings().eager_bytes),
@@ -118,7 +119,7 @@ Fabric::Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_
       writers_(topology_.local_size() + 1),
       sources_(topology_.local_size()),
       why_not_read_(topology_.local_size()),
-      status_(identity_of(name_, peers_), name_, rank, topology_.size(), topology_.nodes()) {
+      status_(identity_of(name_, peers_, identity), name_, rank, topology_.size(), topology_.nodes()) {
   if (topology_.nodes() > 1 && !wire_) throw UsageError("wire=None: expected a wire, because the group spans nodes");
   learned.receivers_decode_on_device = shape_.node_ranks() == 1;  // until they say
   for (const Peer& peer : peers_)

@@ -41,8 +41,9 @@ struct Peer {
 /// are, and whether the group has failed.
 class Fabric {
  public:
+  /// identity: what its ranks alone know, where another group may have the same name and members.
   Fabric(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
-         std::shared_ptr<Wire> wire);
+         std::shared_ptr<Wire> wire, const std::string& identity = "");
   ~Fabric();
 
   const std::string& name() const { return name_; }
@@ -122,6 +123,8 @@ class Fabric {
   bool has_gone(int rank) const;   ///< has ended, or left the group
   bool has_left(int rank) const;   ///< in order, as far as is known
   std::string how_it_went(int rank) const;
+  /// "; rank 2 is stopped": what a rank of this node that is waited for does instead, if it shows that.
+  std::string whereabouts(int rank) const;
   /// Of the node's ranks, one that has died and not left in order; -1: none.
   int first_lost() const;
   /// Throws if the group has failed, or there is one, which then fails it. During what: for the text.
@@ -197,9 +200,10 @@ class Lookout : public Watch {
   void look_around(bool had_failed) override;
 
  protected:
-  virtual bool waits_for(int rank) const = 0;          ///< group rank
-  virtual std::string what() const = 0;                ///< "allreduce #17"
-  virtual bool is_attendant() const { return false; }  ///< who waits is the thread for messages that nobody waits for
+  virtual bool waits_for(int rank) const = 0;  ///< group rank
+  virtual std::string what() const = 0;        ///< "allreduce #17"
+  /// What others are shown of the wait; nothing where its count is 0.
+  virtual void describe_to(GroupStatus::Wait& wait) const;
   ~Lookout() {
     if (is_shown_) fabric_.status().end_wait(channel_);
   }
@@ -214,6 +218,9 @@ class Lookout : public Watch {
   Clock::time_point next_census_{}, next_question_{}, began_{}, next_show_{};
   int suspect_ = -1;
   bool is_shown_ = false;
+
+ protected:
+  Clock::time_point first_look() const { return began_; }
 };
 
 }  // namespace accdp

@@ -70,8 +70,8 @@ void saying_own_side(Fabric& fabric, const std::vector<Piece>& pieces, const Str
 }  // namespace
 
 Group::Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
-             std::shared_ptr<Wire> wire)
-    : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire)),
+             std::shared_ptr<Wire> wire, const std::string& identity)
+    : fabric_(std::move(name), rank, std::move(peers), segment_fd, timeout_s, std::move(wire), identity),
       office_(std::make_unique<PostOffice>(fabric_)),
       deterministic_(fabric_.asked.in_rank_order) {}
 

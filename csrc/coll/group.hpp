@@ -19,7 +19,7 @@ namespace accdp {
 class Group {
  public:
   Group(std::string name, int rank, std::vector<Peer> peers, int segment_fd, double timeout_s,
-        std::shared_ptr<Wire> wire);
+        std::shared_ptr<Wire> wire, const std::string& identity = "");
   ~Group();
   /// How a shared group ends. What a message's end calls may hold the last reference, on the group's own background
   /// thread, which the group waits for: then on another thread.

@@ -13,6 +13,7 @@
 #include "base/keep.hpp"
 #include "coll/fabric.hpp"
 #include "coll/notices.hpp"
+#include "node/process.hpp"
 
 namespace accdp {
 namespace {

@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "base/settings.hpp"
 #include "coll/fabric.hpp"
 #include "node/board.hpp"
+#include "node/process.hpp"
 
 namespace accdp {
 namespace {
@@ -12,6 +15,13 @@ namespace {
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
 constexpr std::chrono::milliseconds kShownAfter{100}, kBetweenShows{250};
+constexpr int kSoughtOut = 3;  // of ranks that are missing
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
 
 }  // namespace
 
@@ -42,22 +52,48 @@ std::string Fabric::how_it_went(int rank) const {
   return describe(rank) + (has_left(rank) ? " left the group" : " exited");
 }
 
-/// For who looks at this process from outside.
-void Lookout::show(Clock::time_point now) {
-  if (began_ == Clock::time_point{}) {
-    began_ = now;
-    next_show_ = now + kShownAfter;
-    return;
+std::string Fabric::whereabouts(int rank) const {
+  const int pid = peers_[rank].pid;
+  const std::string who = "; rank " + std::to_string(rank);
+  if (!topology_.is_near(rank)) return "";
+  if (process_is_stopped(pid)) return who + " is stopped";
+  const std::optional<StatusOfProcess> shown = status_of_process(pid);
+  if (!shown) return "";
+  std::int64_t last = 0;
+  for (const GroupStatus& group : shown->groups) {
+    const std::string where = group.group == status_.group() ? "" : " of group " + group.name;
+    if (group.call.sequence > 0 && group.ended_ns == 0)
+      return who + " is in " + accdp::describe(group.call) + " #" + std::to_string(group.call.sequence) + where;
+    for (const GroupStatus::Wait& wait : group.waits)
+      if (wait.channel == kPointToPoint && !wait.is_attended) return who + " is in " + wait.what + where;
+    last = std::max(last, group.ended_ns);
   }
-  next_show_ = now + kBetweenShows;
-  GroupStatus::Wait wait{channel_, is_attendant(), what(), {}, 0, nanoseconds(began_), nanoseconds(now)};
+  return who + (last ? " has been in no collective for " + seconds_text((nanoseconds(Clock::now()) - last) * 1e-9)
+                     : " has been in no collective yet");
+}
+
+void Lookout::describe_to(GroupStatus::Wait& wait) const {
+  wait.what = what();
+  wait.since_ns = nanoseconds(began_);
   for (int rank = 0; rank < fabric_.topology().size(); ++rank) {
     if (!waits_for(rank)) continue;
     const Peer& peer = fabric_.peer(rank);
     if (wait.count++ < StatusLine::kMostShown) wait.ranks.push_back({rank, peer.pid, peer.host});
   }
-  fabric_.status().wait(wait);
-  is_shown_ = true;
+}
+
+/// For who looks at this process from outside.
+void Lookout::show(Clock::time_point now) {
+  if (std::exchange(next_show_, now + (is_shown_ ? kBetweenShows : kShownAfter)) == Clock::time_point{}) {
+    began_ = now;
+    return;
+  }
+  GroupStatus::Wait wait{.channel = channel_, .seen_ns = nanoseconds(now)};
+  describe_to(wait);
+  const bool is_long = wait.count > 0 && wait.seen_ns - wait.since_ns >= std::chrono::nanoseconds(kShownAfter).count();
+  if (is_long) fabric_.status().wait(wait);
+  if (!is_long && is_shown_) fabric_.status().end_wait(channel_);
+  is_shown_ = is_long;
 }
 
 void Lookout::look_around(bool had_failed) {
@@ -94,16 +130,16 @@ void Lookout::look_around(bool had_failed) {
   }
   if (now < deadline_.at()) return;
   std::string missing, lost;  // for whom those that are missing may be waiting
-  for (int rank = 0; rank < t.size(); ++rank)
+  for (int rank = 0, sought = 0; rank < t.size(); ++rank)
     if (waits_for(rank)) {
       fabric_.expect_silence_of(rank);
       missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
+      if (sought++ < kSoughtOut) lost += fabric_.whereabouts(rank);
     } else if (!fabric_.has_left(rank) && fabric_.has_gone(rank)) {
       lost += "; " + fabric_.how_it_went(rank);
     }
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g s", deadline_.seconds());
-  fabric_.fail(FailureKind::kTimeout, what() + " Timed out after " + seconds + " (timeout) waiting for " +
+  fabric_.fail(FailureKind::kTimeout, what() + " Timed out after " + seconds_text(deadline_.seconds()) +
+                                          " (timeout) waiting for " +
                                           (missing.empty() ? std::string("other ranks") : missing) + lost);
   fabric_.throw_if_failed();
 }

@@ -194,8 +194,9 @@ class PostOffice {
              const std::function<bool()>& enough);
   void drive(std::unique_lock<std::mutex>& lock, Watcher& watcher, const std::function<bool()>& enough,
              Clock::time_point until = Clock::time_point::max());
-  void drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
-                     Clock::time_point until = Clock::time_point::max());
+  /// awaited: what the caller waits for; all open messages where it is empty.
+  void drive_or_wait(std::unique_lock<std::mutex>& lock, std::span<const MessageHandle> awaited,
+                     const std::function<bool()>& enough, Clock::time_point until = Clock::time_point::max());
   void show_driving(bool drives);
   void look(std::unique_lock<std::mutex>& lock, Watcher& watcher);
   void look_in_between(std::unique_lock<std::mutex>& lock, Watcher& watcher);

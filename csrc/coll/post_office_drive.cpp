@@ -31,7 +31,11 @@ class Unlocked {
 /// has been waited.
 class PostOffice::Watcher final : public Lookout {
  public:
-  explicit Watcher(PostOffice& office) : Lookout(office.fabric_, Deadline(1e12), kPointToPoint), office_(office) {}
+  /// Of one that waits for these; for all that are open where there are none.
+  Watcher(PostOffice& office, std::span<const MessageHandle> awaited)
+      : Lookout(office.fabric_, Deadline(1e12), kPointToPoint), office_(office), awaited_(awaited) {}
+  /// Of one that does something else meanwhile.
+  explicit Watcher(PostOffice& office) : Watcher(office, {}) { is_attended_ = true; }
 
   void look_around(bool had_failed) override {
     {
@@ -53,19 +57,64 @@ class PostOffice::Watcher final : public Lookout {
   /// others may still send; one that died breaks the group for everything.
   bool may_be_missed(int rank) const {
     const Topology& t = fabric_.topology();
-    if (rank == t.rank()) return false;
-    bool all_left = true;
-    for (int other = 0; other < t.size(); ++other) all_left &= other == t.rank() || fabric_.has_left(other);
-    return all_left || !fabric_.has_left(rank);
+    return rank != t.rank() && (!fabric_.has_left(rank) || all_left());
+  }
+  bool all_left() const {
+    const Topology& t = fabric_.topology();
+    for (int other = 0; other < t.size(); ++other)
+      if (other != t.rank() && !fabric_.has_left(other)) return false;
+    return true;
+  }
+  std::vector<int> missed_by_any() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < fabric_.topology().size(); ++rank)
+      if (may_be_missed(rank)) ranks.push_back(rank);
+    return ranks;
   }
   std::string what() const override {
     std::lock_guard lock(office_.mutex_);
     return office_.open_.empty() ? "send/recv" : PostOffice::describe(*office_.open_.front());
   }
-  bool is_attendant() const override { return office_.is_attendant(); }
+  /// First whom it waits for, then with whom other messages are open: what comes from there may be on its way.
+  void describe_to(GroupStatus::Wait& wait) const override {
+    std::lock_guard lock(office_.mutex_);
+    std::map<int, std::uint32_t> parts;
+    const Message* first = nullptr;
+    const auto is_awaited = [&](const Message& m) {
+      if (m.done) return;
+      if (!first || m.started < first->started) first = &m;
+      wait.is_for_any |= m.peer < 0;
+      if (m.peer >= 0) parts[m.peer] |= m.is_send ? kAwaitsSend : kAwaitsReceive;
+    };
+    int looked_at = 0;
+    for (const MessageHandle& m : awaited_)
+      if (m && ++looked_at < kMostLookedAt) is_awaited(*m);
+    for (const MessageHandle& m : office_.open_) {
+      if (++looked_at > kMostLookedAt) break;
+      if (m->peer >= 0) parts[m->peer] |= m->is_send ? kSends : kReceives;
+      if (awaited_.empty()) is_awaited(*m);
+    }
+    if (!first) return;
+    wait.is_attended = is_attended_;
+    wait.what = PostOffice::describe(*first);
+    wait.since_ns = nanoseconds(first->started);
+    if (wait.is_for_any)
+      for (const int rank : missed_by_any()) parts[rank] |= kAwaitsReceive;
+    for (const bool awaited : {true, false})
+      for (const auto& [rank, bits] : parts) {
+        if (((bits & (kAwaitsSend | kAwaitsReceive)) != 0) != awaited) continue;
+        wait.count += awaited;
+        if (wait.ranks.size() < std::size_t(StatusLine::kMostShown))
+          wait.ranks.push_back({rank, fabric_.peer(rank).pid, fabric_.peer(rank).host, bits});
+      }
+  }
 
  private:
+  static constexpr int kMostLookedAt = 10'000;  // of open messages, while others want the lock
+
   PostOffice& office_;
+  std::span<const MessageHandle> awaited_;
+  bool is_attended_ = false;
 };
 
 /// The rings as they were before they were looked at: what comes, or is taken, after that is news.
@@ -256,7 +305,7 @@ void PostOffice::nap(Watcher& watcher) {
 void PostOffice::wait(const MessageHandle& m, double timeout_s) {
   std::unique_lock lock = enter();
   if (timeout_s >= 0) m->deadline = Deadline(timeout_s);
-  drive_or_wait(lock, [&] { return m->done.load(); });
+  drive_or_wait(lock, {&m, 1}, [&] { return m->done.load(); });
   if (!driving_) show_driving(false);  // where it was done before
   if (!m->error) return;
   hear(*m);
@@ -274,9 +323,9 @@ void PostOffice::limit(const MessageHandle& m, double timeout_s) {
 }
 
 /// Until `enough()`, whoever drives.
-void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& enough,
-                               Clock::time_point until) {
-  Watcher watcher(*this);
+void PostOffice::drive_or_wait(std::unique_lock<std::mutex>& lock, std::span<const MessageHandle> awaited,
+                               const std::function<bool()>& enough, Clock::time_point until) {
+  Watcher watcher(*this, awaited);
   while (!enough() && (until == Clock::time_point::max() || Clock::now() < until)) {
     if (!driving_) {
       ++visits_;
@@ -307,7 +356,7 @@ bool PostOffice::wait_all(std::span<const MessageHandle> messages, double timeou
     while (done < messages.size() && messages[done]->done) ++done;
     return done == messages.size();
   };
-  drive_or_wait(lock, all_done, limit_s < 0 ? Clock::time_point::max() : Deadline(limit_s).at());
+  drive_or_wait(lock, messages, all_done, limit_s < 0 ? Clock::time_point::max() : Deadline(limit_s).at());
   return all_done();
 }
 
@@ -323,6 +372,7 @@ bool PostOffice::test(const MessageHandle& m) {
     for (bool looked = false;; looked = true) {
       const bool failed = fabric_.board().has_failed();  // before anything moves, as in drive()
       move_all(failed);
+      if (open_.empty()) looker_.reset();  // what it has shown is over
       if (m->done) return;
       if (failed) fabric_.throw_if_failed();
       if (looked || Clock::now() < next_look_) return;

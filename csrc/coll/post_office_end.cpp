@@ -33,11 +33,13 @@ std::string PostOffice::says_late(const Message& m, double seconds) const {
 /// counts on the message, or holds the request of a send that a retry would be mistaken for.
 void PostOffice::expire() {
   const auto now = Clock::now();
+  std::map<int, std::string> whereabouts;                  // of ranks that were waited for in vain
   for (auto next = open_.begin(); next != open_.end();) {  // there may be very many
     const auto here = next++;
     if (now < (*here)->deadline.at()) continue;
     const MessageHandle m = *here;  // which finish() takes out
-    const std::string text = says_late(*m, m->deadline.seconds());
+    if (m->peer >= 0 && !whereabouts.contains(m->peer)) whereabouts[m->peer] = fabric_.whereabouts(m->peer);
+    const std::string text = says_late(*m, m->deadline.seconds()) + (m->peer < 0 ? "" : whereabouts[m->peer]);
     if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
       return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);
     receives_.remove(m->tag, m->peer, m);
@@ -81,7 +83,7 @@ void PostOffice::settle(double timeout_s) {
   {
     std::unique_lock lock = enter();
     if (fabric_.board().has_failed()) end_failed(lock);
-    drive_or_wait(lock, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
+    drive_or_wait(lock, {}, [&] { return receives_.empty(); }, Clock::now() + kToLookThrough);
   }
   while (true) {
     std::vector<MessageHandle> due;

@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "base/keep.hpp"
+#include "node/process.hpp"
 
 namespace accdp {
 namespace {

@@ -250,27 +250,4 @@ int Board::usable_cores() const {
   return cores;
 }
 
-bool process_lives(int pid, std::uint64_t start_time) {
-  const int fd = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  // Anything else is this process's own trouble, with its file descriptors for one.
-  if (fd < 0) return errno != ENOENT && errno != ESRCH;
-  char line[1024];
-  const ssize_t length = read(fd, line, sizeof line);
-  const int error = errno;
-  close(fd);
-  if (length < 0) return error != ESRCH;
-  const std::string text(line, length);
-  // The second field is the program's name in parentheses and may contain anything.
-  auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return false;
-  const char* at = text.c_str() + name_end + 2;
-  char state = *at;
-  if (state == 'Z' || state == 'X') return false;
-  for (int field = 3; field < 22; ++field) {
-    at = std::strchr(at, ' ');
-    if (!at++) return true;
-  }
-  return start_time == 0 || std::strtoull(at, nullptr, 10) == start_time;
-}
-
 }  // namespace accdp

@@ -184,7 +184,4 @@ class Board {
   std::uint64_t probe_word_;
 };
 
-/// True while the process that had this pid and start time (ticks since boot; 0 = unknown) runs.
-bool process_lives(int pid, std::uint64_t start_time);
-
 }  // namespace accdp

@@ -1,11 +1,16 @@
 #include "node/status.hpp"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "base/birthplace.hpp"
@@ -15,9 +20,11 @@
 namespace accdp {
 namespace {
 
+/// Cut, where it must be, between characters of UTF-8.
 template <std::size_t n>
 void copy_text(char (&to)[n], const std::string& text) noexcept {
-  const std::size_t length = std::min(text.size(), n - 1);
+  std::size_t length = std::min(text.size(), n - 1);
+  while (length > 0 && length < text.size() && (text[length] & 0xc0) == 0x80) --length;
   std::memcpy(to, text.data(), length);
   std::memset(to + length, 0, n - length);
 }
@@ -33,13 +40,16 @@ struct alignas(64) StatusRecord {
   struct Doing {
     Signature call;
     std::int64_t begun_ns;
+    std::uint64_t is_background;
   };
   struct Waiting {
     std::int64_t since_ns, seen_ns;  // 0: no wait
-    std::int32_t count, is_attended;
+    std::int32_t count, listed;
+    std::int32_t is_attended, is_for_any;
     struct Peer {
       std::int32_t rank, pid;
-      char host[64];
+      std::uint32_t parts;
+      char host[60];
     } ranks[StatusLine::kMostShown];
     char what[96];
   };
@@ -68,7 +78,7 @@ struct StatusPage {
   std::int32_t pid;
   std::uint32_t record_bytes;
   std::atomic<std::uint32_t> used;  // records up to the last that was ever taken
-  std::atomic<std::uint32_t> not_shown;
+  std::atomic<std::int32_t> not_shown, blocked;
   alignas(64) StatusRecord records[kRecords];
 
   /// This process's; nullptr where it cannot be made. One that was forked from another makes its own.
@@ -91,7 +101,8 @@ std::atomic<Own*> g_own{nullptr};
 }  // namespace
 
 StatusPage* StatusPage::make(int fd) noexcept {
-  if (fd < 0 || ftruncate(fd, sizeof(StatusPage)) != 0) return nullptr;
+  // Sealed: nobody who has it mapped comes upon a page that is not there.
+  if (fd < 0 || ftruncate(fd, sizeof(StatusPage)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) return nullptr;
   void* memory = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* page = static_cast<StatusPage*>(memory);  // of zeros, which is its first state
@@ -107,7 +118,7 @@ StatusPage* StatusPage::make(int fd) noexcept {
 StatusPage* StatusPage::own() noexcept {
   Own* before = g_own.load(std::memory_order_acquire);
   if (before && !before->birthplace.is_elsewhere()) return before->page;
-  const int fd = memfd_create(kStatusLabel, MFD_CLOEXEC);
+  const int fd = memfd_create(kStatusLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   Own* own = new (std::nothrow) Own{{}, fd, make(fd)};
   // What a parent had stays mapped: lines still point to it.
   if (own && g_own.compare_exchange_strong(before, own, std::memory_order_acq_rel)) return own->page;
@@ -126,13 +137,15 @@ StatusRecord* StatusPage::take() noexcept {
     }
     return &records[i];
   }
-  ++not_shown;
   return nullptr;
 }
 
-StatusLine::StatusLine(std::uint64_t group, const std::string& name, int rank, int size, int nodes) noexcept {
+StatusLine::StatusLine(std::uint64_t group, const std::string& name, int rank, int size, int nodes) noexcept
+    : group_(group) {
   StatusPage* page = StatusPage::own();
   record_ = page ? page->take() : nullptr;
+  is_counted_ = page && !record_;
+  if (is_counted_) ++page->not_shown;
   if (!record_) return;
   record_->rank = rank;
   record_->size = size;
@@ -148,13 +161,14 @@ StatusLine::StatusLine(std::uint64_t group, const std::string& name, int rank, i
 
 StatusLine::~StatusLine() {
   if (is_shown()) record_->use.store(StatusRecord::kFree, std::memory_order_release);
+  if (is_counted_ && !birthplace_.is_elsewhere()) --StatusPage::own()->not_shown;
 }
 
 /// In a process that was forked from the group's the record is still that one's.
 bool StatusLine::is_shown() const noexcept { return record_ && !birthplace_.is_elsewhere(); }
 
 void StatusLine::begin(const Signature& call, Clock::time_point now) noexcept {
-  if (record_) record_->doing.write({call, nanoseconds(now)});
+  if (record_) record_->doing.write({call, nanoseconds(now), BackgroundThread::is_this()});
 }
 
 void StatusLine::end(Clock::time_point now) noexcept {
@@ -163,17 +177,20 @@ void StatusLine::end(Clock::time_point now) noexcept {
 
 void StatusLine::wait(const GroupStatus::Wait& wait) noexcept {
   if (!is_shown()) return;
-  StatusRecord::Waiting waiting{.since_ns = wait.since_ns,
-                                .seen_ns = wait.seen_ns,
-                                .count = wait.count,
-                                .is_attended = wait.is_attended,
-                                .ranks = {},
-                                .what = {}};
+  StatusRecord::Waiting waiting{};
+  waiting.since_ns = wait.since_ns;
+  waiting.seen_ns = wait.seen_ns;
+  waiting.count = wait.count;
+  waiting.listed = static_cast<std::int32_t>(std::min<std::size_t>(wait.ranks.size(), kMostShown));
+  waiting.is_attended = wait.is_attended;
+  waiting.is_for_any = wait.is_for_any;
   copy_text(waiting.what, wait.what);
-  for (std::size_t i = 0; i < std::min(wait.ranks.size(), std::size(waiting.ranks)); ++i) {
-    waiting.ranks[i].rank = wait.ranks[i].rank;
-    waiting.ranks[i].pid = wait.ranks[i].pid;
-    copy_text(waiting.ranks[i].host, wait.ranks[i].host);
+  for (int i = 0; i < waiting.listed; ++i) {
+    const WaitedFor& peer = wait.ranks[i];
+    waiting.ranks[i].rank = peer.rank;
+    waiting.ranks[i].pid = peer.pid;
+    waiting.ranks[i].parts = peer.parts;
+    copy_text(waiting.ranks[i].host, peer.host);
   }
   const std::lock_guard lock(mutex_);
   record_->waiting[wait.channel].write(waiting);
@@ -197,15 +214,26 @@ void StatusLine::leave() noexcept {
   if (is_shown()) record_->use.store(StatusRecord::kLeft, std::memory_order_release);
 }
 
+// Here, because each module that the header were compiled into would have a variable of its own.
+thread_local bool t_is_background = false;
+BackgroundThread::BackgroundThread() noexcept { t_is_background = true; }
+BackgroundThread::~BackgroundThread() { t_is_background = false; }
+bool BackgroundThread::is_this() noexcept { return t_is_background; }
+
+BlockedThread::BlockedThread() noexcept {
+  if (StatusPage* page = StatusPage::own()) ++page->blocked;
+}
+
+BlockedThread::~BlockedThread() {
+  if (StatusPage* page = StatusPage::own()) --page->blocked;
+}
+
 namespace {
 
 const StatusPage& page_in(std::span<const std::byte> memory) {
   const auto* page = reinterpret_cast<const StatusPage*>(memory.data());
   if (memory.size() < sizeof *page || std::memcmp(page->magic, StatusPage::kMagic, sizeof page->magic) != 0)
     throw UsageError("status: expected a page of accdp, got " + std::to_string(memory.size()) + " bytes of something");
-  const std::string version = text_in(page->version);
-  if (version != ACCDP_VERSION || page->record_bytes != sizeof(StatusRecord))
-    throw UsageError("status: expected a page of accdp " ACCDP_VERSION ", got one of accdp " + version);
   return *page;
 }
 
@@ -224,38 +252,83 @@ GroupStatus StatusPage::status_of(const StatusRecord& record) {
   if (doing && doing->call.sequence > 0) {
     status.call = doing->call;
     status.begun_ns = doing->begun_ns;
+    status.is_background = doing->is_background != 0;
     const std::int64_t ended = record.ended_ns.load(std::memory_order_acquire);
     status.ended_ns = ended > doing->begun_ns ? ended : 0;
   }
   for (const Channel channel : {kCollective, kPointToPoint}) {
     const auto waiting = record.waiting[channel].read();
     if (!waiting || waiting->seen_ns == 0) continue;
-    GroupStatus::Wait& wait = status.waits.emplace_back(GroupStatus::Wait{channel,
-                                                                          waiting->is_attended != 0,
-                                                                          text_in(waiting->what),
-                                                                          {},
-                                                                          waiting->count,
-                                                                          waiting->since_ns,
-                                                                          waiting->seen_ns});
-    for (const auto& peer : std::span(waiting->ranks).first(std::clamp(waiting->count, 0, StatusLine::kMostShown)))
-      wait.ranks.push_back({peer.rank, peer.pid, text_in(peer.host)});
+    GroupStatus::Wait& wait = status.waits.emplace_back();
+    wait.channel = channel;
+    wait.is_attended = waiting->is_attended != 0;
+    wait.is_for_any = waiting->is_for_any != 0;
+    wait.what = text_in(waiting->what);
+    wait.count = waiting->count;
+    wait.since_ns = waiting->since_ns;
+    wait.seen_ns = waiting->seen_ns;
+    for (const auto& peer : std::span(waiting->ranks).first(std::clamp(waiting->listed, 0, StatusLine::kMostShown)))
+      wait.ranks.push_back({peer.rank, peer.pid, text_in(peer.host), peer.parts});
   }
   return status;
 }
 
 StatusOfProcess read_status(std::span<const std::byte> memory) {
   const StatusPage& page = page_in(memory);
-  StatusOfProcess found{page.pid, {}, page.not_shown.load()};
+  StatusOfProcess found{.pid = page.pid};
+  if (const std::string version = text_in(page.version);
+      version != ACCDP_VERSION || page.record_bytes != sizeof(StatusRecord)) {
+    found.trouble = "shows what it does as accdp " + version + " reads it";
+    return found;
+  }
+  found.not_shown = page.not_shown;
+  found.blocked = page.blocked;
   for (std::uint32_t i = 0; i < std::min(page.used.load(), StatusPage::kRecords); ++i) {
     const StatusRecord& record = page.records[i];
     const StatusRecord::Use use = record.use.load(std::memory_order_acquire);
     if (use != StatusRecord::kShown && use != StatusRecord::kLeft) continue;
     GroupStatus status = StatusPage::status_of(record);
+    std::atomic_thread_fence(std::memory_order_acquire);
     if (record.use.load() != StatusRecord::kFree && record.use.load() != StatusRecord::kTaken &&
         status.group == record.group)
       found.groups.push_back(std::move(status));  // else another group has its place by now
   }
   return found;
+}
+
+namespace {
+
+/// The page at a path, if it is one, and not what a fork has left another process with.
+std::optional<StatusOfProcess> status_at(const std::string& path, int pid) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  struct stat about;
+  void* memory = MAP_FAILED;
+  if (fstat(fd, &about) == 0 && about.st_size >= static_cast<off_t>(sizeof(StatusPage)))
+    memory = mmap(nullptr, sizeof(StatusPage), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (memory == MAP_FAILED) return std::nullopt;
+  const std::unique_ptr<void, void (*)(void*)> mapping(memory, [](void* at) { munmap(at, sizeof(StatusPage)); });
+  try {
+    StatusOfProcess found = read_status({static_cast<const std::byte*>(memory), sizeof(StatusPage)});
+    if (found.pid == pid) return found;
+  } catch (const UsageError&) {  // another version's
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<StatusOfProcess> status_of_process(int pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
+  const std::unique_ptr<DIR, int (*)(DIR*)> files(opendir(folder.c_str()), closedir);
+  while (const dirent* file = files ? readdir(files.get()) : nullptr) {
+    char name[PATH_MAX] = {};
+    if (readlink((folder + file->d_name).c_str(), name, sizeof name - 1) < 0) continue;
+    if (!std::string_view(name).starts_with(std::string("/memfd:") + kStatusLabel)) continue;
+    if (auto found = status_at(folder + file->d_name, pid)) return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace accdp

@@ -6,6 +6,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "node/status.hpp"
 
 namespace accdp::torch_backend {
 namespace {
@@ -168,6 +169,7 @@ void Queue::dismiss_this_thread() {
 }
 
 void Queue::loop() {
+  const BackgroundThread in_background;
   std::unique_lock lock(mutex_);
   while (true) {
     if (idle_ >= kMostIdle && !stop_) return dismiss_this_thread();

@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/keep.hpp"
 #include "base/no_gil.hpp"
+#include "node/status.hpp"
 #include "node/waiter.hpp"
 
 namespace accdp::torch_backend {
@@ -156,7 +157,9 @@ bool Work::wait_done(std::chrono::milliseconds timeout) {
   check_process();
   const Deadline end(std::chrono::duration<double>(timeout).count());
   std::unique_lock lock(mutex_);
+  std::optional<BlockedThread> blocked;
   while (!is_over()) {
+    if (!blocked) blocked.emplace();
     auto until = Clock::now() + kLongestSleep;
     if (timeout != kNoTimeout) until = std::min(until, end.at());
     cv_.wait_until(lock, until, [&] { return is_over(); });

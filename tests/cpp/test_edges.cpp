@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "group_checks.hpp"
+#include "node/process.hpp"
 
 /// One element more than a slot holds, where a slot holds no whole number of elements.
 void odd_chunk(Group& group) {

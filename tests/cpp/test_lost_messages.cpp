@@ -10,6 +10,7 @@
 
 #include "messages.hpp"
 #include "node/peer_memory.hpp"
+#include "node/process.hpp"
 
 using namespace accdp;
 using namespace std::chrono_literals;

@@ -97,8 +97,8 @@ void shows() {
   line.begin(next, now + std::chrono::seconds(2));  // the end of the one before is not its own
   CHECK(groups().at(0).call.sequence == 18 && groups().at(0).ended_ns == 0);
 
-  line.wait({kPointToPoint, true, "recv of 4 bytes, tag 7", {{3, 4243, std::string(100, 'h')}}, 1, 5, 6});
-  line.wait({kCollective, false, "allreduce #18", {{0, 1, "a"}, {1, 2, "b"}}, 7, 8, 9});
+  line.wait({kPointToPoint, true, true, "recv of 4 bytes, tag 7", {{3, 4243, std::string(100, 'h'), 9}}, 1, 5, 6});
+  line.wait({kCollective, false, false, "allreduce #18", {{0, 1, "a"}, {1, 2, "b"}}, 7, 8, 9});
   group = groups().at(0);
   CHECK(group.waits.size() == 2);
   const GroupStatus::Wait &collective = group.waits[0], &message = group.waits[1];
@@ -106,12 +106,18 @@ void shows() {
   CHECK(collective.count == 7 && collective.ranks[0].rank == 0 && collective.ranks[1].host == "b");
   CHECK(collective.since_ns == 8 && collective.seen_ns == 9);
   CHECK(message.channel == kPointToPoint && message.is_attended && message.what == "recv of 4 bytes, tag 7");
-  CHECK(message.ranks.size() == 1 && message.ranks[0].pid == 4243 && message.ranks[0].host == std::string(63, 'h'));
+  CHECK(message.ranks.size() == 1 && message.ranks[0].pid == 4243 && message.ranks[0].host == std::string(59, 'h'));
+  CHECK(message.is_for_any && !collective.is_for_any);
+  CHECK(message.ranks[0].parts == (kSends | kAwaitsReceive));
   line.end_wait(kCollective);
   CHECK(groups().at(0).waits.size() == 1 && groups().at(0).waits[0].channel == kPointToPoint);
 
   line.fail(std::string(1000, 'x'));
   CHECK(groups().at(0).failure == std::string(511, 'x'));
+  std::string cut;
+  for (int i = 0; i < 400; ++i) cut += "\u65e5";  // three bytes each
+  line.fail(cut);
+  CHECK(groups().at(0).failure == cut.substr(0, 510));
   line.leave();
   CHECK(groups().at(0).has_left);
 }
@@ -129,7 +135,29 @@ void gives_places_back() {
   lines.emplace_back(1000, "late", 999, 1000, 1);
   CHECK(groups().size() == 256 && groups()[0].name == "late");
   lines.clear();
-  CHECK(groups().empty());
+  CHECK(groups().empty() && pages()[0].not_shown == 0);
+}
+
+/// What a thread waits for that others do, and what those do.
+void tells_threads_apart() {
+  StatusLine line(1, "g", 0, 2, 1);
+  Signature call{.sequence = 1};
+  line.begin(call, Clock::now());
+  CHECK(!groups().at(0).is_background && pages()[0].blocked == 0);
+  std::thread([&] {
+    const BackgroundThread here;
+    line.begin(call, Clock::now());
+  }).join();
+  const BlockedThread one, another;
+  CHECK(groups().at(0).is_background && pages()[0].blocked == 2);
+}
+
+/// As another process would, by its pid.
+void is_found() {
+  StatusLine line(77, "g", 0, 2, 1);
+  const auto found = status_of_process(getpid());
+  CHECK(found && found->pid == getpid() && found->groups.at(0).group == 77);
+  CHECK(!status_of_process(1 << 22));
 }
 
 /// A process that was forked from a rank has its page, and may not write there; what it joins itself it shows on its
@@ -160,7 +188,7 @@ void refuses_others() {
   CHECK_THROWS(read_status(nothing), UsageError, "expected a page of accdp");
   CHECK_THROWS(read_status(std::span(nothing).first(100)), UsageError, "got 100 bytes");
   std::memcpy(nothing, "accdp 1\0000.0.9", 14);
-  CHECK_THROWS(read_status(nothing), UsageError, "got one of accdp 0.0.9");
+  CHECK(read_status(nothing).trouble == "shows what it does as accdp 0.0.9 reads it");
 }
 
 }  // namespace
@@ -169,6 +197,8 @@ int main() {
   is_whole();
   shows();
   gives_places_back();
+  tells_threads_apart();
+  is_found();
   is_the_process_s_own();
   refuses_others();
 }

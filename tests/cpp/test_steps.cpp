@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/settings.hpp"
+#include "node/process.hpp"
 #include "node/steps.hpp"
 #include "ranks.hpp"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def main(mode: str, gate: Path) -> None:
         dist.all_reduce(values)
     pair = dist.new_group([1, 2])
     child = fork_idle(gate) if rank == 0 else 0
+    if rank == 1:
+        threading.Thread(target=open_and_close, args=(gate,)).start()
     print(json.dumps({"rank": rank, "pid": os.getpid()}), flush=True)
 
     def hold() -> None:
@@ -44,6 +47,12 @@ def main(mode: str, gate: Path) -> None:
             hold()
         if rank in (1, 2):
             dist.all_reduce(values, group=pair)
+    elif mode == "background":  # each begins one collective, and comes to the other later
+        first = dist.all_reduce(values, group=pair if rank == 1 else None, async_op=True)
+        if rank > 0:
+            hold()
+            dist.all_reduce(values, group=None if rank == 1 else pair)
+        first.wait()
     elif mode == "circle":  # of which nobody comes out
         if rank == 1:
             dist.all_reduce(values, group=pair)
@@ -61,6 +70,12 @@ def fork_idle(gate: Path) -> int:
             time.sleep(0.02)
         os._exit(0)
     return child
+
+
+def open_and_close(gate: Path) -> None:
+    """Files of which who lists them finds some that are gone by then."""
+    while not gate.exists():
+        os.close(os.open(os.devnull, os.O_RDONLY))
 
 
 if __name__ == "__main__":

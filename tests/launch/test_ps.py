@@ -68,13 +68,14 @@ def test_who_is_waited_for_and_what_it_does(tmp_path):
     def look(pids: list[int]) -> None:
         job = when("2 ranks wait for rank 2", pids)
         assert job["verdict"][0].startswith(
-            f"2 ranks wait for rank 2 (pid {pids[2]}), which has not come to allreduce #4: in no operation for "
+            f"2 ranks wait for rank 2 (pid {pids[2]}), which has not come to allreduce #4: in no collective for "
         )
         world = [rank["groups"][0] for rank in job["ranks"]]
         assert [group["rank"] for group in world] == [0, 1, 2] and len({group["group"] for group in world}) == 1
         assert [(group["sequence"], group["is_busy"]) for group in world] == [(4, True), (4, True), (3, False)]
         assert all(group["call"] == "allreduce (sum) of 1000 float32" for group in world)
-        assert world[0]["waits"][0]["peers"] == [{"rank": 2, "pid": pids[2], "host": socket.gethostname()}]
+        awaited = world[0]["waits"][0]["peers"]
+        assert [(peer["rank"], peer["pid"], peer["host"]) for peer in awaited] == [(2, pids[2], socket.gethostname())]
         assert len(job["ranks"][0]["groups"]) == 1 and len(job["ranks"][1]["groups"]) == 2
 
         lines = table(pids)
@@ -83,7 +84,7 @@ def test_who_is_waited_for_and_what_it_does(tmp_path):
         for rank in (0, 1):
             assert f"{pids[rank]}  allreduce (sum) of 1000 float32 #4 for " in lines[2 + rank]
             assert lines[2 + rank].endswith(" s, waits for rank 2")
-        assert f"{pids[2]}  no operation for " in lines[4] and lines[4].endswith(
+        assert f"{pids[2]}  no collective for " in lines[4] and lines[4].endswith(
             "last allreduce (sum) of 1000 float32 #3"
         )
         assert len(lines) == 6
@@ -112,7 +113,7 @@ def test_messages(tmp_path):
         ]
         lines = table(pids)
         assert "recv of 4000 bytes, tag 0 for " in lines[2] and lines[2].endswith(" s, waits for rank 1")
-        assert "no operation for " in lines[3] and "no operation for " in lines[4]
+        assert "no collective for " in lines[3] and "no collective for " in lines[4]
         assert "meanwhile open for " in lines[5] and lines[5].endswith(": recv of 4000 bytes, tag 0, waits for rank 1")
 
     assert look_at("message", tmp_path / "gate", look).returncode == 0
@@ -130,6 +131,14 @@ def test_ranks_of_a_part_have_their_numbers_in_the_job(tmp_path):
     assert look_at("pair", tmp_path / "gate", look).returncode == 0
 
 
+def test_a_rank_whose_files_come_and_go_is_always_seen(tmp_path):
+    def look(pids: list[int]) -> None:
+        for _ in range(20):
+            job_with(pids)
+
+    assert look_at("late", tmp_path / "gate", look).returncode == 0
+
+
 def test_ranks_that_wait_for_each_other(tmp_path):
     def look(pids: list[int]) -> None:
         job = when("these wait for each other", pids)
@@ -141,6 +150,20 @@ def test_ranks_that_wait_for_each_other(tmp_path):
         os.kill(pids[0], signal.SIGKILL)
 
     assert look_at("circle", tmp_path / "gate", look).returncode == 128 + signal.SIGKILL
+
+
+def test_what_runs_in_the_background_is_no_deadlock(tmp_path):
+    """Ranks 1 and 2 have each begun what the other has not come to, but wait for neither."""
+
+    def look(pids: list[int]) -> None:
+        job = when("rank 0", pids)
+        assert len(job["verdict"]) == 1
+        assert job["verdict"][0].startswith(
+            f"rank 0 (pid {pids[0]}) waits for rank 1 (pid {pids[1]}), which has not come"
+        )
+        assert ", in the background, waits for rank 2" in next(line for line in table(pids) if "#1" in line)
+
+    assert look_at("background", tmp_path / "gate", look).returncode == 0
 
 
 def test_other_hosts(tmp_path):

@@ -11,18 +11,23 @@ from accdp_comm.ps.verdict import Job, jobs, seconds
 HOST = "a"
 
 
-def peer(rank: int, host: str = HOST) -> Peer:
-    return Peer(rank, 100 + rank, host)
+def peer(rank: int, host: str = HOST, awaits: str = "", opened: str = "") -> Peer:
+    return Peer(rank, 100 + rank, host, tuple(awaits.split()), tuple(opened.split()))
 
 
-def waits(*peers: Peer, what: str = "allreduce #7", lasts: float = 9.0, **more) -> Wait:
-    return Wait(what, peers, len(peers), lasts, more.pop("is_message", False), more.pop("is_blocking", True))
+def waits(*peers: Peer, what: str = "allreduce #7", lasts: float = 9.0, is_blocking: bool = True) -> Wait:
+    return Wait(what, peers, len(peers), lasts, False, is_blocking)
+
+
+def message(what: str, *peers: Peer, lasts: float = 9.0, is_blocking: bool = True, is_for_any: bool = False) -> Wait:
+    count = sum(bool(one.awaits) for one in peers)
+    return Wait(f"{what} of 4 bytes, tag 7", peers, count, lasts, True, is_blocking, is_for_any)
 
 
 def member(rank: int, *waiting: Wait, group: str = "w", size: int = 4, **more) -> Membership:
     """In the seventh allreduce if it waits, else out of the sixth."""
     busy = bool(waiting) and not waiting[0].is_message
-    whole = Membership(group, group, rank, size, 1, "", 7 if busy else 6, "allreduce", busy, 9.0, waiting)
+    whole = Membership(group, group, rank, size, 1, "", 7 if busy else 6, "allreduce", busy, busy, 9.0, waiting)
     return replace(whole, **more)
 
 
@@ -31,7 +36,7 @@ def process(number: int, *groups: Membership, state: str = "S", host: str = HOST
 
 
 def verdict(*ranks: Rank) -> list[str]:
-    return Job(ranks).verdict({HOST})
+    return Job(ranks, HOST).verdict({HOST})
 
 
 LATE = "rank 0 (pid 100) waits for rank 1 (pid 101), which has not come to allreduce #7: "
@@ -40,18 +45,25 @@ LATE = "rank 0 (pid 100) waits for rank 1 (pid 101), which has not come to allre
 @pytest.mark.parametrize(
     ("awaited", "said"),
     [
-        (process(1, member(1)), LATE + "in no operation for 9 s (py-spy dump --pid 101 shows where its script is)"),
+        (process(1, member(1)), LATE + "in no collective for 9 s (py-spy dump --pid 101 shows where its script is)"),
         (
             process(1, member(1, sequence=0)),
-            LATE + "in no operation yet (py-spy dump --pid 101 shows where its script is)",
+            LATE + "in no collective yet (py-spy dump --pid 101 shows where its script is)",
         ),
-        (process(1, member(1), member(0, group="v", size=2, is_busy=True)), LATE + "it is in allreduce #6 in group v"),
+        (
+            process(1, member(1), member(0, group="v", size=2, is_busy=True, is_blocking=True)),
+            LATE + "it is in allreduce #6 in group v",
+        ),
         (process(1, member(1), state="T"), "which is stopped: kill -CONT 101 lets it go on"),
         (process(1, member(1), state="D"), "which waits for the kernel (a disk, a network file system)"),
         (process(1, member(1, failure="rank 3 exited")), "for which the group has failed: rank 3 exited"),
         (process(1, member(1, sequence=7, is_busy=True)), "which is at work in allreduce #7"),
         (process(1, member(1, waits(peer(2), lasts=0.5))), "which is at work in allreduce #7"),
-        (process(1, member(1, waits(peer(0), is_blocking=False, is_message=True))), LATE + "in no operation for 9 s"),
+        (process(1, member(1, message("recv", peer(0), is_blocking=False))), LATE + "in no collective for 9 s"),
+        (
+            process(1, member(1, message("recv", peer(2, awaits="recv"), lasts=0.3))),
+            LATE + "it is in recv of 4 bytes, tag 7",
+        ),
     ],
 )
 def test_what_the_awaited_rank_does_instead(awaited, said):
@@ -62,16 +74,53 @@ def test_what_the_awaited_rank_does_instead(awaited, said):
 
 def test_a_rank_that_is_not_there():
     gone, elsewhere = (verdict(process(0, member(0, waits(one)))) for one in (peer(1), peer(1, "b")))
-    assert gone == ["rank 0 (pid 100) waits for rank 1 (pid 101, host a), which has ended"]
-    assert elsewhere[0].endswith("rank 1 (pid 101, host b), which is on another host: accdp ps there says what it does")
+    assert gone == [
+        "rank 0 (pid 100) waits for rank 1 (pid 101, host a) in allreduce #7, which has ended, or is not to be seen"
+    ]
+    assert elsewhere[0].endswith(
+        "rank 1 (pid 101, host b) in allreduce #7, which is on another host: accdp ps there tells of it"
+    )
+
+
+def test_ranks_of_other_hosts_are_said_to_be_there():
+    """A process with that number here is another one."""
+    ranks = process(0, member(0, waits(peer(1, "b")))), process(1, member(1), state="T", host="b")
+    assert Job(ranks, HOST).verdict({HOST, "b"}) == [
+        "rank 0 (pid 100) waits for rank 1 (pid 101 on b), which is stopped: kill -CONT 101 on b lets it go on"
+    ]
 
 
 def test_a_message():
-    message = waits(peer(1), what="recv of 4 bytes, tag 7", is_message=True)
-    lines = verdict(process(0, member(0, message)), process(1, member(1)))
+    lines = verdict(process(0, member(0, message("recv", peer(1, awaits="recv")))), process(1, member(1)))
     assert lines[0].startswith(
         "rank 0 (pid 100) waits for rank 1 (pid 101), which has not done its part of recv of 4 bytes, tag 7: in no"
     )
+
+
+def test_a_message_of_any_rank():
+    any_rank = message("recv", peer(1, awaits="recv"), peer(2, awaits="recv"), is_for_any=True)
+    lines = verdict(process(0, member(0, any_rank)), process(1, member(1)), process(2, member(2)))
+    assert lines == ["rank 0 (pid 100) waits in recv of 4 bytes, tag 7 for any of rank 1, rank 2, and none has sent it"]
+
+
+def test_only_messages_that_are_waited_for_count():
+    """Beside them another one lies open."""
+    wait = message("recv", peer(1, awaits="recv", opened="recv"), peer(2, opened="recv"))
+    lines = verdict(process(0, member(0, wait)), process(1, member(1)), process(2, member(2)))
+    assert len(lines) == 1 and lines[0].startswith("rank 0 (pid 100) waits for rank 1")
+
+
+def test_a_rank_that_has_left_the_call_is_not_waited_for():
+    """Pages are read one after the other."""
+    for there in (member(1, sequence=8, is_busy=True), member(1, sequence=7)):
+        assert verdict(process(0, member(0, waits(peer(1)))), process(1, there)) == []
+
+
+def test_two_processes_with_one_number_are_two():
+    """Of two containers with one host name."""
+    ranks = [process(0, member(0, waits(Peer(1, 7, HOST), Peer(2, 7, HOST))))]
+    ranks += [replace(process(rank, member(rank), state=state), own_pid=7) for rank, state in ((1, "S"), (2, "T"))]
+    assert len(verdict(*ranks)) == 2
 
 
 def test_who_waits_for_a_waiter_is_not_named():
@@ -116,39 +165,68 @@ def test_a_circle_beside_what_leads_to_it():
 
 def test_data_on_their_way_are_no_circle():
     """Ranks that have come to the same call, or a send and its receive; but a circle may lead through such ranks."""
-    assert verdict(process(0, member(0, waits(peer(1)))), process(1, member(1, waits(peer(0))))) == []
-    send, recv = (
-        waits(peer(to), what=f"{what} of 4 bytes", is_message=True) for to, what in ((1, "send"), (0, "recv"))
+    met = verdict(process(0, member(0, waits(peer(1)))), process(1, member(1, waits(peer(0)))))
+    assert met == ["2 ranks are in allreduce #7 and wait for each other's data: on their way, or not arriving"]
+    for mine, its in (("send", "recv"), ("recv", "send"), ("send recv", "send recv")):
+        both = message(mine, peer(1, awaits=mine, opened=mine)), message(its, peer(0, awaits=its, opened=its))
+        lines = verdict(process(0, member(0, both[0])), process(1, member(1, both[1])))
+        assert len(lines) > 0 and not any("each other: " in line for line in lines), lines
+    # a send that is open while its rank waits for something else
+    first, second = (
+        message("recv", peer(1, awaits="recv", opened="recv")),
+        message("recv", peer(0, "a", "recv", "recv send")),
     )
-    assert verdict(process(0, member(0, send)), process(1, member(1, recv))) == []
-    lines = verdict(process(0, member(0, replace(send, what="recv of 4 bytes"))), process(1, member(1, recv)))
-    assert lines[0].startswith("these wait for each other: rank 0 (pid 100) in recv of 4 bytes for rank 1; rank 1")
+    assert not any(
+        "each other: " in line for line in verdict(process(0, member(0, first)), process(1, member(1, second)))
+    )
     inner = Wait("bcast #1", (Peer(0, 100, HOST),), 1, 9.0, False, True)
     pair = member(1, inner, group="v", size=2, sequence=1)
     lines = verdict(
-        process(0, member(0, waits(peer(1))), member(0, group="v", size=2)),
+        process(0, member(0, waits(peer(1))), member(0, group="v", size=2, sequence=0)),
         process(1, member(1, waits(peer(2)))),
         process(2, member(2), pair),
     )
     assert lines[0].startswith("these wait for each other: ") and lines[0].count(" in ") == 4, lines
 
 
+def test_messages_that_nobody_sends_are_a_circle():
+    lines = verdict(
+        process(0, member(0, message("recv", peer(1, awaits="recv", opened="recv")))),
+        process(1, member(1, message("recv", peer(0, awaits="recv", opened="recv")))),
+    )
+    assert lines[0].startswith(
+        "these wait for each other: rank 0 (pid 100) in recv of 4 bytes, tag 7 for rank 1; rank 1"
+    )
+
+
+def test_what_runs_in_the_background_holds_nobody_up():
+    """Its rank may come to the other call meanwhile."""
+    later = replace(waits(peer(0)), what="bcast #1", is_blocking=False)
+    ranks = (
+        process(0, member(0, waits(peer(1), is_blocking=False)), member(0, group="v", size=2, sequence=0)),
+        process(1, member(1), member(1, later, group="v", size=2, sequence=1)),
+    )
+    assert verdict(*ranks) == []
+
+
 def test_two_threads_of_a_rank_are_no_circle():
     """One waits for a rank that is on its way through a call of the other's."""
     later = Wait("bcast #1", (Peer(0, 100, HOST),), 1, 9.0, False, True)
-    both = process(1, member(1, sequence=7, is_busy=True), member(1, later, group="v", size=2, sequence=1))
-    assert verdict(process(0, member(0, waits(peer(1))), member(0, group="v", size=2)), both) == []
+    inner = member(1, waits(peer(0)), sequence=7, is_busy=True)
+    both = process(1, inner, member(1, later, group="v", size=2, sequence=1))
+    lines = verdict(process(0, member(0, waits(peer(1))), member(0, group="v", size=2, sequence=0)), both)
+    assert not any("each other: " in line for line in lines), lines
 
 
-def test_messages_of_several_ranks_are_no_circle():
+def test_messages_of_any_rank_are_no_circle():
     """A receive from any rank ends when the other one sends."""
-    any_rank = waits(peer(1), peer(2), what="recv of 4 bytes", is_message=True)
+    any_rank = message("recv", peer(1, awaits="recv"), peer(2, awaits="recv"), is_for_any=True)
     lines = verdict(
         process(0, member(0, any_rank)),
-        process(1, member(1, waits(peer(0), what="recv of 4 bytes", is_message=True))),
+        process(1, member(1, message("recv", peer(0, awaits="recv", opened="recv")))),
         process(2, member(2)),
     )
-    assert len(lines) == 1 and lines[0].startswith("rank 0 (pid 100) waits for rank 2 (pid 102)")
+    assert len(lines) == 1 and "for any of rank 1, rank 2" in lines[0], lines
 
 
 def test_jobs_are_ranks_that_share_groups():
@@ -158,12 +236,16 @@ def test_jobs_are_ranks_that_share_groups():
     both = process(1, member(1, group="x", size=2), member(1, group="y", size=2))
     other = process(9, member(0, group="z", size=1))
     for order in ([first, second, both, other], [both, other, first, second], [second, first, other, both]):
-        found = sorted([rank.pid for rank in job.ranks] for job in jobs(order))
+        found = sorted([rank.pid for rank in job.ranks] for job in jobs(order, HOST))
         assert [sorted(pids) for pids in found] == [[100, 101, 102], [109]]
 
 
 def test_json_is_read_as_it_was_written():
-    rank = process(0, member(0, waits(peer(1), peer(2))), member(3, group="v", failure="x"))
+    rank = process(
+        0,
+        member(0, waits(peer(1), peer(2))),
+        member(3, message("send", peer(1, "b", "send", "send recv")), failure="x"),
+    )
     assert from_json(json.loads(json.dumps(rank.as_json()))) == rank
 
 

@@ -1,0 +1,29 @@
+"""Who waits in vain says of a rank of its node what that does instead."""
+
+import re
+import sys
+
+import jobs
+import pytest
+
+RANK = str(jobs.TESTS / "failure" / "whereabouts_rank.py")
+LATE = r"allreduce #\d+ Timed out after 2 s \(timeout\) waiting for rank 2 \(pid \d+, host [^)]+\)"
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("idle", LATE + r"; rank 2 has been in no collective for [2-9](\.\d+)? s$"),
+        ("stopped", LATE + "; rank 2 is stopped$"),
+        ("elsewhere", LATE + r"; rank 2 is in allreduce \(sum\) of 3 float32 #1 of group \S+$"),
+        (
+            "message",
+            r"recv of 12 bytes, tag 0 Timed out after .*; rank 2 has been in no collective for [2-9](\.\d+)? s$",
+        ),
+    ],
+)
+def test_what_the_missing_rank_does(mode, said):
+    result = jobs.run([*jobs.mpiexec_command(3), sys.executable, RANK, mode], timeout=60.0)
+    told = {report["rank"]: report["said"] for report in result.reports}
+    assert re.search(said, told[0]), str(result)
+    assert mode == "message" or told[1].partition(": ")[2] == told[0].partition(": ")[2], str(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..launcher import LAUNCHER_VARIABLES
 from .placement import Place
 
 MPS_VARIABLES = (
@@ -37,6 +38,7 @@ def rank_environment(
     mps: MpsShare | None = None,
     tuned: Mapping[str, str] | None = None,
     is_served: bool = False,
+    hides_launcher: bool = False,
 ) -> dict[str, str | None]:
     """Return the variables of one rank; None removes one.
 
@@ -49,6 +51,7 @@ def rank_environment(
         mps: Its share of the GPU; None without MPS.
         tuned: From a profile.
         is_served: A store is there, at `master`.
+        hides_launcher: The rank is not to be one of the launcher's MPI world.
     """
     sees_one_gpu = place.gpu is not None and not node_local_rank
     variables: dict[str, str | None] = {
@@ -73,6 +76,8 @@ def rank_environment(
     variables |= dict.fromkeys(("TORCHELASTIC_USE_AGENT_STORE", *of_torchrun))
     if is_served and _MASTER_VARIABLE in variables:
         variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    if hides_launcher:
+        variables |= dict.fromkeys(LAUNCHER_VARIABLES)
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
     add("--memory-limit", type=_bytes, default="auto", metavar="auto|BYTES", help="of a GPU's memory for one rank")
     add("--label", choices=("auto", "always", "never"), default="auto", help="write [rank] before lines of output")
     add("--grace", type=seconds, default=5.0, metavar="S", help="seconds that ranks have after SIGTERM (default: 5)")
-    add("--keep-going", action="store_true", help="a rank that fails does not end the others (on one host)")
+    add("--keep-going", action="store_true", help="a rank that fails does not end the others")
     add("--profile", metavar="FILE", help="take ranks, batch size, workers and codec from what accdp tune found")
     add("-m", "--module", action="store_true", help="SCRIPT is a Python module, as for python -m")
     add_script(run, "a Python script (*.py) or any program, and its arguments", is_needed=False)

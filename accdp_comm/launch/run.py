@@ -42,7 +42,7 @@ class Run:
         self._is_over = False
         self._mps: Session | None = None
         self._owners: Owners | None = None
-        self._store: tuple[str, int] | None = None  # torch's, where we serve it
+        self._store: int | None = None  # the port of torch's, where we serve it
         self._places: dict[int, placement.Place] = {}
         self._not_from_launcher: dict[str, str | None] = {}  # what ranks are to have, and get otherwise from it
 
@@ -60,9 +60,10 @@ class Run:
                 name: value for name, value in os.environ.items() if not is_launcher_variable(name)
             }
         several_hosts = bool(self._hosts) or self._launcher == "srun"
-        if several_hosts and self._options.keep_going:
+        if self._options.keep_going and (self._launcher == "srun" or (several_hosts and family != "mpich")):
             raise _core.UsageError(
-                "--keep-going: expected a job on one host, by mpiexec or torchrun, not --hosts or srun"
+                "--keep-going: expected one host, with mpiexec or torchrun, or --hosts with mpiexec and an MPI of the "
+                "MPICH family, whose ranks can form a world that the launcher does not know of"
             )
         room.check_room(self._size, self._ranks_here(), room.limits())
         # Where ranks may be on other hosts, and none on this one, each host gets an owner when it is known.
@@ -153,7 +154,7 @@ class Run:
         """Return what each guard is to start."""
         if self._mps:
             self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
-        master = self._store or _master(ranks)
+        master = (_address_here(ranks), self._store) if self._store else _master(ranks)
         return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
 
     def _has_mps(self, rank: Rank) -> bool:
@@ -173,6 +174,8 @@ class Run:
             mps=share,
             tuned=self._tuned,
             is_served=self._store is not None,
+            # A rank of the launcher's MPI that dies takes the others along; between hosts ranks need a world of MPI's.
+            hides_launcher=self._store is not None and bool(self._hosts),
         )
         return {
             "argv": self._command,
@@ -274,6 +277,12 @@ def _master(ranks: Sequence[Rank]) -> tuple[str, int]:
     if first.hello["node"] != procfs.node_key():
         return first.connection.peer(), port
     return elsewhere[0].connection.our_address(), port
+
+
+def _address_here(ranks: Sequence[Rank]) -> str:
+    """Return an address that is known to lead here from the ranks' hosts."""
+    elsewhere = [rank for rank in ranks if rank.hello["node"] != procfs.node_key()]
+    return elsewhere[0].connection.our_address() if elsewhere else "127.0.0.1"
 
 
 def main(options: argparse.Namespace) -> int:

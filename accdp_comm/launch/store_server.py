@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 from .. import _core, own_programs
 
-_ADDRESS = "127.0.0.1"
-_SERVE = f"""from torch.distributed import TCPStore
-store = TCPStore({_ADDRESS!r}, 0, is_master=True, wait_for_workers=False)
+# It listens at all addresses of this host.
+_SERVE = """from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 print("port", store.port, flush=True)
 sys.stdin.read()  # until who has started this ends"""
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[tuple[str, int]]:
-    """Serve a store on this host; yields its address and port.
+def serving() -> Iterator[int]:
+    """Serve a store on this host; yields its port.
 
     Raises:
         UsageError: The store did not start, as where this Python has no torch.
@@ -33,6 +33,6 @@ def serving() -> Iterator[tuple[str, int]]:
                 raise _core.UsageError(
                     "--keep-going: expected a Python with torch, whose store has to outlive rank 0; it did not start"
                 )
-            yield _ADDRESS, int(port)
+            yield int(port)
         finally:
             server.kill()

@@ -29,6 +29,22 @@ def test_a_group_over_two_hosts(two_hosts, places):
     assert [row["hosts"] for row in result.reports] == [["node0", "node0", "node1", "node1"]] * 4, str(result)
 
 
+@pytest.mark.parametrize("failing", [("0=is_killed",), ("1=raises", "2=is_killed"), ("2=exits", "3=exits")], ids=str)
+def test_those_that_live_go_on(two_hosts, places, failing):
+    """Rank 0 may be among the dead, and a whole host's ranks but one."""
+    script = str(jobs.TESTS / "launch" / "keep_going_rank.py")
+    command = [*ACCDP_RUN, "--keep-going", *places, script, *failing]
+    result = two_hosts.login(command, {"UCX_TLS": "tcp,self"}, SECONDS)
+    assert result.returncode == 0, str(result)
+    gone = {int(word[0]) for word in failing}
+    living = [rank for rank in range(4) if rank not in gone]
+    bits = sum(1 << rank for rank in living)
+    told = sorted((report["rank"], report["place"], report["bits"]) for report in result.reports)
+    assert told == [(rank, [place, len(living)], bits) for place, rank in enumerate(living)], str(result)
+    for rank in gone:
+        assert f"accdp run: rank {rank} (pid " in result.stderr, str(result)
+
+
 def test_each_rank_gets_a_gpu_of_its_own_host(two_hosts, places, tmp_path):
     """Every host lists the same two stand-ins; the login node's are none of the job's."""
     rows = "".join(f"{i}, GPU-{i}, Stand-in, 81920, 9.0, Disabled, 00000000:0{i}:00.0\n" for i in range(2))

@@ -9,6 +9,7 @@ import pytest
 from running import ACCDP, act
 
 RANK = str(jobs.TESTS / "launch" / "keep_going_rank.py")
+REFUSED = "--keep-going: expected one host, with mpiexec or torchrun, or --hosts with mpiexec and an MPI of the MPICH"
 
 
 def run(*words: str) -> jobs.Result:
@@ -58,8 +59,18 @@ def test_a_guard_that_is_killed_is_told_of():
     assert result.returncode == 0 and "lost its guard" in result.stderr, str(result)
 
 
-def test_several_hosts_are_refused(tmp_path):
+def test_hosts_want_an_mpi_whose_ranks_mpiexec_need_not_know(tmp_path):
     hosts = tmp_path / "hosts"
-    hosts.write_text("localhost:2\n")
-    result = run("--hosts", str(hosts), RANK)
-    assert result.returncode == 2 and "--keep-going: expected a job on one host" in result.stderr, str(result)
+    hosts.write_text("localhost:3\n")
+    result = run("--hosts", str(hosts), RANK, "0=is_killed")
+    if jobs.is_open_mpi(jobs.find_mpiexec()):
+        assert result.returncode == 2 and REFUSED in result.stderr, str(result)
+    else:
+        assert result.returncode == 0 and sorted(report["rank"] for report in result.reports) == [1, 2], str(result)
+
+
+def test_srun_is_refused(tmp_path):
+    jobs.write_program(tmp_path / "srun", "exit 9")
+    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    result = jobs.run([*ACCDP, "run", "--keep-going", "--launcher", "srun", "-n", "2", RANK], env=env)
+    assert result.returncode == 2 and REFUSED in result.stderr, str(result)

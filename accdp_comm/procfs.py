@@ -58,12 +58,13 @@ def own_pid(pid: int) -> int:
 
 
 def command_line(pid: int) -> str:
-    """Return how a process was started, its words divided by spaces; "" if it cannot be seen."""
+    """Return how a process was started, as one line: its words divided by spaces; "" if it cannot be seen."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return " ".join(os.fsdecode(word) for word in file.read().split(b"\0") if word)
+            words = [word.decode(errors="replace") for word in file.read().split(b"\0") if word]
     except OSError:
         return ""
+    return "".join(letter if letter.isprintable() else " " for letter in " ".join(words))
 
 
 def heeds(pid: int, number: int) -> bool:

@@ -98,9 +98,13 @@ def _in(group: Membership, rank: Rank, job: Job) -> list[str]:
 
 
 def _whom(wait: Wait, group: Membership, rank: Rank, job: Job) -> str:
-    names = ", ".join(job.name(rank, group, peer) for peer in wait.awaited)
+    surely, perhaps = (
+        ", ".join(job.name(rank, group, peer) for peer in wait.awaited if (peer.awaits == ("any",)) == is_any)
+        for is_any in (False, True)
+    )
     more = wait.count - len(wait.awaited)
-    return f"{'any of ' * wait.is_for_any}{names}{f' and {more} others' * (more > 0)}"
+    others = f" and {more} others" if more > 0 else ""
+    return ", and for ".join(filter(None, [surely, perhaps and f"any of {perhaps}"])) + others
 
 
 def _call(group: Membership, rank: Rank) -> str:

@@ -68,8 +68,8 @@ def _ask(host: str) -> Look:
             errors="replace",
             timeout=_LIMIT_S,
         )
-    except FileNotFoundError:
-        return unseen("there is no ssh here")
+    except OSError as error:
+        return unseen(f"ssh: {error.strerror}")
     except subprocess.TimeoutExpired:
         return unseen(f"no answer in {_LIMIT_S} s")
     if done.returncode != 0:

@@ -24,6 +24,7 @@ class Peer:
     """A rank that is waited for: its number in the group, and its process as that knows itself.
 
     Of a wait for messages, "send" and "recv": those of the waiting rank's that it waits for, and those that are open.
+    It awaits "any" where a message may come from this rank or from others.
     """
 
     rank: int
@@ -43,7 +44,8 @@ class Wait:
     seconds: float
     is_message: bool
     is_blocking: bool  # else the script does something else meanwhile
-    is_for_any: bool = False  # of those ranks one is enough
+    is_for_any: bool = False  # a message that one of several ranks may send, too
+    is_partial: bool = False  # there is more than the peers say
 
     @property
     def awaited(self) -> tuple[Peer, ...]:
@@ -148,7 +150,7 @@ def _read(path: str, pid: int, state: str) -> Rank | None:
     )
     if not (groups or shown["not_shown"] or shown["trouble"]):  # it is no rank any more
         return None
-    command = procfs.command_line(pid)
+    command = "" if state == "D" else procfs.command_line(pid)  # which waits for what the process holds
     host = socket.gethostname()
     return Rank(host, pid, own_pid, state, command, groups, shown["not_shown"], shown["trouble"])
 
@@ -166,6 +168,7 @@ def _membership(group: dict[str, Any], now: int, state: str, is_blocked: bool) -
             is_message=wait["is_message"],
             is_blocking=not wait["is_attended"] if wait["is_message"] else is_blocking or not is_busy,
             is_for_any=wait["is_for_any"],
+            is_partial=wait["is_partial"],
         )
         for wait in group["waits"]
         if (wait["is_message"] or is_busy or group["sequence"] == 0)

@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
+from .edges import Edge, blocking, circle_in
 from .pages import Membership, Peer, Rank, Wait
 
 # Ranks wait for each other all the time; what lasts longer is worth a word.
 _LONG_S = 1.0
-_OTHER_END = {"send": "recv", "recv": "send"}
-_MOST_LISTED = 6  # kMostShown in csrc/node/status.hpp
-
-
-# A wait of a rank: process, group, and whether it is for messages. A rank may be in several at once, by threads.
-_Place = tuple[int, str, bool]
-
-
-@dataclass(frozen=True)
-class _Edge:
-    """A rank cannot go on before another one."""
-
-    waiter: Rank
-    group: Membership
-    wait: Wait
-    peer: Peer
-    awaited: Rank | None  # None: not among those that were looked at
-
-    @property
-    def place(self) -> _Place:
-        return id(self.waiter), self.group.group, self.wait.is_message
-
-    @property
-    def there(self) -> Membership | None:
-        """What the awaited rank does in the group."""
-        groups = self.awaited.groups if self.awaited else ()
-        return next((group for group in groups if group.group == self.group.group), None)
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the awaited rank has come, so that what is waited for may be on its way."""
-        if self.there is None:
-            return False
-        if not self.wait.is_message:
-            return self.there.is_busy and self.there.sequence == self.group.sequence
-        waits = [wait for wait in self.there.waits if wait.is_message]
-        open_there = {
-            part for wait in waits for peer in wait.peers if peer.rank == self.group.rank for part in peer.open
-        }
-        not_listed = any(wait.count >= len(wait.peers) >= _MOST_LISTED for wait in waits)
-        return not_listed or all(_OTHER_END[part] in open_there for part in self.peer.awaits)
-
-    @property
-    def is_past(self) -> bool:
-        """Whether the awaited rank has left that call by now: pages are not read at one time."""
-        if self.there is None or self.wait.is_message:
-            return False
-        mine, its = self.group.sequence, self.there.sequence
-        return its > mine or (its == mine and not self.there.is_busy)
+_MOST_OF_CIRCLE = 8  # waits that are said
 
 
 class Job:
@@ -84,66 +36,63 @@ class Job:
             return f"rank {_number(found)}"
         return _unseen(peer, group, waiter)
 
+    def label(self, rank: Rank) -> str:
+        """Name a rank that was looked at, with its process."""
+        return f"rank {_number(rank)} (pid {rank.pid}{self._on(rank)})"
+
     def verdict(self, hosts: Iterable[str]) -> list[str]:
         """Say who holds the job up, a line each; nothing where nobody has waited for long.
 
         Args:
             hosts: Those that were looked at, as they call themselves.
         """
+        seen = set(hosts)
         edges = self._edges()
-        waiting = {id(edge.waiter) for edge in edges}
-        held_by: dict[object, list[_Edge]] = {}
-        for edge in edges:
-            if edge.awaited is None or id(edge.awaited) not in waiting:
-                who = id(edge.awaited) if edge.awaited else (edge.group.group, edge.peer.rank)
-                held_by.setdefault(who, []).append(edge)
-        certain = [held for held in held_by.values() if not held[0].wait.is_for_any]
-        lines = [f"{self._waiters(held)} for {self._why(held[0], set(hosts))}" for held in certain]
-        by_any = {id(edge.wait): edge for held in held_by.values() for edge in held if edge.wait.is_for_any}
-        for edge in by_any.values():
-            names = ", ".join(self.name(edge.waiter, edge.group, peer) for peer in edge.wait.awaited)
-            lines.append(
-                f"{self.label(edge.waiter)} waits in {edge.wait.what} for any of {names}, and none has sent it"
-            )
-        if circle := _circle(edges):
-            said = (
-                f"{self.label(edge.waiter)} in {edge.wait.what}{in_group(edge.group, edge.waiter)} "
-                f"for {self.name(edge.waiter, edge.group, edge.peer)}"
-                for edge in circle
-            )
-            lines.append("these wait for each other: " + "; ".join(said))
-        if not lines:
-            together: dict[str, set[int]] = {}
-            for edge in edges:
-                if edge.is_met:
-                    what = f"{edge.wait.what}{in_group(edge.group, edge.waiter)}"
-                    together.setdefault(what, set()).update((id(edge.waiter), id(edge.awaited)))
-            lines += [
-                f"{len(ranks)} ranks are in {what} and wait for each other's data: on their way, or not arriving"
-                for what, ranks in together.items()
-            ]
-        return lines
+        certain = blocking(edges)
+        lines = self._holders(certain, seen) + self._for_any() + self._circle(circle_in(certain, is_certain=True), "")
+        if not lines:  # nobody is held up for sure: a script may wait in ways that are not seen, as DDP's does
+            lines = self._holders(edges, seen)
+            lines += self._circle(circle_in(edges, is_certain=False), ", if their scripts wait for that")
+        return lines or self._together(edges)
 
-    def label(self, rank: Rank) -> str:
-        """Name a rank that was looked at, with its process."""
-        return f"rank {_number(rank)} (pid {rank.pid}{'' if rank.host == self._here else f' on {rank.host}'})"
+    def _waits(self) -> Iterator[tuple[Rank, Membership, Wait]]:
+        """Yield those that are long, and upon which somebody's going on may hang."""
+        for rank in self.ranks:
+            for group in rank.groups:
+                for wait in group.waits:
+                    if rank.state != "T" and wait.seconds >= _LONG_S and (wait.is_blocking or not wait.is_message):
+                        yield rank, group, wait
 
-    def _waiters(self, held: Sequence[_Edge]) -> str:
-        count = len({id(edge.waiter) for edge in held})
-        return f"{count} ranks wait" if count > 1 else f"{self.label(held[0].waiter)} waits"
+    def _blocked(self) -> set[int]:
+        return {id(rank) for rank, _, wait in self._waits() if wait.is_blocking}
 
-    def _edges(self) -> list[_Edge]:
+    def _edges(self) -> list[Edge]:
         found = (
-            _Edge(rank, group, wait, peer, self.awaited(group, peer))
-            for rank in self.ranks
-            for group in rank.groups
-            for wait in group.waits
-            if wait.is_blocking and wait.seconds >= _LONG_S and rank.state != "T"
+            Edge(rank, group, wait, peer, self.awaited(group, peer))
+            for rank, group, wait in self._waits()
             for peer in wait.awaited
+            if peer.awaits != ("any",)
         )
         return [edge for edge in found if not edge.is_past]
 
-    def _why(self, edge: _Edge, hosts: set[str]) -> str:
+    def _holders(self, edges: Sequence[Edge], hosts: set[str]) -> list[str]:
+        """Name ranks that are waited for and do not wait."""
+        waiters = self._blocked() or {id(edge.waiter) for edge in edges}
+        places = {edge.place for edge in edges}
+        held_by: dict[object, list[Edge]] = {}
+        for edge in edges:
+            is_in_same_call = edge.is_met and not edge.wait.is_message and edge.place_of_awaited in places
+            if edge.awaited is None or not (is_in_same_call or id(edge.awaited) in waiters):
+                who = id(edge.awaited) if edge.awaited else (edge.group.group, edge.peer.rank)
+                held_by.setdefault(who, []).append(edge)
+        return [f"{self._who(held)} for {self._why(held[0], hosts)}" for held in held_by.values()]
+
+    def _who(self, held: Sequence[Edge]) -> str:
+        background = "" if any(edge.wait.is_blocking for edge in held) else " in the background"
+        count = len({id(edge.waiter) for edge in held})
+        return f"{f'{count} ranks wait' if count > 1 else f'{self.label(held[0].waiter)} waits'}{background}"
+
+    def _why(self, edge: Edge, hosts: set[str]) -> str:
         """Name the rank that is waited for, and say what it does instead."""
         awaited = edge.awaited
         what = f"{edge.wait.what}{in_group(edge.group, edge.waiter)}"
@@ -152,9 +101,8 @@ class Job:
             where = "has ended, or is not to be seen" if is_here else "is on another host: accdp ps there tells of it"
             return f"{_unseen(edge.peer, edge.group, edge.waiter)} in {edge.wait.what}, which {where}"
         who = self.label(awaited)
-        there = "" if awaited.host == self._here else f" on {awaited.host}"
         if awaited.state == "T":
-            return f"{who}, which is stopped: kill -CONT {awaited.pid}{there} lets it go on"
+            return f"{who}, which is stopped: kill -CONT {awaited.pid}{self._on(awaited)} lets it go on"
         if awaited.state == "D":
             return f"{who}, which waits for the kernel (a disk, a network file system)"
         if edge.there and edge.there.failure:
@@ -166,7 +114,49 @@ class Job:
             return f"{who}, which {late}: it is in {busy}"
         last = min((group.seconds for group in awaited.groups if group.sequence), default=None)
         idle = "in no collective yet" if last is None else f"in no collective for {seconds(last)}"
-        return f"{who}, which {late}: {idle} (py-spy dump --pid {awaited.pid}{there} shows where its script is)"
+        if awaited.not_shown:
+            idle = "in no group that it shows"
+        where = f"py-spy dump --pid {awaited.pid}{self._on(awaited)} shows where its script is"
+        return f"{who}, which {late}: {idle} ({where})"
+
+    def _for_any(self) -> list[str]:
+        """Name ranks that wait for a message which several ranks may send, of which one at least does not wait."""
+        waiters = self._blocked()
+        lines = []
+        for rank, group, wait in self._waits():
+            peers = [peer for peer in wait.awaited if "any" in peer.awaits]
+            if all(id(self.awaited(group, peer)) in waiters for peer in peers):
+                continue
+            names = ", ".join(self.name(rank, group, peer) for peer in peers)
+            more = " or others" if wait.is_partial else ""
+            lines.append(f"{self.label(rank)} waits in {wait.what}{in_group(group, rank)} for any of {names}{more}")
+        return lines
+
+    def _circle(self, circle: Sequence[Edge], reservation: str) -> list[str]:
+        if not circle:
+            return []
+        said = [
+            f"{self.label(edge.waiter)} in {edge.wait.what}{in_group(edge.group, edge.waiter)} "
+            f"for {self.name(edge.waiter, edge.group, edge.peer)}"
+            for edge in circle[:_MOST_OF_CIRCLE]
+        ]
+        more = len(circle) - len(said)
+        return [f"these wait for each other{reservation}: {'; '.join(said)}{f'; and {more} more' if more else ''}"]
+
+    def _together(self, edges: Sequence[Edge]) -> list[str]:
+        """Name calls whose ranks have all come."""
+        ranks: dict[str, set[int]] = {}
+        for edge in edges:
+            if edge.is_met and not edge.wait.is_message:
+                what = f"{edge.wait.what}{in_group(edge.group, edge.waiter)}"
+                ranks.setdefault(what, set()).update((id(edge.waiter), id(edge.awaited)))
+        return [
+            f"{len(members)} ranks are in {what} and wait for each other's data: on their way, or not arriving"
+            for what, members in ranks.items()
+        ]
+
+    def _on(self, rank: Rank) -> str:
+        return "" if rank.host == self._here else f" on {rank.host}"
 
 
 def jobs(ranks: Sequence[Rank], here: str) -> list[Job]:
@@ -196,57 +186,19 @@ def _number(rank: Rank) -> int:
 
 
 def _occupation(rank: Rank) -> str:
-    """Say in which operation its script is, if any."""
-    for group in rank.groups:
-        if group.is_busy and group.is_blocking:
-            return f"{group.call} #{group.sequence}{in_group(group, rank)}"
-    for group in rank.groups:
+    """Say in which operation it is, if any: its script first, then what runs in the background."""
+    for group in sorted(rank.groups, key=lambda group: not group.is_blocking):
         for wait in group.waits:
             if wait.is_message and wait.is_blocking:
                 return f"{wait.what}{in_group(group, rank)}"
+        if group.is_busy:
+            background = "" if group.is_blocking else " in the background"
+            return f"{group.call} #{group.sequence}{in_group(group, rank)}{background}"
     return ""
 
 
 def _unseen(peer: Peer, group: Membership, waiter: Rank) -> str:
     return f"rank {peer.rank}{in_group(group, waiter)} (pid {peer.pid}, host {peer.host})"
-
-
-def _circle(edges: Sequence[_Edge]) -> list[_Edge]:
-    """Return waits of which each is for the rank of the next, and the last for that of the first; [] if none are.
-
-    Ranks that wait for each other in one call, or for two ends of a message, are no circle: data are on their way. Nor
-    counts a wait for a message of any rank, of which one may be enough; nor is it known which of several waits of a
-    rank keeps it from coming.
-    """
-    certain = [edge for edge in edges if not edge.wait.is_for_any]
-    waits_of: dict[int, dict[_Place, list[_Edge]]] = {}
-    for edge in certain:
-        waits_of.setdefault(id(edge.waiter), {}).setdefault(edge.place, []).append(edge)
-
-    def following(edge: _Edge) -> list[_Edge]:
-        places = waits_of.get(id(edge.awaited), {})
-        if edge.is_met:  # a message then goes its way, whatever its rank waits for
-            return [] if edge.wait.is_message else places.get((id(edge.awaited), edge.group.group, False), [])
-        return next(iter(places.values())) if len(places) == 1 else []
-
-    for first in certain:
-        if first.is_met:
-            continue
-        before: dict[int, _Edge | None] = {id(first): None}
-        queue = [first]
-        for edge in queue:
-            if any(one is first for one in following(edge)):
-                circle: list[_Edge] = []
-                at: _Edge | None = edge
-                while at is not None:
-                    circle.insert(0, at)
-                    at = before[id(at)]
-                return circle
-            for one in following(edge):
-                if id(one) not in before:
-                    before[id(one)] = edge
-                    queue.append(one)
-    return []
 
 
 def seconds(value: float) -> str:

@@ -26,10 +26,11 @@ std::string words_of(const Signature& call) {
   return is_known ? describe(call) : "operation";
 }
 
-py::tuple names(std::uint32_t parts, std::uint32_t send, std::uint32_t receive) {
+py::tuple names(std::uint32_t parts, std::uint32_t send, std::uint32_t receive, std::uint32_t any = 0) {
   py::list found;
   if (parts & send) found.append("send");
   if (parts & receive) found.append("recv");
+  if (parts & any) found.append("any");
   return found;
 }
 
@@ -38,10 +39,12 @@ py::dict wait_of(const GroupStatus::Wait& wait) {
   entry["is_message"] = wait.channel == kPointToPoint;
   entry["is_attended"] = wait.is_attended;
   entry["is_for_any"] = wait.is_for_any;
+  entry["is_partial"] = wait.is_partial;
   entry["what"] = text_of(wait.what);
   py::list ranks;
   for (const WaitedFor& peer : wait.ranks)
-    ranks.append(py::make_tuple(peer.rank, peer.pid, text_of(peer.host), names(peer.parts, kAwaitsSend, kAwaitsReceive),
+    ranks.append(py::make_tuple(peer.rank, peer.pid, text_of(peer.host),
+                                names(peer.parts, kAwaitsSend, kAwaitsReceive, kAwaitsAny),
                                 names(peer.parts, kSends, kReceives)));
   entry["ranks"] = ranks;
   entry["count"] = wait.count;

@@ -125,6 +125,7 @@ class Fabric {
   std::string how_it_went(int rank) const;
   /// "; rank 2 is stopped": what a rank of this node that is waited for does instead, if it shows that.
   std::string whereabouts(int rank) const;
+  static constexpr int kMostSoughtOut = 3;  ///< of ranks for one text
   /// Of the node's ranks, one that has died and not left in order; -1: none.
   int first_lost() const;
   /// Throws if the group has failed, or there is one, which then fails it. During what: for the text.
@@ -218,9 +219,6 @@ class Lookout : public Watch {
   Clock::time_point next_census_{}, next_question_{}, began_{}, next_show_{};
   int suspect_ = -1;
   bool is_shown_ = false;
-
- protected:
-  Clock::time_point first_look() const { return began_; }
 };
 
 }  // namespace accdp

@@ -15,7 +15,6 @@ namespace {
 constexpr std::chrono::seconds kInFlight{2};
 constexpr std::chrono::seconds kBetweenQuestions{2};  // of one rank that waits: many may ask one store
 constexpr std::chrono::milliseconds kShownAfter{100}, kBetweenShows{250};
-constexpr int kSoughtOut = 3;  // of ranks that are missing
 
 std::string seconds_text(double seconds) {
   char text[32];
@@ -58,7 +57,7 @@ std::string Fabric::whereabouts(int rank) const {
   if (!topology_.is_near(rank)) return "";
   if (process_is_stopped(pid)) return who + " is stopped";
   const std::optional<StatusOfProcess> shown = status_of_process(pid);
-  if (!shown) return "";
+  if (!shown || !shown->trouble.empty()) return "";
   std::int64_t last = 0;
   for (const GroupStatus& group : shown->groups) {
     const std::string where = group.group == status_.group() ? "" : " of group " + group.name;
@@ -68,6 +67,7 @@ std::string Fabric::whereabouts(int rank) const {
       if (wait.channel == kPointToPoint && !wait.is_attended) return who + " is in " + wait.what + where;
     last = std::max(last, group.ended_ns);
   }
+  if (shown->not_shown > 0) return "";
   return who + (last ? " has been in no collective for " + seconds_text((nanoseconds(Clock::now()) - last) * 1e-9)
                      : " has been in no collective yet");
 }
@@ -78,7 +78,7 @@ void Lookout::describe_to(GroupStatus::Wait& wait) const {
   for (int rank = 0; rank < fabric_.topology().size(); ++rank) {
     if (!waits_for(rank)) continue;
     const Peer& peer = fabric_.peer(rank);
-    if (wait.count++ < StatusLine::kMostShown) wait.ranks.push_back({rank, peer.pid, peer.host});
+    if (wait.count++ <= StatusLine::kMostShown) wait.ranks.push_back({rank, peer.pid, peer.host});
   }
 }
 
@@ -134,7 +134,7 @@ void Lookout::look_around(bool had_failed) {
     if (waits_for(rank)) {
       fabric_.expect_silence_of(rank);
       missing += (missing.empty() ? "" : ", ") + fabric_.describe(rank);
-      if (sought++ < kSoughtOut) lost += fabric_.whereabouts(rank);
+      if (sought++ < Fabric::kMostSoughtOut) lost += fabric_.whereabouts(rank);
     } else if (!fabric_.has_left(rank) && fabric_.has_gone(rank)) {
       lost += "; " + fabric_.how_it_went(rank);
     }

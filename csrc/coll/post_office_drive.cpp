@@ -81,16 +81,21 @@ class PostOffice::Watcher final : public Lookout {
     std::map<int, std::uint32_t> parts;
     const Message* first = nullptr;
     const auto is_awaited = [&](const Message& m) {
-      if (m.done) return;
       if (!first || m.started < first->started) first = &m;
       wait.is_for_any |= m.peer < 0;
       if (m.peer >= 0) parts[m.peer] |= m.is_send ? kAwaitsSend : kAwaitsReceive;
     };
-    int looked_at = 0;
-    for (const MessageHandle& m : awaited_)
-      if (m && ++looked_at < kMostLookedAt) is_awaited(*m);
+    auto is_enough = [&, looked_at = 0]() mutable {
+      wait.is_partial |= ++looked_at > kMostLookedAt;
+      return wait.is_partial;
+    };
+    for (const MessageHandle& m : awaited_) {
+      if (!m || m->done) continue;
+      if (is_enough()) break;
+      is_awaited(*m);
+    }
     for (const MessageHandle& m : office_.open_) {
-      if (++looked_at > kMostLookedAt) break;
+      if (is_enough()) break;
       if (m->peer >= 0) parts[m->peer] |= m->is_send ? kSends : kReceives;
       if (awaited_.empty()) is_awaited(*m);
     }
@@ -99,12 +104,12 @@ class PostOffice::Watcher final : public Lookout {
     wait.what = PostOffice::describe(*first);
     wait.since_ns = nanoseconds(first->started);
     if (wait.is_for_any)
-      for (const int rank : missed_by_any()) parts[rank] |= kAwaitsReceive;
+      for (const int rank : missed_by_any()) parts[rank] |= kAwaitsAny;
     for (const bool awaited : {true, false})
       for (const auto& [rank, bits] : parts) {
-        if (((bits & (kAwaitsSend | kAwaitsReceive)) != 0) != awaited) continue;
+        if (((bits & (kAwaitsSend | kAwaitsReceive | kAwaitsAny)) != 0) != awaited) continue;
         wait.count += awaited;
-        if (wait.ranks.size() < std::size_t(StatusLine::kMostShown))
+        if (wait.ranks.size() <= std::size_t(StatusLine::kMostShown))
           wait.ranks.push_back({rank, fabric_.peer(rank).pid, fabric_.peer(rank).host, bits});
       }
   }

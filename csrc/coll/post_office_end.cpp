@@ -38,7 +38,8 @@ void PostOffice::expire() {
     const auto here = next++;
     if (now < (*here)->deadline.at()) continue;
     const MessageHandle m = *here;  // which finish() takes out
-    if (m->peer >= 0 && !whereabouts.contains(m->peer)) whereabouts[m->peer] = fabric_.whereabouts(m->peer);
+    if (m->peer >= 0 && !whereabouts.contains(m->peer) && whereabouts.size() < Fabric::kMostSoughtOut)
+      whereabouts[m->peer] = fabric_.whereabouts(m->peer);
     const std::string text = says_late(*m, m->deadline.seconds()) + (m->peer < 0 ? "" : whereabouts[m->peer]);
     if (m->matched || m->is_send)  // all ranks hear of it, who may be those that are waited for
       return fabric_.fail(FailureKind::kTimeout, fabric_.describe(fabric_.topology().rank()) + ": " + text);

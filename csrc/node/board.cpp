@@ -120,7 +120,14 @@ Board::Layout Board::layout_for(int local_size) {
   return at;
 }
 
-int nameless_memory(const char* label) { return ACCDP_SYSTEM(memfd_create(label, MFD_CLOEXEC)); }
+int try_nameless_memory(const char* label, bool may_be_sealed) noexcept {
+  constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL: since Linux 6.3, where systems may refuse what lacks it
+  const unsigned flags = MFD_CLOEXEC | (may_be_sealed ? MFD_ALLOW_SEALING : 0);
+  const int fd = memfd_create(label, flags | kNoExecSeal);
+  return fd < 0 && errno == EINVAL ? memfd_create(label, flags) : fd;
+}
+
+int nameless_memory(const char* label) { return ACCDP_SYSTEM(try_nameless_memory(label, false)); }
 
 std::size_t Board::segment_bytes(int local_size) { return layout_for(local_size).bytes; }
 

@@ -16,6 +16,7 @@ namespace accdp {
 /// Memory that has no name which could be left behind, and no bytes yet; others find it in /proc of whoever holds it.
 /// The caller closes the descriptor, as exec does.
 int nameless_memory(const char* label);
+int try_nameless_memory(const char* label, bool may_be_sealed) noexcept;  ///< -1, with errno, where there is none
 
 /// Where the buffers of a call are.
 enum class MemoryKind : std::uint8_t { kHost, kDevice };

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "base/birthplace.hpp"
 #include "base/error.hpp"
@@ -45,11 +46,11 @@ struct alignas(64) StatusRecord {
   struct Waiting {
     std::int64_t since_ns, seen_ns;  // 0: no wait
     std::int32_t count, listed;
-    std::int32_t is_attended, is_for_any;
+    std::int32_t is_attended, is_for_any, is_partial, unused;
     struct Peer {
       std::int32_t rank, pid;
       std::uint32_t parts;
-      char host[60];
+      char host[68];
     } ranks[StatusLine::kMostShown];
     char what[96];
   };
@@ -118,11 +119,13 @@ StatusPage* StatusPage::make(int fd) noexcept {
 StatusPage* StatusPage::own() noexcept {
   Own* before = g_own.load(std::memory_order_acquire);
   if (before && !before->birthplace.is_elsewhere()) return before->page;
-  const int fd = memfd_create(kStatusLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  Own* own = new (std::nothrow) Own{{}, fd, make(fd)};
+  int fd = try_nameless_memory(kStatusLabel, true);
+  StatusPage* const made = make(fd);
+  if (!made && fd >= 0) close(std::exchange(fd, -1));
+  Own* own = new (std::nothrow) Own{{}, fd, made};
   // What a parent had stays mapped: lines still point to it.
   if (own && g_own.compare_exchange_strong(before, own, std::memory_order_acq_rel)) return own->page;
-  if (own && own->page) munmap(own->page, sizeof(StatusPage));
+  if (made) munmap(made, sizeof(StatusPage));
   if (fd >= 0) close(fd);
   delete own;
   return before ? before->page : nullptr;
@@ -184,6 +187,7 @@ void StatusLine::wait(const GroupStatus::Wait& wait) noexcept {
   waiting.listed = static_cast<std::int32_t>(std::min<std::size_t>(wait.ranks.size(), kMostShown));
   waiting.is_attended = wait.is_attended;
   waiting.is_for_any = wait.is_for_any;
+  waiting.is_partial = wait.is_partial || wait.ranks.size() > kMostShown;
   copy_text(waiting.what, wait.what);
   for (int i = 0; i < waiting.listed; ++i) {
     const WaitedFor& peer = wait.ranks[i];
@@ -225,6 +229,7 @@ BlockedThread::BlockedThread() noexcept {
 }
 
 BlockedThread::~BlockedThread() {
+  if (birthplace_.is_elsewhere()) return;
   if (StatusPage* page = StatusPage::own()) --page->blocked;
 }
 
@@ -263,6 +268,7 @@ GroupStatus StatusPage::status_of(const StatusRecord& record) {
     wait.channel = channel;
     wait.is_attended = waiting->is_attended != 0;
     wait.is_for_any = waiting->is_for_any != 0;
+    wait.is_partial = waiting->is_partial != 0;
     wait.what = text_in(waiting->what);
     wait.count = waiting->count;
     wait.since_ns = waiting->since_ns;
@@ -304,7 +310,8 @@ std::optional<StatusOfProcess> status_at(const std::string& path, int pid) {
   if (fd < 0) return std::nullopt;
   struct stat about;
   void* memory = MAP_FAILED;
-  if (fstat(fd, &about) == 0 && about.st_size >= static_cast<off_t>(sizeof(StatusPage)))
+  if (fstat(fd, &about) == 0 && about.st_size >= static_cast<off_t>(sizeof(StatusPage)) &&
+      (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
     memory = mmap(nullptr, sizeof(StatusPage), PROT_READ, MAP_SHARED, fd, 0);
   close(fd);
   if (memory == MAP_FAILED) return std::nullopt;

@@ -13,7 +13,7 @@
 namespace accdp {
 
 /// What a rank has to do with another one by messages: bits.
-enum MessageParts : std::uint32_t { kSends = 1, kReceives = 2, kAwaitsSend = 4, kAwaitsReceive = 8 };
+enum MessageParts : std::uint32_t { kSends = 1, kReceives = 2, kAwaitsSend = 4, kAwaitsReceive = 8, kAwaitsAny = 16 };
 
 /// A rank as it is shown to who looks from outside.
 struct WaitedFor {
@@ -38,7 +38,8 @@ struct GroupStatus {
   struct Wait {
     Channel channel;
     bool is_attended = false;            ///< messages, while their owner does something else
-    bool is_for_any = false;             ///< one of the ranks is enough
+    bool is_for_any = false;             ///< a message that may come from any of those with kAwaitsAny, too
+    bool is_partial = false;             ///< there were more ranks, or messages, than are listed
     std::string what{};                  ///< "allreduce #17", "recv of 4 bytes, tag 7"
     std::vector<WaitedFor> ranks{};      ///< the first of them, those that are waited for before others
     int count = 0;                       ///< how many are waited for
@@ -87,6 +88,9 @@ class BlockedThread {
   BlockedThread() noexcept;
   BlockedThread(const BlockedThread&) = delete;
   ~BlockedThread();
+
+ private:
+  Birthplace birthplace_;
 };
 
 /// While there is one, this thread runs operations whose callers may do something else meanwhile.

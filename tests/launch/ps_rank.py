@@ -52,7 +52,15 @@ def main(mode: str, gate: Path) -> None:
         if rank > 0:
             hold()
             dist.all_reduce(values, group=None if rank == 1 else pair)
+        else:
+            time.sleep(0.3)  # by then a worker has it
         first.wait()
+    elif mode == "future":  # as DDP waits, which is not seen
+        work = dist.all_reduce(values, async_op=True) if rank < 2 else None
+        if rank == 2:
+            hold()
+            work = dist.all_reduce(values, async_op=True)
+        work.get_future().wait()
     elif mode == "circle":  # of which nobody comes out
         if rank == 1:
             dist.all_reduce(values, group=pair)

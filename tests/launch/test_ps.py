@@ -166,6 +166,16 @@ def test_what_runs_in_the_background_is_no_deadlock(tmp_path):
     assert look_at("background", tmp_path / "gate", look).returncode == 0
 
 
+def test_a_wait_for_a_future_is_one_in_the_background(tmp_path):
+    """DDP waits for gradients by futures."""
+
+    def look(pids: list[int]) -> None:
+        job = when("2 ranks wait in the background for rank 2", pids)
+        assert len(job["verdict"]) == 1 and "which has not come to allreduce #4: in no collective" in job["verdict"][0]
+
+    assert look_at("future", tmp_path / "gate", look).returncode == 0
+
+
 def test_other_hosts(tmp_path):
     """Each is asked by ssh, and one that does not answer is named. The stand-in of ssh runs the command here."""
     programs = tmp_path / "programs"

@@ -325,8 +325,16 @@ def named_memory() -> set[str]:
     return {path for path in (*mapped, *map(os.path.realpath, Path("/proc/self/fd").iterdir())) if "/dev/shm" in path}
 
 
+def open_files() -> list[str]:
+    """Without the page on which a process with groups shows what it does, however many it has had."""
+    found = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    pages = [path for path in found if _core.STATUS_LABEL in path]
+    assert len(pages) <= 1
+    return [path for path in found if path not in pages]
+
+
 def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
-    before, named = len(os.listdir("/proc/self/fd")), named_memory()
+    before, named = len(open_files()), named_memory()
     store = Memory()
     groups = on_ranks(3, lambda me: bootstrap.form_group(through(store, me, 3), "three"))
     assert [group.size for group in groups] == [3, 3, 3]
@@ -334,7 +342,7 @@ def test_a_group_forms_and_leaves_no_descriptor_and_no_name():
     assert named_memory() <= named and not [name for name in os.listdir("/dev/shm") if "accdp" in name]
     on_ranks(3, lambda me: groups[me].close())
     groups.clear()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(open_files()) <= before
 
 
 def test_groups_leave_next_to_nothing_in_the_store():

@@ -7,19 +7,17 @@ import jobs
 import pytest
 
 RANK = str(jobs.TESTS / "failure" / "whereabouts_rank.py")
+IDLE = r"; rank 2 has been in no collective for (1\.\d+|[2-9](\.\d+)?) s$"
 LATE = r"allreduce #\d+ Timed out after 2 s \(timeout\) waiting for rank 2 \(pid \d+, host [^)]+\)"
 
 
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        ("idle", LATE + r"; rank 2 has been in no collective for (1\.\d+|[2-9](\.\d+)?) s$"),
+        ("idle", LATE + IDLE),
         ("stopped", LATE + "; rank 2 is stopped$"),
         ("elsewhere", LATE + r"; rank 2 is in allreduce \(sum\) of 3 float32 #1 of group \S+$"),
-        (
-            "message",
-            r"recv of 12 bytes, tag 0 Timed out after .*; rank 2 has been in no collective for (1\.\d+|[2-9](\.\d+)?) s$",
-        ),
+        ("message", "recv of 12 bytes, tag 0 Timed out after .*" + IDLE),
     ],
 )
 def test_what_the_missing_rank_does(mode, said, tmp_path):

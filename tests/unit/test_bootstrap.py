@@ -141,7 +141,7 @@ def again(store, rank, size, data):
     try:
         return through(store, rank, size).allgather(data)
     except _core.PeerTimeout as error:
-        assert rank and f"rank {rank}: ranks" in str(error), error
+        assert rank and f"rank {rank} of {size} came after others had waited" in str(error), error
         return through(store, rank, size).allgather(data)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..launcher import LAUNCHER_VARIABLES
+from ..launcher import LAUNCHER_VARIABLES, is_launcher_variable
 from .placement import Place
 
 MPS_VARIABLES = (
@@ -77,7 +77,7 @@ def rank_environment(
     if is_served and _MASTER_VARIABLE in variables:
         variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     if hides_launcher:
-        variables |= dict.fromkeys(LAUNCHER_VARIABLES)
+        variables |= dict.fromkeys((*LAUNCHER_VARIABLES, *filter(is_launcher_variable, inherited)))
     if "OMP_NUM_THREADS" not in inherited:
         variables["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpu is not None:

@@ -154,8 +154,11 @@ class Run:
         """Return what each guard is to start."""
         if self._mps:
             self._mps.expect([rank.rank for rank in ranks if self._has_mps(rank)])
-        master = (_address_here(ranks), self._store) if self._store else _master(ranks)
-        return [self._order(rank, self._places[rank.rank], master) for rank in ranks]
+        master = _master(ranks)
+        return [
+            self._order(rank, self._places[rank.rank], (_address_for(rank), self._store) if self._store else master)
+            for rank in ranks
+        ]
 
     def _has_mps(self, rank: Rank) -> bool:
         """Whether a rank is to be a client of a daemon that this process owns."""
@@ -279,10 +282,9 @@ def _master(ranks: Sequence[Rank]) -> tuple[str, int]:
     return elsewhere[0].connection.our_address(), port
 
 
-def _address_here(ranks: Sequence[Rank]) -> str:
-    """Return an address that is known to lead here from the ranks' hosts."""
-    elsewhere = [rank for rank in ranks if rank.hello["node"] != procfs.node_key()]
-    return elsewhere[0].connection.our_address() if elsewhere else "127.0.0.1"
+def _address_for(rank: Rank) -> str:
+    """Return an address that is known to lead here from a rank's host, which may be in another network than others."""
+    return "127.0.0.1" if rank.hello["node"] == procfs.node_key() else rank.connection.our_address()
 
 
 def main(options: argparse.Namespace) -> int:

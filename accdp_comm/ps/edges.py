@@ -56,7 +56,7 @@ class Edge:
     @property
     def is_past(self) -> bool:
         """Whether the awaited rank has left that call by now: pages are not read at one time."""
-        if self.there is None or self.wait.is_message:
+        if self.there is None or self.wait.is_message or self.there.failure:
             return False
         mine, its = self.group.sequence, self.there.sequence
         return its > mine or (its == mine and not self.there.is_busy)

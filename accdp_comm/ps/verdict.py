@@ -47,13 +47,17 @@ class Job:
             hosts: Those that were looked at, as they call themselves.
         """
         seen = set(hosts)
-        edges = self._edges()
+        every = self._edges()
+        edges = [edge for edge in every if not edge.is_past]
         certain = blocking(edges)
         lines = self._holders(certain, seen) + self._for_any() + self._circle(circle_in(certain, is_certain=True), "")
-        if not lines:  # nobody is held up for sure: a script may wait in ways that are not seen, as DDP's does
-            lines = self._holders(edges, seen)
-            lines += self._circle(circle_in(edges, is_certain=False), ", if their scripts wait for that")
-        return lines or self._together(edges)
+        behind = {id(edge.waiter) for edge in edges if not edge.wait.is_blocking}
+        if not lines or any(id(edge.awaited) in behind for edge in certain):
+            # Nobody is held up for sure, or by what goes on in a worker: a script may wait in ways that are not seen.
+            perhaps = self._holders(edges, seen)
+            perhaps += self._circle(circle_in(edges, is_certain=False), ", if their scripts wait for that")
+            lines += [line for line in perhaps if line not in lines]
+        return lines or self._together(edges) + self._for_any(of_waiters=True) or self._on_their_way(every)
 
     def _waits(self) -> Iterator[tuple[Rank, Membership, Wait]]:
         """Yield those that are long, and upon which somebody's going on may hang."""
@@ -64,7 +68,9 @@ class Job:
                         yield rank, group, wait
 
     def _blocked(self) -> set[int]:
-        return {id(rank) for rank, _, wait in self._waits() if wait.is_blocking}
+        """Return who cannot go on: not for waits that others have left, which end soon, or never for another reason."""
+        found = {id(edge.waiter) for edge in self._edges() if edge.wait.is_blocking and not edge.is_past}
+        return found | {id(rank) for rank, _, wait in self._waits() if wait.is_blocking and wait.is_for_any}
 
     def _edges(self) -> list[Edge]:
         found = (
@@ -73,7 +79,7 @@ class Job:
             for peer in wait.awaited
             if peer.awaits != ("any",)
         )
-        return [edge for edge in found if not edge.is_past]
+        return list(found)
 
     def _holders(self, edges: Sequence[Edge], hosts: set[str]) -> list[str]:
         """Name ranks that are waited for and do not wait."""
@@ -103,6 +109,8 @@ class Job:
         who = self.label(awaited)
         if awaited.state == "T":
             return f"{who}, which is stopped: kill -CONT {awaited.pid}{self._on(awaited)} lets it go on"
+        if awaited.state == "t":
+            return f"{who}, which a debugger holds"
         if awaited.state == "D":
             return f"{who}, which waits for the kernel (a disk, a network file system)"
         if edge.there and edge.there.failure:
@@ -116,20 +124,27 @@ class Job:
         idle = "in no collective yet" if last is None else f"in no collective for {seconds(last)}"
         if awaited.not_shown:
             idle = "in no group that it shows"
+        for group in awaited.groups:
+            if group.failure:
+                idle = f"its group {group.name} has failed ({group.failure}), {idle}"
         where = f"py-spy dump --pid {awaited.pid}{self._on(awaited)} shows where its script is"
         return f"{who}, which {late}: {idle} ({where})"
 
-    def _for_any(self) -> list[str]:
-        """Name ranks that wait for a message which several ranks may send, of which one at least does not wait."""
+    def _for_any(self, *, of_waiters: bool = False) -> list[str]:
+        """Name ranks that wait for a message which several ranks may send: one of them does not wait, or all do."""
         waiters = self._blocked()
         lines = []
         for rank, group, wait in self._waits():
             peers = [peer for peer in wait.awaited if "any" in peer.awaits]
-            if all(id(self.awaited(group, peer)) in waiters for peer in peers):
+            all_wait = all(id(self.awaited(group, peer)) in waiters for peer in peers)
+            if not peers or all_wait != of_waiters or (of_waiters and wait.is_partial):
                 continue
             names = ", ".join(self.name(rank, group, peer) for peer in peers)
             more = " or others" if wait.is_partial else ""
-            lines.append(f"{self.label(rank)} waits in {wait.what}{in_group(group, rank)} for any of {names}{more}")
+            too = ", which all wait themselves" if of_waiters else ""
+            lines.append(
+                f"{self.label(rank)} waits in {wait.what}{in_group(group, rank)} for any of {names}{more}{too}"
+            )
         return lines
 
     def _circle(self, circle: Sequence[Edge], reservation: str) -> list[str]:
@@ -154,6 +169,18 @@ class Job:
             f"{len(members)} ranks are in {what} and wait for each other's data: on their way, or not arriving"
             for what, members in ranks.items()
         ]
+
+    def _on_their_way(self, edges: Sequence[Edge]) -> list[str]:
+        """Name waits for data of ranks that have done their part."""
+        lines = []
+        for edge in edges:
+            if edge.is_past or (edge.is_met and edge.wait.is_message):
+                what = f"{edge.wait.what}{in_group(edge.group, edge.waiter)}"
+                name = self.name(edge.waiter, edge.group, edge.peer)
+                done = "has left it" if edge.is_past else "has begun the other end"
+                where = "on their way, or not arriving"
+                lines.append(f"{self.label(edge.waiter)} waits in {what} for data of {name}, which {done}: {where}")
+        return lines
 
     def _on(self, rank: Rank) -> str:
         return "" if rank.host == self._here else f" on {rank.host}"

@@ -91,11 +91,13 @@ struct StatusPage {
 
 namespace {
 
-/// This process's page and its descriptor; no page where none could be made.
+/// This process's page and its descriptor; no page where none could be made. What a parent had stays: lines point to
+/// it.
 struct Own {
   Birthplace birthplace;
   int fd;
   StatusPage* page;
+  const Own* inherited;
 };
 std::atomic<Own*> g_own{nullptr};
 
@@ -122,8 +124,7 @@ StatusPage* StatusPage::own() noexcept {
   int fd = try_nameless_memory(kStatusLabel, true);
   StatusPage* const made = make(fd);
   if (!made && fd >= 0) close(std::exchange(fd, -1));
-  Own* own = new (std::nothrow) Own{{}, fd, made};
-  // What a parent had stays mapped: lines still point to it.
+  Own* own = new (std::nothrow) Own{{}, fd, made, before};
   if (own && g_own.compare_exchange_strong(before, own, std::memory_order_acq_rel)) return own->page;
   if (made) munmap(made, sizeof(StatusPage));
   if (fd >= 0) close(fd);

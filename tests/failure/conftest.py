@@ -30,6 +30,7 @@ class Play:
     def __init__(self, nursery: ranks.Nursery, folder: Path):
         self._nursery, self._folder = nursery, folder
         self.cast: list[ranks.Rank] = []
+        self._store = folder / "store"
         self.cause_at = 0.0  # time.monotonic() of what went wrong
 
     def start(
@@ -41,9 +42,15 @@ class Play:
         file: str = SCENES,
         **arguments: Any,
     ) -> None:
-        """Start ``scene(rank=..., size=..., store=..., **arguments)`` of a file; ``env``: variables of some ranks."""
+        """Start ``scene(rank=..., size=..., store=..., **arguments)`` of a file; ``env``: variables of some ranks.
+
+        A scene that has ended may be played again.
+        """
+        assert all(player.status is not None for player in self.cast)
+        if self.cast:
+            self._store = self._store.with_name(self._store.name + "_again")
         self.cast = [self._nursery.start((env or {}).get(rank)) for rank in range(size)]
-        store = str(self._folder / "store")
+        store = str(self._store)
         for rank, player in enumerate(self.cast):
             given = {"rank": rank, "size": size, "store": store, **arguments}
             player.link.send({"file": file, "function": scene, "arguments": given, "last": True})
@@ -57,7 +64,7 @@ class Play:
         self.cause_at = time.monotonic()
         self.cast[rank].kill()
         self._wait(lambda: self.cast[rank].status is not None, 50.0, f"rank {rank} ends")
-        (self._folder / "store-killed").touch()
+        Path(f"{self._store}-killed").touch()
 
     def end(self, limit_s: float = 50.0) -> None:
         """Wait until all ranks have ended."""

@@ -15,13 +15,18 @@ def test_memory_of_a_receive_that_was_given_up(play, operation, baseline, stoppe
         pytest.skip("libfabric's connection may stand still after such a receive, for other groups, too")
     variables = {"ACCDP_TOPOLOGY": "0,1", "UCX_TLS": "tcp,self", "ACCDP_BASELINE": baseline}
     arguments = {"operation": operation, "timeout_s": TIMEOUT_S, "stopped_s": stopped_s}
-    play.start("reused", 2, env={0: variables, 1: variables}, **arguments)
-    play.end()
-    first, *later = play.facts(1, "raised")
-    assert f"Timed out after {TIMEOUT_S:g} s" in first["text"], first
-    assert play.facts(1, "counted")[0]["others"] == 0
-    # Where the rest of a message is still to come, MPI must not be let work. Whether it is, of a rank that was stopped
-    # for too long, is chance: it may have stood between two messages.
-    assert all("MPI is not used any more in this process" in fact["text"] for fact in later), later
-    assert stopped_s > 2 or not later, later
-    assert [player.status for player in play.cast] == [0, 0], play.cast[1].printed()
+    # A rank that stands between the comparison of a call and its own part in MPI's broadcast does not begin that part
+    # once the group has failed, and MPI has no way to take the others' back: as if it had been stopped for too long.
+    for _ in range(6 if baseline == "mpi" and stopped_s < 2 else 1):
+        play.start("reused", 2, env={0: variables, 1: variables}, **arguments)
+        play.end()
+        first, *later = play.facts(1, "raised")
+        assert f"Timed out after {TIMEOUT_S:g} s" in first["text"], first
+        assert play.facts(1, "counted")[0]["others"] == 0
+        # Where the rest of a message is still to come, MPI must not be let work. Whether it is, of a rank that was
+        # stopped for too long, is chance: it may have stood between two messages.
+        assert all("MPI is not used any more in this process" in fact["text"] for fact in later), later
+        assert [player.status for player in play.cast] == [0, 0], play.cast[1].printed()
+        if not later:
+            return
+    assert stopped_s > 2, later

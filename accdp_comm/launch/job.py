@@ -76,8 +76,7 @@ class Job:
         same = os.fstat(1)[:2] == os.fstat(2)[:2]
         self.output = Output(ranks, sinks, labels, {OUT: os.isatty(1), ERR: os.isatty(2)}, same)
         self._listener = Listener(addresses, ranks)
-        is_here = program.launcher == "mpiexec" and not addresses
-        self._lender = make_lender() if is_here else None
+        self._lender = make_lender() if program.launcher == "mpiexec" and not addresses else None
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -423,10 +422,12 @@ class Job:
             if key.data in (OUT, ERR):
                 self._on_launcher_output(key)
         ranks = list(self._ranks.values())
-        if self._goes_on and self._stop is None and any(rank.code == 0 for rank in ranks):
-            return 0
         is_launchers = self._stop is None or self._stop.is_launchers
-        blamed = self._failures if is_launchers or not self._goes_on else []  # no failure is why we end such a job
+        was_cut = is_launchers and any(rank.code and rank not in self._failures for rank in ranks)
+        if self._goes_on and self._stop is None and not was_cut and any(rank.code == 0 for rank in ranks):
+            return 0
+        # Where ranks were to go on, no failure is why we end the job, or why the launcher ended some of them.
+        blamed = self._failures if not self._goes_on or (is_launchers and not was_cut) else []
         first = first_failure(blamed, ranks, self.output, is_launchers and self._launcher.returncode != 0)
         if first is not None:
             explain(first, ranks, self.output)

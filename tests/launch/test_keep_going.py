@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from pathlib import Path
 
 import jobs
 import pytest
@@ -51,6 +52,21 @@ def test_ctrl_c_is_why_the_job_ends():
     words = ["run", "--keep-going", "-n", "3", RANK, "1=exits", "0=lingers", "2=lingers"]
     result = act(words, 2, lambda process, _: process.send_signal(signal.SIGINT), {}, marker="ended with status 3")
     assert result.returncode == 128 + signal.SIGINT and "accdp run: ended by SIGINT" in result.stderr, str(result)
+
+
+def test_a_launcher_that_is_killed_ends_the_job():
+    """Also one in which a rank has already ended well, and another failed."""
+
+    def kill_mpiexec(process, _):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        [mpiexec] = [pid for pid in children if b"mpiexec" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+        os.kill(int(mpiexec), signal.SIGKILL)
+
+    words = ["run", "--keep-going", "-n", "3", RANK, "1=exits", "2=lingers"]
+    result = act(words, 2, kill_mpiexec, {}, marker="ended with status 3")
+    assert sorted(report["rank"] for report in result.reports) == [0, 2]
+    assert result.returncode == 128 + signal.SIGKILL, str(result)
+    assert "accdp run: mpiexec ended the job when it was killed by SIGKILL" in result.stderr, str(result)
 
 
 def test_a_guard_that_is_killed_is_told_of():

@@ -423,13 +423,13 @@ class Job:
                 self._on_launcher_output(key)
         ranks = list(self._ranks.values())
         is_launchers = self._stop is None or self._stop.is_launchers
-        was_cut = is_launchers and any(rank.code and rank not in self._failures for rank in ranks)
+        is_its_end = is_launchers and self._launcher.returncode != 0
+        was_cut = is_its_end and any(rank.code and rank not in self._failures for rank in ranks)
         if self._goes_on and self._stop is None and not was_cut and any(rank.code == 0 for rank in ranks):
             return 0
         # Where ranks were to go on, no failure is why we end the job, or why the launcher ended some of them.
         blamed = self._failures if not self._goes_on or (is_launchers and not was_cut) else []
-        first = first_failure(blamed, ranks, self.output, is_launchers and self._launcher.returncode != 0)
-        if first is not None:
+        if (first := first_failure(blamed, ranks, self.output, is_its_end)) is not None:
             explain(first, ranks, self.output)
             # One that had failed, and was told to end before it had left, has no code of its own.
             return int(first.code or 1) if first in self._failures else 1

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
+
+_FALLS_ASLEEP_S = 0.02  # a thread that is not known to sleep by then has something to do
+_LOOKS_AGAIN_S = 0.001
 
 
 class Process(NamedTuple):
@@ -73,36 +77,40 @@ def heeds(pid: int, number: int) -> bool:
     Of its own is also to wait for it (sigwait, signalfd): then every thread blocks it. True where the process cannot be
     seen, too.
     """
-
-    def has(line: bytes) -> bool:
-        return int(line.split(b":")[1], 16) >> (number - 1) & 1 == 1
-
-    blocks = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return True
+    until = time.monotonic() + _FALLS_ASLEEP_S
     for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                lines = [line for line in file if line.startswith((b"SigCgt:", b"SigIgn:", b"SigBlk:"))]
-        except PermissionError:
-            return True
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # this thread has ended, not the process
-        if any(has(line) for line in lines if not line.startswith(b"SigBlk:")):
-            return True
-        blocks += [has(line) or _awaits_signals(pid, thread) for line in lines if line.startswith(b"SigBlk:")]
-    return all(blocks)
+        while _lets_through(pid, thread, number):
+            where = _sleeps_in(pid, thread)
+            if b"sigtimedwait" in where:  # which blocks none of those that it waits for meanwhile
+                break
+            # One that is about to sleep there does not block them any more, either, and is seen to sleep nowhere yet.
+            if where or time.monotonic() > until:
+                return False
+            time.sleep(_LOOKS_AGAIN_S)
+    return True
 
 
-def _awaits_signals(pid: int, thread: str) -> bool:
-    """Whether a thread sleeps in sigwait() or the like, which blocks none of those that it waits for meanwhile."""
+def _lets_through(pid: int, thread: str, number: int) -> bool:
+    """Whether nothing is between a thread and what the kernel does at that signal; not where it cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+            masks = [line for line in file if line.startswith((b"SigCgt:", b"SigIgn:", b"SigBlk:"))]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False  # this thread has ended, or the process is not ours
+    return not any(int(mask.split(b":")[1], 16) >> (number - 1) & 1 for mask in masks)
+
+
+def _sleeps_in(pid: int, thread: str) -> bytes:
+    """Name the place in the kernel where a thread sleeps; b"" of one that runs, or where the kernel does not tell."""
     try:
         with open(f"/proc/{pid}/task/{thread}/wchan", "rb") as file:
-            return b"sigtimedwait" in file.read()
-    except OSError:  # not every kernel tells
-        return False
+            return file.read().strip(b"0")
+    except OSError:
+        return b""
 
 
 def maps(pid: int, name: bytes) -> bool:

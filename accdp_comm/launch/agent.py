@@ -257,7 +257,7 @@ class Guard:
     def _tell(self, pids: Sequence[int], number: int) -> None:
         """Send a signal, in this order. Of clients that it ends at once MPS ends the work before; a helper sends it."""
         exposed = [
-            pid for pid in pids if self._may_help() and not procfs.heeds(pid, number) and procfs.maps(pid, _CUDA)
+            pid for pid in pids if self._may_help() and procfs.maps(pid, _CUDA) and not procfs.heeds(pid, number)
         ]
         for pid in pids:
             if pid not in exposed:

@@ -202,6 +202,25 @@ def test_who_waits_for_a_signal_is_not_ended_by_it(threads, seconds):
     assert procfs.heeds(process.pid, signal.SIGTERM)  # there is nobody
 
 
+def test_who_is_about_to_wait_for_a_signal_is_not_ended_by_it():
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-S", "-c", WAITS, "all"], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            found = [procfs.heeds(process.pid, signal.SIGTERM) for _ in range(6)]  # before, on the way to, in sigwait()
+            process.kill()
+        assert all(found)
+
+
+def test_who_is_busy_is_ended_by_a_signal():
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        found = procfs.heeds(process.pid, signal.SIGTERM)
+        process.kill()
+    assert not found
+
+
 CHANGES = """
 import threading, time
 for _ in range(10): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

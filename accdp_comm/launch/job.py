@@ -337,7 +337,7 @@ class Job:
                 self._failures.append(rank)
             if self._owners:  # of MPS, who ends in the safe order what such a rank left
                 self._owners.ended(rank.rank, is_lost=True)
-        if self._goes_on and rank in self._failures:
+        if self._goes_on and rank.code and (rank in self._failures or self._stop is None):
             explain(rank, list(self._ranks.values()), self.output)
         if self._is_started and all(rank.connection.is_closed for rank in self._ranks.values()):
             end_unguarded(self._unguarded, self._grace_s, self._terminate_clients)

@@ -75,6 +75,14 @@ def test_a_guard_that_is_killed_is_told_of():
     assert result.returncode == 0 and "lost its guard" in result.stderr, str(result)
 
 
+def test_a_rank_that_somebody_told_to_end_is_told_of():
+    """By its guard, as the services of a host that goes down do: nobody else says that it is not there any more."""
+    words = ["run", "--keep-going", "-n", "2", RANK, "0=lingers", "1=lingers"]
+    result = act(words, 2, lambda _, told: os.kill(told[0]["guard"], signal.SIGTERM), {})
+    account = rf"^accdp run: rank {result.reports[0]['rank']} \(pid \d+, host \S+\) was killed by SIGTERM"
+    assert result.returncode == 0 and re.search(account, result.stderr, re.M), str(result)
+
+
 def test_hosts_want_an_mpi_whose_ranks_mpiexec_need_not_know(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:3\n")

@@ -36,8 +36,8 @@ py::tuple names(std::uint32_t parts, std::uint32_t send, std::uint32_t receive, 
 
 py::dict wait_of(const GroupStatus::Wait& wait) {
   py::dict entry;
-  entry["is_message"] = wait.channel == kPointToPoint;
-  entry["is_attended"] = wait.is_attended;
+  entry["is_message"] = wait.kind != kForCollective;
+  entry["is_attended"] = wait.kind == kForAttended;
   entry["is_for_any"] = wait.is_for_any;
   entry["is_partial"] = wait.is_partial;
   entry["what"] = text_of(wait.what);

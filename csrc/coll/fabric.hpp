@@ -195,8 +195,8 @@ class Fabric {
 /// Watches one wait: failure, deadline, dead peers, Ctrl-C.
 class Lookout : public Watch {
  public:
-  Lookout(Fabric& fabric, const Deadline& deadline, Channel channel = kCollective)
-      : fabric_(fabric), deadline_(deadline), channel_(channel) {}
+  Lookout(Fabric& fabric, const Deadline& deadline, WaitKind kind = kForCollective)
+      : fabric_(fabric), deadline_(deadline), kind_(kind) {}
   bool has_failed() override { return fabric_.has_failed(); }
   void look_around(bool had_failed) override;
 
@@ -206,7 +206,7 @@ class Lookout : public Watch {
   /// What others are shown of the wait; nothing where its count is 0.
   virtual void describe_to(GroupStatus::Wait& wait) const;
   ~Lookout() {
-    if (is_shown_) fabric_.status().end_wait(channel_);
+    if (is_shown_) fabric_.status().end_wait(kind_);
   }
 
   Fabric& fabric_;
@@ -215,7 +215,7 @@ class Lookout : public Watch {
  private:
   void show(Clock::time_point now);
 
-  Channel channel_;
+  WaitKind kind_;
   Clock::time_point next_census_{}, next_question_{}, began_{}, next_show_{};
   int suspect_ = -1;
   bool is_shown_ = false;

@@ -64,7 +64,7 @@ std::string Fabric::whereabouts(int rank) const {
     if (group.call.sequence > 0 && group.ended_ns == 0)
       return who + " is in " + accdp::describe(group.call) + " #" + std::to_string(group.call.sequence) + where;
     for (const GroupStatus::Wait& wait : group.waits)
-      if (wait.channel == kPointToPoint && !wait.is_attended) return who + " is in " + wait.what + where;
+      if (wait.kind == kForMessages) return who + " is in " + wait.what + where;
     last = std::max(last, group.ended_ns);
   }
   if (shown->not_shown > 0) return "";
@@ -88,11 +88,11 @@ void Lookout::show(Clock::time_point now) {
     began_ = now;
     return;
   }
-  GroupStatus::Wait wait{.channel = channel_, .seen_ns = nanoseconds(now)};
+  GroupStatus::Wait wait{.kind = kind_, .seen_ns = nanoseconds(now)};
   describe_to(wait);
   const bool is_long = wait.count > 0 && wait.seen_ns - wait.since_ns >= std::chrono::nanoseconds(kShownAfter).count();
   if (is_long) fabric_.status().wait(wait);
-  if (!is_long && is_shown_) fabric_.status().end_wait(channel_);
+  if (!is_long && is_shown_) fabric_.status().end_wait(kind_);
   is_shown_ = is_long;
 }
 

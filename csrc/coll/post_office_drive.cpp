@@ -32,10 +32,9 @@ class Unlocked {
 class PostOffice::Watcher final : public Lookout {
  public:
   /// Of one that waits for these; for all that are open where there are none.
-  Watcher(PostOffice& office, std::span<const MessageHandle> awaited)
-      : Lookout(office.fabric_, Deadline(1e12), kPointToPoint), office_(office), awaited_(awaited) {}
+  Watcher(PostOffice& office, std::span<const MessageHandle> awaited) : Watcher(office, awaited, kForMessages) {}
   /// Of one that does something else meanwhile.
-  explicit Watcher(PostOffice& office) : Watcher(office, {}) { is_attended_ = true; }
+  explicit Watcher(PostOffice& office) : Watcher(office, {}, kForAttended) {}
 
   void look_around(bool had_failed) override {
     {
@@ -100,7 +99,6 @@ class PostOffice::Watcher final : public Lookout {
       if (awaited_.empty()) is_awaited(*m);
     }
     if (!first) return;
-    wait.is_attended = is_attended_;
     wait.what = PostOffice::describe(*first);
     wait.since_ns = nanoseconds(first->started);
     if (wait.is_for_any)
@@ -117,9 +115,11 @@ class PostOffice::Watcher final : public Lookout {
  private:
   static constexpr int kMostLookedAt = 10'000;  // of open messages, while others want the lock
 
+  Watcher(PostOffice& office, std::span<const MessageHandle> awaited, WaitKind kind)
+      : Lookout(office.fabric_, Deadline(1e12), kind), office_(office), awaited_(awaited) {}
+
   PostOffice& office_;
   std::span<const MessageHandle> awaited_;
-  bool is_attended_ = false;
 };
 
 /// The rings as they were before they were looked at: what comes, or is taken, after that is news.

@@ -46,7 +46,7 @@ struct alignas(64) StatusRecord {
   struct Waiting {
     std::int64_t since_ns, seen_ns;  // 0: no wait
     std::int32_t count, listed;
-    std::int32_t is_attended, is_for_any, is_partial, unused;
+    std::int32_t is_for_any, is_partial;
     struct Peer {
       std::int32_t rank, pid;
       std::uint32_t parts;
@@ -65,7 +65,7 @@ struct alignas(64) StatusRecord {
   char name[64];
   Published<Doing> doing;
   std::atomic<std::int64_t> ended_ns;
-  Published<Waiting> waiting[kChannels];
+  Published<Waiting> waiting[kWaitKinds];
   Published<Failure> failure;
 };
 
@@ -186,7 +186,6 @@ void StatusLine::wait(const GroupStatus::Wait& wait) noexcept {
   waiting.seen_ns = wait.seen_ns;
   waiting.count = wait.count;
   waiting.listed = static_cast<std::int32_t>(std::min<std::size_t>(wait.ranks.size(), kMostShown));
-  waiting.is_attended = wait.is_attended;
   waiting.is_for_any = wait.is_for_any;
   waiting.is_partial = wait.is_partial || wait.ranks.size() > kMostShown;
   copy_text(waiting.what, wait.what);
@@ -198,13 +197,13 @@ void StatusLine::wait(const GroupStatus::Wait& wait) noexcept {
     copy_text(waiting.ranks[i].host, peer.host);
   }
   const std::lock_guard lock(mutex_);
-  record_->waiting[wait.channel].write(waiting);
+  record_->waiting[wait.kind].write(waiting);
 }
 
-void StatusLine::end_wait(Channel channel) noexcept {
+void StatusLine::end_wait(WaitKind kind) noexcept {
   if (!is_shown()) return;
   const std::lock_guard lock(mutex_);
-  record_->waiting[channel].write({});
+  record_->waiting[kind].write({});
 }
 
 void StatusLine::fail(const std::string& text) noexcept {
@@ -262,12 +261,11 @@ GroupStatus StatusPage::status_of(const StatusRecord& record) {
     const std::int64_t ended = record.ended_ns.load(std::memory_order_acquire);
     status.ended_ns = ended > doing->begun_ns ? ended : 0;
   }
-  for (const Channel channel : {kCollective, kPointToPoint}) {
-    const auto waiting = record.waiting[channel].read();
+  for (const WaitKind kind : {kForCollective, kForMessages, kForAttended}) {
+    const auto waiting = record.waiting[kind].read();
     if (!waiting || waiting->seen_ns == 0) continue;
     GroupStatus::Wait& wait = status.waits.emplace_back();
-    wait.channel = channel;
-    wait.is_attended = waiting->is_attended != 0;
+    wait.kind = kind;
     wait.is_for_any = waiting->is_for_any != 0;
     wait.is_partial = waiting->is_partial != 0;
     wait.what = text_in(waiting->what);

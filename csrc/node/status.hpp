@@ -15,6 +15,10 @@ namespace accdp {
 /// What a rank has to do with another one by messages: bits.
 enum MessageParts : std::uint32_t { kSends = 1, kReceives = 2, kAwaitsSend = 4, kAwaitsReceive = 8, kAwaitsAny = 16 };
 
+/// What may be waited for at the same time in a group, by different threads. Of attended messages nobody waits for the
+/// end: their owner does something else meanwhile.
+enum WaitKind : std::uint8_t { kForCollective, kForMessages, kForAttended, kWaitKinds };
+
 /// A rank as it is shown to who looks from outside.
 struct WaitedFor {
   int rank;
@@ -36,8 +40,7 @@ struct GroupStatus {
   std::int64_t ended_ns = 0;   ///< 0 while it is under way
   /// A wait that is long already: of a collective, or of messages.
   struct Wait {
-    Channel channel;
-    bool is_attended = false;            ///< messages, while their owner does something else
+    WaitKind kind;
     bool is_for_any = false;             ///< a message that may come from any of those with kAwaitsAny, too
     bool is_partial = false;             ///< there were more ranks, or messages, than are listed
     std::string what{};                  ///< "allreduce #17", "recv of 4 bytes, tag 7"
@@ -65,7 +68,7 @@ class StatusLine {
   // Of any thread.
   static constexpr int kMostShown = 6;  ///< of ranks that are waited for
   void wait(const GroupStatus::Wait& wait) noexcept;
-  void end_wait(Channel channel) noexcept;
+  void end_wait(WaitKind kind) noexcept;
   void fail(const std::string& text) noexcept;
   void leave() noexcept;
   std::uint64_t group() const { return group_; }

@@ -97,21 +97,23 @@ void shows() {
   line.begin(next, now + std::chrono::seconds(2));  // the end of the one before is not its own
   CHECK(groups().at(0).call.sequence == 18 && groups().at(0).ended_ns == 0);
 
-  line.wait(
-      {kPointToPoint, true, true, false, "recv of 4 bytes, tag 7", {{3, 4243, std::string(100, 'h'), 9}}, 1, 5, 6});
-  line.wait({kCollective, false, false, true, "allreduce #18", {{0, 1, "a"}, {1, 2, "b"}}, 7, 8, 9});
+  line.wait({kForAttended, true, false, "recv of 4 bytes, tag 7", {{3, 4243, std::string(100, 'h'), 9}}, 1, 5, 6});
+  line.wait({kForMessages, false, false, "send of 8 bytes, tag 1", {{5, 1, "c"}}, 1, 3, 4});
+  line.wait({kForCollective, false, true, "allreduce #18", {{0, 1, "a"}, {1, 2, "b"}}, 7, 8, 9});
   group = groups().at(0);
-  CHECK(group.waits.size() == 2);
-  const GroupStatus::Wait &collective = group.waits[0], &message = group.waits[1];
-  CHECK(collective.channel == kCollective && !collective.is_attended && collective.what == "allreduce #18");
+  CHECK(group.waits.size() == 3);
+  const GroupStatus::Wait &collective = group.waits[0], &message = group.waits[2];
+  CHECK(group.waits[1].kind == kForMessages && group.waits[1].what == "send of 8 bytes, tag 1");
+  CHECK(collective.kind == kForCollective && collective.what == "allreduce #18");
   CHECK(collective.count == 7 && collective.ranks[0].rank == 0 && collective.ranks[1].host == "b");
   CHECK(collective.since_ns == 8 && collective.seen_ns == 9);
-  CHECK(message.channel == kPointToPoint && message.is_attended && message.what == "recv of 4 bytes, tag 7");
+  CHECK(message.kind == kForAttended && message.what == "recv of 4 bytes, tag 7");
   CHECK(message.ranks.size() == 1 && message.ranks[0].pid == 4243 && message.ranks[0].host == std::string(67, 'h'));
   CHECK(message.is_for_any && !collective.is_for_any && !message.is_partial && collective.is_partial);
   CHECK(message.ranks[0].parts == (kSends | kAwaitsReceive));
-  line.end_wait(kCollective);
-  CHECK(groups().at(0).waits.size() == 1 && groups().at(0).waits[0].channel == kPointToPoint);
+  line.end_wait(kForCollective);
+  line.end_wait(kForAttended);
+  CHECK(groups().at(0).waits.size() == 1 && groups().at(0).waits[0].kind == kForMessages);
 
   line.fail(std::string(1000, 'x'));
   CHECK(groups().at(0).failure == std::string(511, 'x'));

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +17,7 @@ from .buffers import Buffer
 from .communicator import Communicator
 from .device_memory import HostView, mark_of
 from .stream_call import StreamCall
+from .worker import await_end
 
 if TYPE_CHECKING:
     from ._torch import StreamUnderWay
@@ -206,7 +207,7 @@ class _FuturePending:
         if not self._future.done():
             self._communicator._core.check_caller()
             # Not by catching result()'s error: the operation's own PeerTimeout is one of the same kind.
-            if not wait([self._future], timeout_s).done:
+            if not await_end(self._future, timeout_s):
                 raise _still_under_way(self._communicator, timeout_s)
         try:
             return self._future.result()

@@ -16,6 +16,15 @@ T = TypeVar("T")
 _Task = tuple[Callable[[], Any], "Future[Any]"]
 
 
+def await_end(future: Future[Any], timeout_s: float | None = None) -> bool:
+    """Wait for the end of what another thread runs, as `accdp ps` then shows; whether it came in time."""
+    blocked = _core.BlockedThread()
+    try:
+        return bool(wait([future], timeout_s).done)
+    finally:
+        del blocked
+
+
 def await_last(group: _core.Group, last: Future[Any]) -> None:
     """Wait for a group's last operation on a worker, before another one of the caller's may begin.
 
@@ -25,7 +34,7 @@ def await_last(group: _core.Group, last: Future[Any]) -> None:
         return
     group.check_caller()  # it may wait for what a signal handler has interrupted
     try:
-        wait([last])
+        await_end(last)
     except BaseException:
         group.abort(f"rank {group.rank} of {group.size} was interrupted before an operation's turn came")
         raise

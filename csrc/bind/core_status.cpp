@@ -80,6 +80,8 @@ void bind_status(py::module_& m) {
   m.def(
       "in_background", [] { static thread_local const BackgroundThread here; },
       "From now on this thread runs operations whose callers may do something else meanwhile.");
+  py::class_<BlockedThread>(m, "BlockedThread", "While there is one, its thread waits for operations of others.")
+      .def(py::init<>());
   m.def(
       "read_status",
       [](const py::buffer& page) {

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import accdp_comm
+
 
 def main(mode: str, gate: Path) -> None:
     dist.init_process_group("accdp")
@@ -61,6 +63,11 @@ def main(mode: str, gate: Path) -> None:
             hold()
             work = dist.all_reduce(values, async_op=True)
         work.get_future().wait()
+    elif mode == "communicator":  # whose operation another thread runs
+        with accdp_comm.Communicator() as comm:
+            if rank == 2:
+                hold()
+            accdp_comm.bcast_compressed(values, group=comm, async_op=True).wait()
     elif mode == "circle":  # of which nobody comes out
         if rank == 1:
             dist.all_reduce(values, group=pair)

@@ -174,6 +174,14 @@ def test_a_wait_for_a_future_is_one_in_the_background(tmp_path):
     assert look_at("future", tmp_path / "gate", look).returncode == 0
 
 
+def test_a_wait_for_what_a_communicator_runs_in_the_background_is_one(tmp_path):
+    def look(pids: list[int]) -> None:
+        [line] = when("2 ranks wait for rank 2", pids)["verdict"]
+        assert "which has not come to " in line
+
+    assert look_at("communicator", tmp_path / "gate", look).returncode == 0
+
+
 def test_other_hosts(tmp_path):
     """Each is asked by ssh, and one that does not answer is named. The stand-in of ssh runs the command here."""
     programs = tmp_path / "programs"

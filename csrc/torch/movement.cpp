@@ -202,13 +202,7 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather_into(const char* where, con
   checks.dense(outputs);
   checks.reachable(inputs, devices_.type());
   checks.reachable(outputs, devices_.type());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    checks.same_type({outputs[i]}, inputs[i]);
-    if (outputs[i].numel() != inputs[i].numel() * size_)
-      checks.fail("output tensor size must be equal to world_size times input tensor size (expected " +
-                  std::to_string(inputs[i].numel() * size_) + " elements, got " + std::to_string(outputs[i].numel()) +
-                  ")");
-  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) checks.holds_all(outputs[i], inputs[i]);
   auto ins = checks.operands(inputs, Operand::kRead);
   auto outs = checks.operands(outputs, Operand::kWrite);
   return launch({OpType::_ALLGATHER_BASE, "accdp:all_gather", inputs, outputs, options.timeout, options.asyncOp},
@@ -280,6 +274,28 @@ ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather(Lists& outputs, Tensors& in
         group.gather(in.bytes(), memory_of(outs), in.type(), root, timeout_s, way.via);
         give_back(outs);
       });
+}
+
+ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::gather_single(at::Tensor& output, at::Tensor& input,
+                                                            const c10d::GatherOptions& options) {
+  const Checks checks = checks_of("gather_single");
+  checks.root(options.rootRank, size_);
+  const bool is_root = rank_ == options.rootRank;
+  const Tensors outputs = is_root ? Tensors{output} : Tensors();
+  checks.dense({input});
+  checks.dense(outputs);
+  checks.reachable({input}, devices_.type());
+  checks.reachable(outputs, devices_.type());
+  if (is_root) checks.holds_all(output, input);
+  const Operand in(input, Operand::kRead);
+  auto outs = checks.operands(outputs, Operand::kWrite);
+  return launch({OpType::GATHER, "accdp:gather", {input}, outputs, options.timeout, options.asyncOp},
+                [in, outs = std::move(outs), size = size_, root = int(options.rootRank)](Group& group, double timeout_s,
+                                                                                         const Execution& way) {
+                  group.gather(in.bytes(), outs.empty() ? std::vector<Bytes>() : parts(outs[0], size), in.type(), root,
+                               timeout_s, way.via);
+                  give_back(outs);
+                });
 }
 
 ProcessGroupAccdp::WorkPtr ProcessGroupAccdp::scatter(Tensors& outputs, Lists& inputs,

@@ -191,6 +191,13 @@ void Checks::same_type(at::TensorList tensors, const at::Tensor& like) const {
            ", got " + at::toString(tensors[i].scalar_type()) + ")");
 }
 
+void Checks::holds_all(const at::Tensor& output, const at::Tensor& input) const {
+  same_type({output}, input);
+  if (const auto all = input.numel() * size; output.numel() != all)
+    fail("output tensor size must be equal to world_size times input tensor size (expected " + std::to_string(all) +
+         " elements, got " + std::to_string(output.numel()) + ")");
+}
+
 void Checks::like(at::TensorList tensors, const at::Tensor& like) const {
   same_type(tensors, like);
   for (std::size_t i = 0; i < tensors.size(); ++i)

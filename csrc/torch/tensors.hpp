@@ -85,7 +85,8 @@ struct Checks {
   void dense(at::TensorList tensors) const;  ///< strided layout, and memory behind it
   void same_type_and_sizes(at::TensorList tensors) const;
   void same_type(at::TensorList tensors, const at::Tensor& like) const;
-  void like(at::TensorList tensors, const at::Tensor& like) const;  ///< same type and sizes as `like`
+  void like(at::TensorList tensors, const at::Tensor& like) const;          ///< same type and sizes as `like`
+  void holds_all(const at::Tensor& output, const at::Tensor& input) const;  ///< as much as all ranks' inputs
   Operands operands(at::TensorList tensors, Operand::Use use) const;
   Operand operand(const at::Tensor& tensor, Operand::Use use) const;
 };

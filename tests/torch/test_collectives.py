@@ -163,6 +163,25 @@ def test_layouts(rank, size):
             assert_same(block, want)
 
 
+@pytest.mark.skipif(not hasattr(dist, "gather_single"), reason="this torch has no gather_single")
+@pytest.mark.on_ranks(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.uint8], ids=str)
+def test_gather_into_one_tensor(rank, size, dtype):
+    inputs = [values(other, (2, 3), dtype) for other in range(size)]
+    for root in range(size):
+        output = torch.empty((2 * size, 3), dtype=dtype) if rank == root else None
+        dist.gather_single(inputs[rank], output, root)
+        if output is not None:
+            assert_same(output, torch.cat(inputs))
+        work = dist.gather_single(inputs[rank].t(), output, root, async_op=True)
+        work.wait()
+        if output is not None:
+            assert_same(output.view(size, 3, 2), torch.stack([other.t() for other in inputs]))
+    if rank == 1:  # nobody else has begun it
+        with pytest.raises(RuntimeError, match=r"gather_single.* expected 18 elements, got 17"):
+            dist.gather_single(inputs[rank], torch.empty(17, dtype=dtype), 1)
+
+
 @pytest.mark.on_ranks(3)
 def test_all_gather_into_any_shape_that_fits(rank, size):
     mine = values(rank, (2, 3), torch.float32)

@@ -178,7 +178,7 @@ def test_gather_into_one_tensor(rank, size, dtype):
         if output is not None:
             assert_same(output.view(size, 3, 2), torch.stack([other.t() for other in inputs]))
     if rank == 1:  # nobody else has begun it
-        with pytest.raises(RuntimeError, match=r"gather_single.* expected 18 elements, got 17"):
+        with pytest.raises(RuntimeError, match=r"gather_single.*\(expected 18 elements, got 17\)"):
             dist.gather_single(inputs[rank], torch.empty(17, dtype=dtype), 1)
 
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
@@ -176,7 +177,7 @@ class ProcessGroupAccdp : public c10d::Backend {
     const char* call() const { return title + sizeof "accdp:" - 1; }
   };
   /// Does `run(Group&, double timeout_s, const Execution&)`, now or later. Host memory of a caller who waits anyway,
-  /// with nothing ahead and nobody watching, makes no Work: c10d takes none for "it is done", as from its own backends.
+  /// with nothing ahead and nobody watching, makes no Work.
   template <class Run>
   WorkPtr launch(Plan plan, Run run) {
     const c10::Device place = place_of(plan);
@@ -187,7 +188,7 @@ class ProcessGroupAccdp : public c10d::Backend {
         ++sequence_;
         carry_out(*group_, plan.call(), [&] { run(*group_, seconds(plan.timeout), Execution{host_collectives()}); });
       };
-      if (queue_->try_now(now)) return nullptr;
+      if (queue_->try_now(now)) return done_;
     }
     const bool waits = !plan.is_async;
     WorkPtr work;
@@ -260,6 +261,9 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::shared_ptr<Queue> callbacks_ = std::make_shared<Queue>();  ///< of messages' futures
   std::atomic<bool> is_shut_down_ = false;
+  /// What says of an operation that it is done: to c10d none, as its own backends do; but from torch 2.15 on its flight
+  /// recorder takes one without a Work for one that hangs.
+  const c10::intrusive_ptr<Work> done_ = TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR < 215 ? nullptr : Work::done();
 };
 
 }  // namespace accdp::torch_backend

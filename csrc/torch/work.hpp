@@ -34,6 +34,8 @@ bool is_in_callback();
 class Work : public c10d::Work {
  public:
   Work(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, std::uint64_t sequence);
+  /// One that has ended well, of nothing.
+  static c10::intrusive_ptr<Work> done();
   /// In a process that was forked since, the tensors stay: a device's cannot be let go there.
   ~Work() override;
 

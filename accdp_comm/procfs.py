@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_FALLS_ASLEEP_S = 0.02  # a thread that is not known to sleep by then has something to do
 _LOOKS_AGAIN_S = 0.001
+_GETS_A_TURN_S = 1.0  # by then a thread has had a processor, or the machine is beyond help
 
 
 class Process(NamedTuple):
@@ -81,14 +81,15 @@ def heeds(pid: int, number: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return True
-    until = time.monotonic() + _FALLS_ASLEEP_S
+    until = time.monotonic() + _GETS_A_TURN_S
     for thread in threads:
+        before = _processor_time(pid, thread)
         while _lets_through(pid, thread, number):
             where = _sleeps_in(pid, thread)
             if b"sigtimedwait" in where:  # which blocks none of those that it waits for meanwhile
                 break
             # One that is about to sleep there does not block them any more, either, and is seen to sleep nowhere yet.
-            if where or time.monotonic() > until:
+            if where or _processor_time(pid, thread) != before or time.monotonic() > until:
                 return False
             time.sleep(_LOOKS_AGAIN_S)
     return True
@@ -102,6 +103,16 @@ def _lets_through(pid: int, thread: str, number: int) -> bool:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False  # this thread has ended, or the process is not ours
     return not any(int(mask.split(b":")[1], 16) >> (number - 1) & 1 for mask in masks)
+
+
+def _processor_time(pid: int, thread: str) -> int:
+    """Return for how long a thread has run, in clock ticks; -1 of one that has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
 
 
 def _sleeps_in(pid: int, thread: str) -> bytes:

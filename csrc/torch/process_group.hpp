@@ -1,5 +1,4 @@
 #pragma once
-#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
@@ -261,9 +260,13 @@ class ProcessGroupAccdp : public c10d::Backend {
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::shared_ptr<Queue> callbacks_ = std::make_shared<Queue>();  ///< of messages' futures
   std::atomic<bool> is_shut_down_ = false;
-  /// What says of an operation that it is done: to c10d none, as its own backends do; but from torch 2.15 on its flight
-  /// recorder takes one without a Work for one that hangs.
-  const c10::intrusive_ptr<Work> done_ = TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR < 215 ? nullptr : Work::done();
+  /// What says of an operation that it is done: to c10d none, as its own backends do; but where it has hooks, from
+  /// torch 2.14 on, its flight recorder takes an operation without a Work for one that hangs.
+#ifdef C10D_BACKEND_HAS_HOOKS
+  const WorkPtr done_ = Work::done();
+#else
+  const WorkPtr done_;
+#endif
 };
 
 }  // namespace accdp::torch_backend

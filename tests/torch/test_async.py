@@ -128,13 +128,19 @@ def test_result_is_the_outputs(rank, size):
 
 @pytest.mark.on_ranks(1, 2)
 def test_an_operation_that_the_caller_waits_for_makes_no_work(rank, size):
-    """c10d takes None for "it is done". With something ahead of it, or in a batch, there is a work as ever."""
+    """c10d takes None for "it is done", torch's flight recorder, from 2.14 on, a work: that is always the same. With
+    something ahead of it, or in a batch, there is a work of its own as ever."""
     group = dist.distributed_c10d._get_default_group()
     options = dist.AllreduceOptions()
     options.asyncOp = False
     tensor = torch.ones(3)
-    assert group.allreduce([tensor], options) is None
+    work = group.allreduce([tensor], options)
     assert tensor.tolist() == [size] * 3
+    if hasattr(torch._C._distributed_c10d, "FlightRecorderHook"):
+        assert work.is_completed() and work.is_success() and work.wait() and work.get_future().wait() == []
+        assert work.result() == []
+    else:
+        assert work is None
     wrong = dist.BroadcastOptions()
     wrong.asyncOp, wrong.rootRank = False, size
     with pytest.raises(RuntimeError, match="invalid root rank"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-has_recorder = hasattr(torch._C._distributed_c10d, "FlightRecorderHook")
+has_recorder = hasattr(dist.distributed_c10d, "_maybe_attach_flight_recorder")
 pytestmark = pytest.mark.skipif(not has_recorder, reason="this torch's flight recorder records its own backends alone")
 
 

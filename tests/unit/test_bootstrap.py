@@ -389,6 +389,31 @@ def test_a_rank_that_can_make_no_memory_tells_the_others(monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+def test_rank_0_stays_until_the_others_know_why_there_is_no_group():
+    """It may serve their store."""
+    store, read = Memory(), threading.Event()
+
+    class Slow(Memory):
+        keys, lock = store.keys, store.lock
+
+        def __init__(self):
+            pass
+
+        def get(self, key):
+            if key.endswith("/all"):
+                time.sleep(0.3)
+                read.set()
+            return super().get(key)
+
+    def rank(me):
+        with pytest.raises(_core.UsageError, match="ACCDP_TOPOLOGY"):
+            bootstrap.form_group(through(Slow() if me else store, me, 2), "two", world=(me, 2))
+        return read.is_set()
+
+    with settings.override(topology="3x3"):
+        assert on_ranks(2, rank) == [True, True]
+
+
 def test_settings_are_changed_for_a_while():
     before = settings.value_of("chunk_bytes")
     with settings.override(chunk_bytes="128k"):
